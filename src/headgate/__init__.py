@@ -1,0 +1,41 @@
+"""headgate holds a program's outgoing calls to what the service on the other side allows, in one process or across a fleet."""
+
+from headgate.classics import RateLimiter, Semaphore, TokenBucket
+from headgate.errors import (
+    CostExceedsCapacityError,
+    HeadgateError,
+    LeaseLostError,
+    MaxSleepExceededError,
+    QueueFullError,
+    RedisError,
+    StoreError,
+)
+from headgate.grammar import parse_limit
+from headgate.limiter import Limiter
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.permit import Permit, Refusal
+from headgate.stores.status import LimitStatus, Status
+
+__all__ = [
+    "Concurrency",
+    "CostExceedsCapacityError",
+    "HeadgateError",
+    "LeaseLostError",
+    "Limit",
+    "LimitStatus",
+    "Limiter",
+    "MaxSleepExceededError",
+    "Permit",
+    "QueueFullError",
+    "Quota",
+    "Rate",
+    "RateLimiter",
+    "RedisError",
+    "Refusal",
+    "Semaphore",
+    "Status",
+    "StoreError",
+    "TokenBucket",
+    "Window",
+    "parse_limit",
+]

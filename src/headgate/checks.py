@@ -1,0 +1,232 @@
+"""The checks that all public calls share: a value from outside goes in, a plain number or str comes out.
+
+Here live the rules for counts, seconds, instants, units and names, and the sentences that refuse. No I/O, no
+clock, no state; nothing here knows a limit, a limiter or a store. A sentence names the call, the value, the
+rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+import reprlib
+from datetime import UTC, datetime, timedelta
+
+BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
+MICROSECOND = 1e-6  # the clock's step
+TEN_YEARS = 10 * 365 * 86_400  # in microseconds far below BEYOND, so that sums of moments stay there too
+FAR = 2**32  # seconds from 1970 (to 2106, back to 1833): so far a float of seconds tells microseconds apart
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+LONGEST_NAME = 256  # bytes in UTF-8
+LONGEST_UNIT = 64
+RESERVED_UNITS = frozenset({"cost", "max_sleep", "self"})  # acquire has arguments of these names
+SINGULARS = {"request": "requests", "permit": "permits"}  # counted by nobody, one letter short of one that is
+
+_UNIT = re.compile(r"[a-z][a-z0-9_]*")
+_LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at all
+
+
+def positive_int(call: str, field: str, value: object) -> int:
+    """`value` as an int of at least 1."""
+    return _int(call, field, value, least=1)
+
+
+def count(call: str, field: str, value: object) -> int:
+    """`value` as an int of at least 0."""
+    return _int(call, field, value, least=0)
+
+
+def check_count(value: object, call: str = "Limiter", field: str = "max_waiters") -> int | None:
+    """None (no bound), or an int of at least 0."""
+    return None if value is None else count(call, field, value)
+
+
+def seconds(
+    call: str, field: str, value: object, *, zero: bool = False, least: float = MICROSECOND, way: str = ""
+) -> float:
+    """`value` as finite seconds from `least` to below ten years, or 0 where `zero` allows it.
+
+    `way` is the way out where the call knows a better one than to write another number.
+    """
+    number = _real(call, field, value, way or "write a finite number of seconds")
+    if zero and number == 0:
+        return abs(number)  # -0.0 is 0
+    if number < least or number <= 0:
+        lowest = f"at least {plain(least)} seconds" if least > 0 else "more than that"
+        rule = f"{field} must be {'0 or ' if zero else ''}{lowest}"
+        raise ValueError(_sentence(call, field, value, rule, way or "write a longer time"))
+    if number >= TEN_YEARS:
+        rule = f"{field} is in seconds and must be below {TEN_YEARS} (ten years)"
+        raise ValueError(_sentence(call, field, value, rule, way or "write a shorter time"))
+    return number
+
+
+def check_max_sleep(value: object, call: str = "acquire") -> float | None:
+    """Seconds, however few, or None for as long as it takes; 0 means None, as in the classic primitives."""
+    if value is None:
+        return None
+    way = "pass None to wait as long as it takes, or call try_acquire, which never waits"
+    return seconds(call, "max_sleep", value, zero=True, least=0.0, way=way) or None
+
+
+def instant(call: str, field: str, value: object) -> float:
+    """A moment as seconds since the epoch, in whole microseconds: from a number or from an aware datetime."""
+    if isinstance(value, datetime):
+        return _in_seconds(_since_epoch(call, field, value), call, field, value)
+    way = "write seconds since 1970, or a datetime with a time zone"
+    number = _real(call, field, value, way)
+    if not -FAR < number < FAR:
+        raise ValueError(_sentence(call, field, value, *_FAR_AWAY))
+    return _in_seconds(microseconds(number), call, field, value)
+
+
+def flag(call: str, field: str, value: object) -> bool:
+    """True or False and nothing that looks like them: no stray positional number may switch anything."""
+    if not isinstance(value, bool):
+        rule = f"{field} must be a bool, not {_kind(value)}"
+        raise TypeError(_sentence(call, field, value, rule, "write True or False"))
+    return value
+
+
+def check_unit(call: str, value: object) -> str:
+    """The name of a budget: something that can stand as a keyword in `acquire(tokens=900)`."""
+    way = "write a short lower-case word such as 'tokens'"
+    if not isinstance(value, str):
+        raise TypeError(_sentence(call, "unit", value, f"unit must be a str, not {_kind(value)}", way))
+    if value in SINGULARS:
+        rule = f"acquire counts {SINGULARS[value]!r} by itself, and would never count {value!r}"
+        raise ValueError(_sentence(call, "unit", value, rule, f"write {SINGULARS[value]!r}"))
+    rule = unit_fault(value)
+    if rule:
+        raise ValueError(_sentence(call, "unit", value, rule, way))
+    return value
+
+
+def unit_fault(unit: str) -> str:
+    """Why `unit` cannot name a budget; empty if it can."""
+    if len(unit) > LONGEST_UNIT:
+        return f"a unit may have at most {LONGEST_UNIT} characters, and this one has {len(unit)}"
+    if not _UNIT.fullmatch(unit):
+        return "a unit is written in acquire(tokens=900), so it must be a letter a-z and then a-z, 0-9 and _"
+    if unit in RESERVED_UNITS:
+        return f"acquire has an argument {unit!r} already"
+    if keyword.iskeyword(unit):
+        return f"{unit!r} is a word of Python's own, so acquire({unit}=...) could not be written"
+    return ""
+
+
+def check_name(name: object, call: str = "Limiter") -> str:
+    """Text of 1 to 256 bytes in UTF-8. Names are data: spaces, colons, braces, NUL and emoji are fine."""
+    if not isinstance(name, str):
+        rule = f"a name must be a str, not {_kind(name)}"
+        raise TypeError(_sentence(call, "name", name, rule, "write it in quotes or convert it with str(...)"))
+    if not name:
+        rule = "a name must have at least one character"
+        raise ValueError(_sentence(call, "name", name, rule, "name the service that the limit belongs to"))
+    size = len(name) if len(name) > LONGEST_NAME else len(_encoded(name, call))
+    if size > LONGEST_NAME:
+        rule = f"a name may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} or more"
+        raise ValueError(_sentence(call, "name", name, rule, "shorten it, or use a digest of it (hashlib)"))
+    return name
+
+
+def microseconds(value: float) -> int:
+    """Finite seconds as whole microseconds, halves upwards; what is more than nothing stays at least 1.
+
+    The whole seconds are set aside first: what is left is exact, so an instant does not lose its last digit.
+    """
+    whole = math.floor(value)
+    result = whole * 1_000_000 + math.floor((value - whole) * 1_000_000 + 0.5)
+    return 1 if result == 0 and value > 0 else result
+
+
+def plain(value: float) -> str:
+    """The shortest decimal digits that give `value` back, never with an exponent."""
+    text = repr(value)
+    if "e" not in text:
+        return text.removesuffix(".0")
+    digits, exponent = text.split("e")
+    return f"{value:.{len(digits.partition('.')[2]) + max(0, -int(exponent))}f}"
+
+
+def show(value: object) -> str:
+    """`value` for a message: its repr, kept short, and safe whatever it is."""
+    if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
+        return f"an int of {value.bit_length()} bits"
+    try:
+        return _SHORT.repr(value)
+    except Exception:  # a repr may raise anything, and must not hide the error that was to be told
+        return f"a {type(value).__name__}"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 64
+
+_FAR_AWAY = (
+    "an anchor is in seconds, not milliseconds, and must lie between 1834 and 2105",
+    "any moment at which one of the windows starts will do",
+)
+
+
+def _int(call: str, field: str, value: object, *, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        rule = f"{field} must be an int, not {_kind(value)}"
+        raise TypeError(_sentence(call, field, value, rule, _way_to_int(value)))
+    if value < least:
+        rule = f"{field} must be at least {least}"
+        raise ValueError(_sentence(call, field, value, rule, "write a larger number"))
+    if value >= BEYOND:
+        rule = f"{field} must be below 2**53, up to which a script on Redis counts exactly"
+        raise ValueError(_sentence(call, field, value, rule, "count in a larger unit"))
+    return int(value)
+
+
+def _way_to_int(value: object) -> str:
+    if isinstance(value, float) and value.is_integer():
+        return f"pass an int: {show(int(value))}"
+    if isinstance(value, float):
+        return "pass a whole number as an int"
+    return "pass an int such as 10"
+
+
+def _real(call: str, field: str, value: object, way: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        rule = f"{field} must be an int or a float, not {_kind(value)}"
+        raise TypeError(_sentence(call, field, value, rule, way))
+    if isinstance(value, int):
+        return int(value)
+    if not math.isfinite(value):
+        raise ValueError(_sentence(call, field, value, f"{field} must be finite", way))
+    return float(value)
+
+
+def _since_epoch(call: str, field: str, value: datetime) -> int:
+    if value.utcoffset() is None:
+        rule = f"{field} is a datetime without a time zone, which is another moment on every machine"
+        raise ValueError(_sentence(call, field, value, rule, "give it one: tzinfo=datetime.timezone.utc"))
+    return (value - EPOCH) // timedelta(microseconds=1)
+
+
+def _in_seconds(moment: int, call: str, field: str, value: object) -> float:
+    if abs(moment) >= FAR * 1_000_000:
+        raise ValueError(_sentence(call, field, value, *_FAR_AWAY))
+    return moment / 1_000_000 if moment % 1_000_000 else moment // 1_000_000
+
+
+def _encoded(name: str, call: str) -> bytes:
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        rule = f"the character at index {error.start} is half of a surrogate pair, which UTF-8 cannot carry"
+        way = "decode the bytes it came from with the right encoding, or with errors='replace'"
+        raise ValueError(_sentence(call, "name", name, rule, way)) from None
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _sentence(call: str, field: str, value: object, rule: str, way: str) -> str:
+    return f"{call}({field}={show(value)}): {rule}; {way}."

@@ -1,0 +1,25 @@
+"""The clock of one process: integer microseconds since 1970 that never step back.
+
+Here lives the only reading of time in the package's own process; the gate is told the time, and Redis has its own.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Anything that tells the time in whole microseconds."""
+
+    def now(self) -> int: ...
+
+
+class SystemClock:
+    """The monotonic clock, read once against the calendar: quotas need a date, and nobody needs a step (T6)."""
+
+    def __init__(self) -> None:
+        self._offset = time.time_ns() - time.monotonic_ns()
+
+    def now(self) -> int:
+        return (time.monotonic_ns() + self._offset) // 1000

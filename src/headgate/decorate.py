@@ -1,0 +1,75 @@
+"""A limiter as a decorator: functions and generators, sync and async.
+
+Here lives the choice of the wrapper that fits a function, and nothing of limits.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+
+if TYPE_CHECKING:
+    from headgate.limiter import Limiter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def limited(limiter: Limiter, function: Callable[P, R]) -> Callable[P, R]:
+    if not callable(function):
+        raise TypeError(f"{limiter!r} decorates functions; {function!r} is not one. For a cost, use limiter.acquire(...).")
+    kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
+        (inspect.isasyncgenfunction, limited_async_generator),
+        (inspect.iscoroutinefunction, limited_coroutine),
+        (inspect.isgeneratorfunction, limited_generator),
+    )
+    body = function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+    plain = inspect.unwrap(body, stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds))
+    wrap = next((wrap for is_kind, wrap in kinds if is_kind(plain)), limited_function)
+    return cast("Callable[P, R]", functools.wraps(function)(wrap(limiter, function)))
+
+
+def limited_function(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with limiter:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def limited_coroutine(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        async with limiter:
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def limited_generator(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with limiter.acquire():
+            return (yield from function(*args, **kwargs))
+
+    return call
+
+
+def limited_async_generator(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        async with limiter.acquire(), aclosing(function(*args, **kwargs)) as items:
+            step = items.__anext__()
+            while True:
+                try:
+                    item = await step
+                except StopAsyncIteration:
+                    return
+                try:
+                    step = items.asend((yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - whatever is thrown in belongs to the inner generator
+                    step = items.athrow(error)
+
+    return call

@@ -1,0 +1,39 @@
+"""The two shells of every noun: `async with` and `with` around a line.
+
+Here lives entering and leaving, and nothing else: what is asked for is the noun's, what happens is the line's.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.line import Line
+    from headgate.request import Request
+
+Outcome = type[BaseException] | BaseException | TracebackType | None
+
+
+class Entrance:
+    """Something to enter: by any number of tasks and threads at once, again and again."""
+
+    __slots__ = ("_default", "_line")
+
+    def __init__(self, line: Line, default: Request) -> None:
+        self._line = line
+        self._default = default
+
+    async def __aenter__(self) -> None:
+        if not self._line.enter():
+            await self._line.enter_later(self._default)
+
+    async def __aexit__(self, *outcome: Outcome) -> None:
+        self._line.leave()
+
+    def __enter__(self) -> None:
+        if not self._line.enter():
+            self._line.enter_sync(self._default)
+
+    def __exit__(self, *outcome: Outcome) -> None:
+        self._line.leave()

@@ -1,0 +1,74 @@
+"""Every error that headgate raises of its own.
+
+Here live the types and what each one means for the caller; no logic, and no import of anything else of the
+package. "Not now", "never" and "nobody knows" are different types, because a caller has to do different
+things about them:
+
+    HeadgateError
+    +-- MaxSleepExceededError       not now: the wait would exceed the caller's max_sleep; has retry_after
+    |   +-- QueueFullError          not now: too many wait before this caller; has retry_after
+    +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
+    +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)
+    +-- LeaseLostError              no longer: the permit ended while it was held
+
+Bad arguments are plain ValueError and TypeError. All errors can be pickled and copied: they cross process
+boundaries.
+"""
+
+from __future__ import annotations
+
+
+class HeadgateError(Exception):
+    """The base of all errors of this package: catch it to catch every one of them."""
+
+
+class MaxSleepExceededError(HeadgateError):
+    """Not now: the turn would come later than `max_sleep` allows. Nothing was charged and no place was kept.
+
+    `retry_after` is the number of seconds until the same acquire could succeed. Way out: try again after that
+    long, drop the call, or allow a longer `max_sleep` (None waits for as long as it takes).
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message, retry_after)  # both: pickle and copy rebuild an error from its args
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class QueueFullError(MaxSleepExceededError):
+    """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was charged.
+
+    Way out: try again after `retry_after` seconds, shed the call, or allow a longer queue. It is a kind of
+    MaxSleepExceededError because a full queue is a wait too long by another measure, and because code written
+    for self_limiters has one handler for "I would have to wait too long", which must go on working.
+    """
+
+
+class CostExceedsCapacityError(HeadgateError, ValueError):
+    """Never: the acquire costs more than its limit can hold at any time, so no wait would help.
+
+    Nothing was charged. Way out: split the call into smaller ones, or raise the limit's capacity.
+    """
+
+
+class StoreError(HeadgateError):
+    """Unknown: the store could not be reached in time, or gave an answer that makes no sense.
+
+    Whether the request was carried out is not known. headgate settles it by itself: a request that is sent
+    again is not charged twice, and a permit that nobody heard of ends with its lease. Way out: see that the
+    server is up and reachable, or choose what to do without it: `on_store_error="open"` or `"local"`.
+    """
+
+
+RedisError = StoreError  # the name by which code written for self_limiters catches it
+
+
+class LeaseLostError(HeadgateError):
+    """No longer: the lease ended while the permit was held, and somebody else may hold the capacity now.
+
+    It happens when the process stood still or the store was out of reach for longer than the lease. Way out:
+    stop, and check what the call has done before doing it again; give a longer `lease`; hand `permit.fence`
+    to the protected resource, so that it can refuse a late holder.
+    """

@@ -1,0 +1,247 @@
+"""The gate: who may pass, and when. Twin: gate.lua, function for function.
+
+Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time is an argument, in integer
+microseconds; there is no clock, no I/O, no lock and nobody who waits here. The memory store, the Redis script and the tests'
+oracle are three homes of this logic.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+from headgate.gate.slots import NEVER
+
+Units = Mapping[str, int]  # what an acquire asks for by name: {"tokens": 900}
+Costs = tuple[int, ...]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
+ONE_EACH = {"requests": 1, "permits": 1}  # what every acquire takes when it does not say otherwise
+
+
+class Rule(Protocol):
+    """What every limit's arithmetic can do: the same verbs for all, so that the gate knows no kinds."""
+
+    unit: str
+    capacity: int
+    holds: ClassVar[bool]  # whether a permit holds it until released
+
+    @property
+    def text(self) -> str: ...
+    def open(self, t: int) -> None: ...
+    def ready(self, cost: int, t: int) -> int: ...
+    def take(self, cost: int, t: int, now: int) -> None: ...
+    def give(self, cost: int, t: int, now: int) -> None: ...
+    def settle(self, extra: int, t: int, now: int) -> None: ...
+    def ahead(self, total: int, t: int) -> int: ...
+    def idle_at(self) -> int: ...
+    def left(self, t: int) -> int: ...
+    def adopt(self, old: Any, t: int) -> None: ...
+
+
+class Grant(NamedTuple):
+    """A yes: pass at `t`, not before; `fence` grows with every grant of the name (S5)."""
+
+    t: int
+    fence: int
+
+
+class Wait(NamedTuple):
+    """Not now: queued behind `position` others, to go at about `t`."""
+
+    t: int
+    position: int
+
+
+class Refuse(NamedTuple):
+    """No, and nothing is charged (T8): the same acquire could pass at `t`; `full` says that the queue was too long."""
+
+    t: int
+    full: bool
+
+
+def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
+    return tuple(units.get(rule.unit, ONE_EACH.get(rule.unit, 0)) for rule in rules)
+
+
+class Gate:
+    """The state of one name: its rules, who waits, the last moment granted."""
+
+    __slots__ = ("act", "fence", "queue", "rules", "single", "t", "waiting")
+
+    def __init__(self, rules: Sequence[Rule], t: int) -> None:
+        self.rules = tuple(rules)
+        self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
+        self.act = 0  # the latest moment granted; nobody passes before it (T3)
+        self.fence = t
+        self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
+        self.waiting = [0] * len(self.rules)  # what the whole queue will cost, for each rule
+        for rule in self.rules:
+            rule.open(t)
+        self.single = self.singles()
+
+    def singles(self) -> list[tuple[Rule, int]]:
+        """The rules that an acquire touches which asks for nothing in particular."""
+        return [(rule, cost) for rule, cost in zip(self.rules, costs_of(self.rules, {}), strict=True) if cost]
+
+    def clamp(self, now: int) -> int:
+        self.t = max(now, self.t)
+        return self.t
+
+    def ready(self, costs: Costs) -> int:
+        """The first moment at which all rules allow `costs`; NEVER when only a release can help."""
+        t, before = max(self.t, self.act), -1
+        while t != before and t < NEVER:
+            before = t
+            for rule, cost in zip(self.rules, costs, strict=True):
+                if cost:
+                    t = rule.ready(cost, t)
+        return t
+
+    def take(self, costs: Costs, t: int) -> Grant:
+        for rule, cost in zip(self.rules, costs, strict=True):
+            if cost:
+                rule.take(cost, t, self.t)
+        self.act = t
+        self.fence += 1
+        return Grant(t, self.fence)
+
+    def pass_now(self, now: int) -> bool:
+        """Take one of each unit if every rule has it now: `acquire` for the most common case, made for speed."""
+        if self.queue or self.act > now:
+            return False
+        for rule, cost in self.single:
+            if rule.ready(cost, now) > now:
+                return False
+        for rule, cost in self.single:
+            rule.take(cost, now, now)
+        self.act = now
+        self.fence += 1
+        return True
+
+    def acquire(
+        self,
+        now: int,
+        caller: Hashable,
+        units: Units,
+        horizon: int = 0,
+        max_sleep: int | None = None,
+        max_waiters: int | None = None,
+    ) -> Grant | Wait | Refuse:
+        """Pass, wait or be refused: decided by all rules together, behind all who came before (S6).
+
+        A moment within `horizon` is booked now. `max_sleep` (microseconds; 0 refuses every wait) is held against the estimate
+        for the whole queue.
+        """
+        now = self.clamp(now)
+        costs = costs_of(self.rules, units)
+        if not self.queue:
+            t = self.ready(costs)
+            if t <= now + (horizon if max_sleep is None else min(horizon, max_sleep)):
+                return self.take(costs, t)
+        t = self.estimate(costs)
+        if max_sleep is not None and (max_sleep == 0 or t > now + max_sleep):
+            return Refuse(t, False)
+        if max_waiters is not None and len(self.queue) >= max_waiters:
+            return Refuse(t, True)
+        self.join(caller, units, costs)
+        return Wait(t, len(self.queue) - 1)
+
+    def estimate(self, costs: Costs) -> int:
+        """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives up and permits are free."""
+        now = t = max(self.t, self.act)
+        for rule, cost, waiting in zip(self.rules, costs, self.waiting, strict=True):
+            if cost:
+                t = max(t, rule.ahead(waiting + cost, now))
+        return t
+
+    def join(self, caller: Hashable, units: Units, costs: Costs) -> None:
+        self.queue[caller] = units, costs
+        for index, cost in enumerate(costs):
+            self.waiting[index] += cost
+
+    def leave(self, caller: Hashable) -> bool:
+        """Take a waiter out of the queue; those behind move forward because nothing was booked for them (T5)."""
+        asked = self.queue.pop(caller, None)
+        if asked is None:
+            return False
+        for index, cost in enumerate(asked[1]):
+            self.waiting[index] -= cost
+        return True
+
+    def advance(self, now: int, horizon: int = 0) -> list[tuple[Hashable, Grant]]:
+        """Let pass, in order, whoever's moment is within `horizon`."""
+        now = self.clamp(now)
+        granted = []
+        while self.queue:
+            caller, (_, costs) = next(iter(self.queue.items()))
+            t = self.ready(costs)
+            if t > now + horizon:
+                break
+            self.leave(caller)
+            granted.append((caller, self.take(costs, t)))
+        return granted
+
+    def next_at(self) -> int:
+        """When the head of the queue could pass; NEVER when nobody waits or only a release can help."""
+        return self.ready(next(iter(self.queue.values()))[1]) if self.queue else NEVER
+
+    def release(self, units: Units) -> None:
+        """Return what a permit holds; what a rate has counted stays counted."""
+        for rule, cost in zip(self.rules, costs_of(self.rules, units), strict=True):
+            if rule.holds:
+                rule.give(cost, self.t, self.t)
+
+    def cancel(self, now: int, units: Units, t: int) -> None:
+        """Undo a grant for `t` that nobody has acted on: everything comes back (T5)."""
+        self.clamp(now)
+        for rule, cost in zip(self.rules, costs_of(self.rules, units), strict=True):
+            if cost:
+                rule.give(cost, t, self.t)
+
+    def settle(self, now: int, extras: Units, t: int) -> None:
+        """Charge what the call granted at `t` took beyond its cost; less than zero gives back."""
+        self.clamp(now)
+        for rule in self.rules:
+            if rule.unit in extras:
+                rule.settle(extras[rule.unit], t, self.t)
+
+    def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
+        """Go on under other rules: each takes over from the old one of its kind and unit, a new kind starts afresh (T9).
+
+        Returns the waiters that ask for more than a rule now holds at all: they have left the queue, and can never pass.
+        """
+        now = max(self.clamp(now), self.act)
+        former = list(self.rules)
+        for rule in rules:
+            rule.open(now)
+            old = next((old for old in former if type(old) is type(rule) and old.unit == rule.unit), None)
+            if old is not None:
+                former.remove(old)
+                rule.adopt(old, now)
+        self.rules = tuple(rules)
+        self.single = self.singles()
+        return self.requeue()
+
+    def requeue(self) -> list[Hashable]:
+        """Queue everybody again, in order, at what they cost under the present rules."""
+        asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules)
+        never = []
+        for caller, (units, _) in asked.items():
+            costs = costs_of(self.rules, units)
+            if any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True)):
+                never.append(caller)
+            else:
+                self.join(caller, units, costs)
+        return never
+
+    def orphan(self) -> None:
+        """Forget who waits and what is held, not what was counted: they belong to another process now."""
+        self.queue.clear()
+        self.waiting = [0] * len(self.rules)
+        for rule in self.rules:
+            if rule.holds:
+                rule.give(rule.capacity, self.t, self.t)
+
+    def idle_at(self) -> int:
+        """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""
+        return NEVER if self.queue else max((rule.idle_at() for rule in self.rules), default=0)

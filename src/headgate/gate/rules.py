@@ -1,0 +1,101 @@
+"""From what the user declares to what the gate computes with: each limit becomes a rule of whole numbers.
+
+Here lives the choice of units (parts of a token, ticks of time) that keeps every number exact and below 2^53, in Python as in
+Lua. `program` is what travels to the Lua twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import gcd
+
+from headgate.checks import microseconds
+from headgate.gate.bucket import Bucket
+from headgate.gate.gate import Rule
+from headgate.gate.quota import Quota as QuotaRule
+from headgate.gate.slots import Slots
+from headgate.gate.window import Window as WindowRule
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+
+LARGEST = 2**45  # a full bucket in parts: 2^53 less what a queue of 256 full buckets may add to it
+
+
+def rules_of(limits: Iterable[Limit]) -> tuple[Rule, ...]:
+    return tuple(rule_of(limit) for limit in limits)
+
+
+def rule_of(limit: Limit) -> Rule:
+    match limit:
+        case Concurrency():
+            return Slots(limit.unit, limit.capacity, microseconds(limit.lease))
+        case Rate():
+            return bucket_of(limit)
+        case Window():
+            return WindowRule(limit.unit, limit.amount, lengthened(limit))
+        case Quota():
+            per, anchor = microseconds(limit.per), round((limit.anchor or 0) * 1_000_000)
+            return QuotaRule(limit.unit, limit.amount, per, anchor % per, microseconds(limit.slack))
+
+
+def lengthened(limit: Rate | Window) -> int:
+    return microseconds(limit.per) + microseconds(limit.slack)
+
+
+def bucket_of(limit: Rate) -> Bucket:
+    capacity = limit.amount if limit.capacity is None else limit.capacity
+    start = capacity if limit.initial is None else limit.initial
+    per = lengthened(limit)
+    if limit.steps:
+        return Bucket(limit.unit, capacity, 1, limit.amount, per, start)
+    price, gain, tick = smooth(limit.amount, per, capacity)
+    return Bucket(limit.unit, capacity, price, gain, tick, start)
+
+
+def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
+    """Price, gain and tick of a steady refill: ticks of a microsecond, coarser (and never faster) where numbers would not fit."""
+    tick = 1
+    while True:
+        ticks = -(-per // tick)
+        shared = gcd(amount, ticks)
+        if capacity * ticks // shared < LARGEST or ticks == 1:
+            return ticks // shared, amount // shared, tick
+        tick *= 10
+
+
+def program(rules: Sequence[Rule]) -> str:
+    """The rules as text for the Lua twin, and the identity of a declaration: equal text, equal behaviour."""
+    return ";".join(rule.text for rule in rules)
+
+
+class Declaration:
+    """What a name is held to: the rules as text, and what a request must know of them before it is sent."""
+
+    __slots__ = ("capacity", "holds", "lease", "program", "rated")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.program = program(rules)
+        self.capacity: dict[str, int] = {}
+        for rule in rules:
+            self.capacity[rule.unit] = min(rule.capacity, self.capacity.get(rule.unit, rule.capacity))
+        leases = [rule.lease for rule in rules if isinstance(rule, Slots)]
+        self.rated = {rule.unit for rule in rules if not rule.holds}
+        self.holds = bool(leases)
+        self.lease = min(leases, default=0)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Fresh rules: each state has its own."""
+        return tuple(parsed(text) for text in self.program.split(";"))
+
+
+def parsed(text: str) -> Rule:
+    """The rule that wrote `text`."""
+    kind, unit, *numbers = text.split(" ")
+    return KINDS[kind](unit, *map(int, numbers))
+
+
+KINDS: dict[str, Callable[..., Rule]] = {
+    "bucket": Bucket,
+    "window": WindowRule,
+    "quota": QuotaRule,
+    "slots": Slots,
+}

@@ -1,0 +1,361 @@
+"""The text form of a limit: `parse_limit("10 per second burst 20")`.
+
+Here live the grammar, its tokenizer and its parser; what a limit is and which numbers it takes is in
+limits.py, which also writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit
+is a word of the grammar.
+
+    limit     = amount [unit] shape {option}
+    shape     = ("/" | "per") period      Rate, a token bucket (Window or Quota with the options that say so)
+              | "every" period            Rate in steps: all of the amount at the end of every period
+              | "in" "any" period         Window, exact in any interval of that length
+              | "concurrent"              Concurrency
+    option    = "burst" amount            Rate: its capacity
+              | "initial" amount          Rate: what it starts with
+              | "sliding"                 makes a Window of it
+              | "fixed" | "quota"         makes a Quota of it
+              | "from" anchor             makes a Quota of it, with windows that start at the anchor
+              | "slack" duration          all but Concurrency
+              | "lease" duration          Concurrency
+    amount    = digits, _ between them, a suffix joined on: 1_000, 10k, 10kilo (thousand), 2m (million)
+    unit      = a word such as tokens or mb, joined on or not; "requests" or "permits" when unsaid
+    period    = [number] time
+    duration  = number time
+    time      = ms | s sec second | m min minute | h hr hour | d day | week, those written out also as plurals
+    anchor    = "midnight" (UTC) | an ISO 8601 moment with its offset: 1970-01-01T00:00:00Z
+
+Each option stands once at most, in any order. Case does not matter, and spaces between words are free.
+
+    100/minute                          10 per second burst 20        5 every 10s
+    10k tokens/min                      100 in any minute             100/minute sliding slack 10ms
+    1_000 requests per 2 hours          1000/day from midnight        64 mb concurrent lease 60s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import NoReturn
+
+from headgate.checks import BEYOND, SINGULARS, TEN_YEARS, instant, show, unit_fault
+from headgate.limits import DEFAULT_LEASE, Concurrency, Limit, Quota, Rate, Window
+
+LONGEST_TEXT = 256
+
+TIMES = {
+    name: length
+    for length, names in (
+        (Fraction(1, 1000), "ms millisecond milliseconds"),
+        (Fraction(1), "s sec secs second seconds"),
+        (Fraction(60), "m min mins minute minutes"),
+        (Fraction(3_600), "h hr hrs hour hours"),
+        (Fraction(86_400), "d day days"),
+        (Fraction(604_800), "week weeks"),
+    )
+    for name in names.split()
+}
+UNEVEN = frozenset({"month", "months", "year", "years"})
+SHORTEST = Fraction(1, 1_000_000)
+SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
+# What each word says about the kind of limit; after "per" that is still open, and the options tell.
+SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
+STYLES = {"sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
+FITTING = {
+    "rate": ("burst", "initial", "slack"),
+    "steps": ("burst", "initial", "slack"),
+    "window": ("sliding", "slack"),
+    "quota": ("fixed", "quota", "from", "slack"),
+    "concurrency": ("lease",),
+}
+NOUNS = {
+    "rate": "a rate",
+    "steps": "a rate in steps",
+    "window": "a sliding window",
+    "quota": "a quota",
+    "concurrency": "a limit of concurrency",
+}
+OPTIONS = frozenset(word for words in FITTING.values() for word in words)
+WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}  # no unit in a text
+
+_DIGITS = frozenset("0123456789")
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_NUMBER = _DIGITS | {"_", "."}
+_WORD = _LETTERS | _DIGITS | {"_"}
+_STAMP = _LETTERS | _DIGITS | {"-", "+", ":", "."}
+
+_RATES = "'100/minute', '10 per second burst 20' or '10k tokens/min'"
+_EXAMPLES = {
+    "": "'100/minute', '10 per second burst 20' or '5 concurrent'",
+    "rate": _RATES,
+    "steps": "'5 every 10s' or '5 every 10s burst 20'",
+    "window": "'100 in any minute', '100/minute sliding' or '10 in any second slack 10ms'",
+    "quota": "'1000/day from midnight', '1000 per day fixed' or '50/hour from 1970-01-01T00:00:00Z'",
+    "concurrency": "'5 concurrent', '64 mb concurrent' or '5 concurrent lease 60s'",
+}
+
+
+def parse_limit(text: str) -> Limit:
+    """The limit that `text` describes; a ValueError that points at the fault where it describes none."""
+    if not isinstance(text, str):
+        raise TypeError(f"parse_limit({show(text)}): a limit is written as a str, such as {_EXAMPLES['']}.")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(
+            f"parse_limit({show(text)}): a limit has at most {LONGEST_TEXT} characters, and this text has "
+            f"{len(text)}; write it like {_EXAMPLES['']}."
+        )
+    return _Parser(text).limit()
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A piece of the text. `kind`: number, word, stamp, sign or end. `tight`: joined to what precedes it."""
+
+    kind: str
+    text: str
+    at: int
+    tight: bool = False
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What has been read so far."""
+
+    amount: int
+    unit: str | None
+    period: float = 0.0
+    burst: int | None = None
+    initial: int | None = None
+    anchor: float | None = None
+    slack: float = 0.0
+    lease: float = DEFAULT_LEASE
+
+    def limit(self, kind: str) -> Limit:
+        unit = self.unit or "requests"
+        match kind:
+            case "concurrency":
+                return Concurrency(self.amount, self.lease, self.unit or "permits")
+            case "window":
+                return Window(self.amount, self.period, unit, self.slack)
+            case "quota":
+                return Quota(self.amount, self.period, self.anchor, unit, self.slack)
+        return Rate(self.amount, self.period, self.burst, self.initial, kind == "steps", unit, self.slack)
+
+
+class _Parser:
+    """Recursive descent: one method for each rule of the grammar; each reads its part and leaves the rest."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.kind = ""  # which limit it is; empty until the text has said so
+        self.tokens = self.tokenized()
+        self.index = 0
+
+    # The rules, from the top down.
+
+    def limit(self) -> Limit:
+        draft = _Draft(self.amount(), self.unit())
+        self.shape(draft)
+        self.options(draft)
+        try:
+            return draft.limit(self.kind)
+        except ValueError as error:  # two numbers, each good, that do not go together
+            message = f"parse_limit({show(self.text)}): {error}\n{self.examples()}"
+            raise ValueError(message) from error
+
+    def shape(self, draft: _Draft) -> None:
+        word = self.expect(SHAPES, "'/', 'per', 'every', 'in any' or 'concurrent'").text
+        self.kind = SHAPES[word]
+        if word == "in":
+            self.expect({"any"}, "'any' (as in 'in any minute')")
+        if word != "concurrent":
+            draft.period = self.duration(bare=True)
+
+    def options(self, draft: _Draft) -> None:
+        """Every option up to the end of the text, its value put into the draft."""
+        seen: dict[str, _Token] = {}
+        while self.here.kind != "end":
+            option = self.expect(OPTIONS, f"the end or an option ({self.fitting()})")
+            if option.text in seen:
+                self.fail(option, f"{option.text!r} is there twice; write it once")
+            seen[option.text] = option
+            self.kind = self.kind or STYLES.get(option.text, "")
+            self.value(option.text, draft)
+        self.kind = self.kind or "rate"
+        for option in seen.values():  # only now, as any of them may have told the kind
+            if option.text not in FITTING[self.kind]:
+                self.fail(option, f"{option.text!r} does not go with {NOUNS[self.kind]}; leave it out")
+
+    def value(self, option: str, draft: _Draft) -> None:
+        match option:
+            case "burst":
+                draft.burst = self.amount()
+            case "initial":
+                draft.initial = self.amount(least=0)
+            case "from":
+                draft.anchor = self.anchor()
+            case "slack":
+                draft.slack = self.duration(zero=True)
+            case "lease":
+                draft.lease = self.duration()
+
+    def amount(self, *, least: int = 1) -> int:
+        number = self.number("a number, such as 100")
+        factor = 1
+        if self.here.tight and self.here.text in SUFFIXES:
+            factor = SUFFIXES[self.advance().text]
+        total = Fraction(number.text) * factor
+        if total.denominator != 1:
+            self.fail(
+                number, f"{number.text!r} is not a whole number; count whole ones, over a longer period"
+            )
+        if not least <= total < BEYOND:
+            self.fail(number, f"{number.text!r} is out of range; write a number from {least} to below 2**53")
+        return int(total)
+
+    def unit(self) -> str | None:
+        word = self.here
+        if word.kind != "word" or word.text in WORDS - SUFFIXES.keys():
+            return None
+        self.advance()
+        unit = SINGULARS.get(word.text, word.text)
+        fault = self.misread(word.text) or unit_fault(unit)
+        if fault:
+            self.fail(word, fault)
+        return unit
+
+    def misread(self, word: str) -> str:
+        """What `word` was meant for, if that was hardly a unit; otherwise empty."""
+        if word in SUFFIXES:
+            return f"{word!r} stands alone; join it to its number, as in '10{word}'"
+        near = get_close_matches(word, SHAPES, 1)
+        if near and self.here.text not in SHAPES:
+            return f"{word!r} is not a word of the grammar; did you mean {near[0]!r}?"
+        return ""
+
+    def duration(self, *, bare: bool = False, zero: bool = False) -> float:
+        """Seconds; with `bare` the number may be left out, as in "per minute"; with `zero` it may be 0."""
+        start = self.here
+        many = Fraction(1)
+        if start.kind == "number" or not bare:
+            many = Fraction(self.number("a length of time, such as 10s or 500 ms").text)
+        if self.here.text in UNEVEN:
+            self.fail(self.here, f"{self.here.text!r} is not always as long; write it in days")
+        length = many * TIMES[self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text]
+        if not (SHORTEST <= length < TEN_YEARS or (zero and not length)):
+            self.fail(start, "out of range; write a time of a microsecond or more and below ten years")
+        return int(length) if length.denominator == 1 else float(length)
+
+    def anchor(self) -> float | None:
+        token = self.advance()
+        if token.text == "midnight":
+            return None
+        if token.kind != "stamp":
+            self.fail(token, "expected 'midnight' or a moment such as 1970-01-01T00:00:00Z", found=True)
+        try:
+            moment = datetime.fromisoformat(token.text.upper())
+        except ValueError:
+            self.fail(token, f"{token.text!r} is not a moment; write it like 1970-01-01T00:00:00Z")
+        if moment.tzinfo is None:
+            self.fail(token, f"{token.text!r} has no offset; write it like {moment.isoformat()}Z")
+        try:
+            return instant("Quota", "anchor", moment)
+        except ValueError:
+            self.fail(token, f"{token.text!r} is too far away; write a moment between 1834 and 2105")
+
+    # The means: looking at a token, taking it, refusing it.
+
+    @property
+    def here(self) -> _Token:
+        return self.tokens[self.index]
+
+    def advance(self) -> _Token:
+        token = self.here
+        self.index = min(self.index + 1, len(self.tokens) - 1)  # the end stays the end
+        return token
+
+    def number(self, wanted: str) -> _Token:
+        if self.here.kind != "number":
+            self.fail(self.here, f"expected {wanted}", found=True)
+        return self.advance()
+
+    def expect(self, words: Collection[str], wanted: str) -> _Token:
+        token = self.here
+        if token.text not in words:
+            near = get_close_matches(token.text, words, 1) if token.kind == "word" else []
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            self.fail(token, f"expected {wanted}", found=True, hint=hint)
+        return self.advance()
+
+    def fitting(self) -> str:
+        return " or ".join(repr(word) for word in FITTING[self.kind or "rate"])
+
+    def examples(self) -> str:
+        return f"Write it like {_EXAMPLES[self.kind]}."
+
+    def fail(self, token: _Token, fault: str, *, found: bool = False, hint: str = "") -> NoReturn:
+        """Refuse the text: what is wrong, where, and how it is done right."""
+        if found:
+            fault += f", but found {show(token.text)}" if token.text else ", but the text ends"
+        line = "".join(char if char.isprintable() else "?" for char in self.text)
+        raise ValueError(
+            f"parse_limit({show(self.text)}): at character {token.at + 1}, {fault}{hint}\n"
+            f"    {line}\n    {' ' * token.at}{'^' * max(1, len(token.text))}\n{self.examples()}"
+        )
+
+    # The tokenizer.
+
+    def tokenized(self) -> list[_Token]:
+        tokens: list[_Token] = []
+        at = 0
+        while at < len(self.text):
+            if self.text[at].isspace():
+                at += 1
+                continue
+            tight = bool(tokens) and tokens[-1].at + len(tokens[-1].text) == at
+            token = self.token(at, tight)
+            tokens.append(token)
+            at += len(token.text)
+        return [*tokens, _Token("end", "", len(self.text))]
+
+    def token(self, at: int, tight: bool) -> _Token:
+        first = self.text[at]
+        if first in _DIGITS:
+            return self.numeral(at)
+        if first in _LETTERS:
+            word = _Token("word", self.run(at, _WORD).lower(), at, tight)
+            if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
+                self.fail(
+                    word,
+                    f"{word.text!r}, joined to a number, has digits in it",
+                )
+            return word
+        if first == "/":
+            return _Token("sign", first, at)
+        return self.stray(_Token("sign", first, at))
+
+    def numeral(self, at: int) -> _Token:
+        """A number, or the moment that starts with one: 1970-01-01T00:00:00Z."""
+        digits = self.run(at, _NUMBER)
+        if self.text[at + len(digits) :].startswith("-"):
+            return _Token("stamp", self.run(at, _STAMP), at)
+        token = _Token("number", digits, at)
+        whole, dot, fraction = digits.partition(".")
+        parts = [*whole.split("_"), *(fraction.split("_") if dot else ())]
+        if not all(part.isdecimal() for part in parts):
+            self.fail(token, f"{digits!r} is not a number; write it like 1000, 1_000 or 0.5")
+        return token
+
+    def stray(self, sign: _Token) -> NoReturn:
+        fault = f"{show(sign.text)} has no meaning here"
+        if sign.text in ",;|&":
+            fault += "; a text holds one limit (give each a text of its own), and thousands are written 1_000"
+        self.fail(sign, fault)
+
+    def run(self, at: int, chars: frozenset[str]) -> str:
+        """The longest stretch from `at` on that is made of `chars`."""
+        end = at
+        while end < len(self.text) and self.text[end] in chars:
+            end += 1
+        return self.text[at:end]

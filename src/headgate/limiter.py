@@ -1,0 +1,187 @@
+"""The limiter: what the user holds, and the two thin shells around a store's line.
+
+Here live `async with` and `with` on one noun. Nothing here decides, sleeps or talks to a server: a request is checked and given
+to the line, and what comes back is handed to the caller.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator
+from typing import Any, ParamSpec, TypeVar
+
+from headgate.checks import check_count, check_name
+from headgate.decorate import limited
+from headgate.entrance import Entrance, Outcome
+from headgate.gate.rules import Declaration, rules_of
+from headgate.grammar import parse_limit
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.line import Line
+from headgate.names import encoded
+from headgate.permit import Permit, Refusal
+from headgate.request import Request, asked, sleep_of
+from headgate.stores import StoreLike, store_of
+from headgate.stores.status import Status
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Limiter(Entrance):
+    """Holds calls to what a service allows: all `limits` decided together, in the order of arrival.
+
+        api = Limiter("api", "100/minute", Concurrency(5))
+        async with api: ...                                  # waits its turn
+        with api: ...                                        # the same, in a thread
+        async with api.acquire(tokens=1200) as permit: ...   # says what it costs, and holds a permit
+
+    `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over tasks, threads, event loops
+    and, on Redis, processes; the limits that were declared last hold for all of them.
+    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute".
+    `store`: None or "memory://" for this process; a redis://, rediss:// or unix:// URL, a `redis.Redis` or a
+    `redis.asyncio.Redis` for a whole fleet.
+    `max_sleep`: the longest an acquire is willing to wait, in seconds; None or 0: as long as it takes.
+    `max_waiters`: how many may wait at once; one more is refused with `QueueFullError`.
+
+    Raises ValueError or TypeError for what can never work, before anything is sent.
+    """
+
+    __slots__ = ("_declared", "_max_sleep", "_max_waiters", "_store", "key", "name")
+
+    def __init__(
+        self,
+        name: str,
+        *limits: Limit | str,
+        store: StoreLike = None,
+        max_sleep: float | None = None,
+        max_waiters: int | None = None,
+    ) -> None:
+        self.name = check_name(name)
+        self.key: str | None = None
+        self._declared = Declaration(rules_of(declared_limits(name, limits)))
+        self._max_sleep = sleep_of(max_sleep, "Limiter")
+        self._max_waiters = check_count(max_waiters)
+        self._store = store_of(store)
+        self._open()
+
+    def _open(self) -> None:
+        line = self._store.line(encoded(self.name, self.key), self._declared)
+        super().__init__(line, Request({}, self._max_sleep, self._max_waiters))
+
+    def __getitem__(self, key: str) -> Limiter:
+        """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
+
+        An idle key costs nothing after a while, and no key is forgotten while it owes or holds anything.
+        """
+        if self.key is not None:
+            raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take limiter[{key!r}] of the whole.")
+        child: Limiter = object.__new__(Limiter)
+        child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[key]")
+        child._declared, child._store = self._declared, self._store
+        child._max_sleep, child._max_waiters = self._max_sleep, self._max_waiters
+        child._open()
+        return child
+
+    def acquire(self, cost: int = 1, *, max_sleep: float | None = None, **units: int) -> Acquire:
+        """Ask for a permit: `cost` of every limit that counts requests, and so many of each unit named, all or nothing.
+
+            async with limiter.acquire(tokens=900) as permit: ...     # or `with`
+            permit = await limiter.acquire(3, max_sleep=2.0)          # then permit.release()
+
+        `max_sleep` (seconds) stands for this one acquire; None leaves it to the limiter.
+
+        Raises CostExceedsCapacityError for what can never pass; when entered or awaited, MaxSleepExceededError when its turn
+        is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked.
+        """
+        return Acquire(self._line, self._request(cost, max_sleep, units))
+
+    def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, **units: int) -> Permit:
+        """The permit of `acquire(...)`, by blocking this thread until it is there."""
+        return self._line.acquire_sync(self._request(cost, max_sleep, units))
+
+    def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
+        """A permit if it can be had this moment; otherwise a `Refusal`, which is false and knows `retry_after`. Never waits.
+
+        On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `atry_acquire`.
+        """
+        return self._line.take(self._request(cost, None, units))
+
+    async def atry_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
+        """`try_acquire` for coroutines."""
+        return await self._line.atake(self._request(cost, None, units))
+
+    def status(self) -> Status:
+        """Per limit what is in use and what is left, how many wait, and when one that comes now could go."""
+        return self._line.status()
+
+    async def astatus(self) -> Status:
+        """`status` for coroutines."""
+        return await self._line.astatus()
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """As a decorator: every call of a function takes a permit first, of a generator for as long as it runs."""
+        return limited(self, function)
+
+    def _request(self, cost: int, max_sleep: float | None, units: dict[str, int]) -> Request:
+        declared = self._line.declared
+        limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
+        return Request(asked(declared, self.name, cost, units), limit, self._max_waiters)
+
+    def __repr__(self) -> str:
+        key = "" if self.key is None else f"[{self.key!r}]"
+        return f"<Limiter {self.name!r}{key}: {self._line.describe()}>"
+
+
+class Acquire:
+    """A permit that has been asked for and not been waited for yet: to be awaited, or entered with `async with` or `with`."""
+
+    __slots__ = ("_line", "_permit", "_request", "_used")
+
+    def __init__(self, line: Line, request: Request) -> None:
+        self._line = line
+        self._request = request
+        self._used = False
+
+    def __await__(self) -> Generator[Any, None, Permit]:
+        return self._line.acquire(self._once()).__await__()
+
+    async def __aenter__(self) -> Permit:
+        self._permit = await self._line.acquire(self._once())
+        return self._permit
+
+    async def __aexit__(self, *outcome: Outcome) -> None:
+        self._permit.release()
+
+    def __enter__(self) -> Permit:
+        self._permit = self._line.acquire_sync(self._once())
+        return self._permit
+
+    def __exit__(self, *outcome: Outcome) -> None:
+        self._permit.release()
+
+    def _once(self) -> Request:
+        if self._used:
+            raise RuntimeError("This acquire was used before; each permit is asked for by a call of acquire() of its own.")
+        self._used = True
+        return self._request
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                f"acquire() of limiter {self._line.name!r} was never awaited or entered: nothing was limited",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+
+def declared_limits(name: str, limits: tuple[Limit | str, ...]) -> list[Limit]:
+    if not limits:
+        raise ValueError(f"Limiter({name!r}) has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
+    for limit in limits:
+        if not isinstance(limit, (str, Concurrency, Rate, Window, Quota)):
+            raise TypeError(
+                f"Limiter({name!r}) got {limit!r} as a limit: a limit is a Concurrency, Rate, Window or Quota, or a text such as "
+                "'100/minute'."
+            )
+    return [parse_limit(limit) if isinstance(limit, str) else limit for limit in limits]

@@ -1,0 +1,93 @@
+"""What an acquire asks for, checked before anything is sent.
+
+Here live the rules for costs and settlements; the shapes of single numbers are checked in checks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from headgate.checks import check_max_sleep, microseconds
+from headgate.errors import CostExceedsCapacityError
+from headgate.gate.gate import ONE_EACH, Units
+from headgate.gate.rules import Declaration
+
+LARGEST = 2**53
+
+
+class Request:
+    """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all)."""
+
+    __slots__ = ("max_sleep", "max_waiters", "text", "units")
+
+    def __init__(self, units: Units, max_sleep: int | None = None, max_waiters: int | None = None) -> None:
+        self.units = units
+        self.max_sleep = max_sleep
+        self.max_waiters = max_waiters
+        self.text = cost_text(units)
+
+
+def cost_text(units: Units) -> str:
+    """The units in one canonical text without spaces; what every acquire takes anyway is `-`."""
+    return ",".join(f"{unit}={units[unit]}" for unit in sorted(units)) or "-"
+
+
+def units_of(text: str) -> Units:
+    """The units that wrote `text`."""
+    if text == "-":
+        return {}
+    return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
+
+
+def sleep_of(max_sleep: float | None, call: str) -> int | None:
+    """Seconds as the gate counts them: None and 0 are as long as it takes."""
+    seconds = check_max_sleep(max_sleep, call)
+    return None if seconds is None else microseconds(seconds)
+
+
+def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
+    """The units of `acquire(cost, **others)`, each counted by a limit and within its capacity."""
+    units = dict(others)
+    if cost != 1 or type(cost) is not int:
+        units["requests"] = cost
+    for unit, number in units.items():
+        check_cost(declared, name, unit, number)
+    for unit, capacity in declared.capacity.items():
+        if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
+            raise CostExceedsCapacityError(
+                f"acquire of limiter {name!r} asks for {units.get(unit, 1)} {unit}, and its limit never holds more than "
+                f"{capacity}: this can never succeed; ask for less at a time, or raise the capacity."
+            )
+    return units
+
+
+def check_cost(declared: Declaration, name: str, unit: str, number: object) -> None:
+    call = f"acquire({number!r})" if unit == "requests" else f"acquire({unit}={number!r})"
+    if type(number) is not int:
+        raise TypeError(f"{call} of limiter {name!r}: a cost is a whole number (int), not {type(number).__name__}.")
+    if not 0 < number < LARGEST:
+        raise ValueError(
+            f"{call} of limiter {name!r}: a cost is at least 1 and below 2**53; leave a unit out to take none of it."
+        )
+    check_unit(declared, name, call, unit)
+
+
+def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
+    if unit not in declared.capacity:
+        raise ValueError(
+            f"{call} of limiter {name!r}: none of its limits counts {unit!r}; they count "
+            f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with unit={unit!r}."
+        )
+
+
+def check_settlement(declared: Declaration, name: str, actual: Mapping[str, object]) -> None:
+    """`settle(tokens=1234)`: whole numbers from 0, of units that a rate counts."""
+    for unit, number in actual.items():
+        call = f"settle({unit}={number!r})"
+        if type(number) is not int:
+            raise TypeError(f"{call} of limiter {name!r}: what was used is a whole number (int).")
+        if not 0 <= number < LARGEST:
+            raise ValueError(f"{call} of limiter {name!r}: what was used is from 0 to below 2**53.")
+        check_unit(declared, name, call, unit)
+        if unit not in declared.rated:
+            raise ValueError(f"{call} of limiter {name!r}: {unit} are held until the release; only what a rate counts is settled.")

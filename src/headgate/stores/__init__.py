@@ -1,0 +1,42 @@
+"""Where a limiter's state lives: in this process, or on Redis.
+
+Here lives the choice of a store from what the user wrote. redis-py is imported only when a
+Redis store is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.line import Store
+from headgate.stores.memory import MemoryStore
+
+REDIS_SCHEMES = ("redis", "rediss", "unix")
+StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
+
+
+MEMORY = MemoryStore()
+
+
+def store_of(where: StoreLike) -> Store:
+    """The store that `where` names. Nothing is sent yet: a server is looked for by the first acquire."""
+    if where is None or where == "memory://":
+        return MEMORY
+    if isinstance(where, MemoryStore):
+        return where
+    if isinstance(where, str):
+        scheme, found, _ = where.partition("://")
+        if not found or scheme not in REDIS_SCHEMES:
+            raise ValueError(
+                f"store={scheme + '://...' if found else where!r} names no store that headgate knows: write 'memory://', or a "
+                "redis://, rediss:// or unix:// URL."
+            )
+    try:
+        from headgate.stores.redis import redis_store
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] != "redis":
+            raise
+        raise ImportError(
+            "A Redis store needs redis-py, which is not installed: pip install 'headgate[redis]' brings it."
+        ) from missing
+    return redis_store(where)

@@ -1,0 +1,328 @@
+"""The store of one process: the gate under a lock, and who waits in front of it.
+
+Here lives the home of the gate in memory: threads, several event loops and both protocols share one line. Each waiter sleeps
+where it waits, until it is woken or until its own estimate; whoever looks lets pass whoever is due, in order. There is no
+polling, no thread of the store's own, and nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, cast
+from weakref import WeakSet, WeakValueDictionary
+
+from headgate.clock import Clock, SystemClock
+from headgate.gate.gate import Gate, Grant, Wait, costs_of
+from headgate.gate.rules import Declaration
+from headgate.gate.slots import NEVER
+from headgate.permit import Permit, Refusal
+from headgate.request import Request
+from headgate.stores.refusals import never, queue_full, too_long
+from headgate.stores.status import Status, status_of
+from headgate.stores.waiters import TaskWaiter, ThreadWaiter, Waiter
+
+if TYPE_CHECKING:
+    from headgate.gate.gate import Units
+
+LOOK_AGAIN = 10_000  # microseconds from one look to the next of a waiter whose estimate came too early
+FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
+
+
+class MemoryLine:
+    """The queue of one name in this process."""
+
+    __slots__ = ("__weakref__", "_abandoned", "_clock", "_epoch", "_gate", "_lock", "_loose", "_store", "declared", "name")
+
+    def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
+        self.name = name
+        self.declared = declared
+        self._store = store
+        self._clock = store.clock
+        self._gate = Gate(declared.rules(), self._clock.now())
+        self._lock = threading.Lock()
+        self._loose = False  # the store has let go of this line because it was idle
+        self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
+        self._abandoned: deque[Permit] = deque()
+
+    # What a limiter asks for ---------------------------------------------------------------------------------------------
+
+    def enter(self) -> bool:
+        """One of each unit, if it can be had at once: the hot path, the same decision as `Gate.acquire` without its words."""
+        lock = self._lock
+        lock.acquire()
+        try:
+            gate = self._gate
+            if gate.queue or self._loose:
+                return False
+            now = gate.clamp(self._clock.now())
+            return gate.pass_now(now)
+        finally:
+            lock.release()
+
+    async def enter_later(self, request: Request) -> None:
+        await self.wait(request)
+
+    def enter_sync(self, request: Request) -> None:
+        self.wait_sync(request)
+
+    def leave(self) -> None:
+        """Return what was entered with."""
+        if self.declared.holds:
+            with self._lock:
+                self._gate.release({})
+                self._advance()
+
+    def take(self, request: Request) -> Permit | Refusal:
+        """A permit now, or why not."""
+        with self._lock:
+            self._keep()
+            decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
+            if isinstance(decision, Grant):
+                return self._permit(request, decision, 0)
+            return Refusal(max(0, decision.t - self._gate.t) / 1_000_000)
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return self.take(request)
+
+    async def wait(self, request: Request) -> Grant:
+        """The grant of `request`, when its turn has come."""
+        waiter = TaskWaiter(request)
+        if not self._join(waiter):
+            try:
+                while not self._look(waiter):
+                    await waiter.sleep(waiter.timeout(self._clock.now()))
+            except BaseException:
+                self._give_up(waiter)
+                raise
+        return cast(Grant, waiter.grant)
+
+    def wait_sync(self, request: Request) -> Grant:
+        waiter = ThreadWaiter(request)
+        if not self._join(waiter):
+            try:
+                while not self._look(waiter):
+                    waiter.sleep(waiter.timeout(self._clock.now()))
+            except BaseException:
+                self._give_up(waiter)
+                raise
+        return cast(Grant, waiter.grant)
+
+    async def acquire(self, request: Request) -> Permit:
+        start = self._clock.now()
+        return self._permit(request, await self.wait(request), start)
+
+    def acquire_sync(self, request: Request) -> Permit:
+        start = self._clock.now()
+        return self._permit(request, self.wait_sync(request), start)
+
+    def status(self) -> Status:
+        with self._lock:
+            gate = self._gate
+            now = gate.clamp(self._clock.now())
+            left = [rule.left(now) for rule in gate.rules]
+            return status_of(self.name, gate.rules, left, len(gate.queue), self._next_entry() - now)
+
+    async def astatus(self) -> Status:
+        return self.status()
+
+    def describe(self) -> str:
+        return self.status().line()
+
+    def follow(self, declared: Declaration) -> None:
+        """The last declaration wins: whoever waits is queued again under the new limits."""
+        with self._lock:
+            if declared.program != self.declared.program:
+                self.declared = declared
+                for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
+                    waiter.never = True
+                    waiter.wake()
+                self._advance()
+
+    # What a permit asks for ----------------------------------------------------------------------------------------------
+
+    def release(self, permit: Permit) -> None:
+        with self._lock:
+            self._put_back(permit)
+            self._advance()
+
+    async def arelease(self, permit: Permit) -> bool:
+        held = permit.held
+        self.release(permit)
+        return held
+
+    def abandon(self, permit: Permit) -> None:
+        """Release from a finalizer, which may run in the middle of anything, this line's own locked code included."""
+        self._abandoned.append(permit)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._advance()
+            finally:
+                self._lock.release()
+
+    def settle(self, permit: Permit, extras: Units) -> None:
+        with self._lock:
+            self._gate.settle(self._clock.now(), extras, permit.t)
+            self._advance()
+
+    # Under the lock ------------------------------------------------------------------------------------------------------
+
+    def _permit(self, request: Request, grant: Grant, start: int) -> Permit:
+        return Permit(self, request.units, grant, (grant.t - start) / 1_000_000 if start else 0.0, self._epoch)
+
+    def _put_back(self, permit: Permit) -> None:
+        if permit.held and permit.key == self._epoch:
+            self._gate.release(permit.units)
+        permit.held = False
+
+    def _keep(self) -> None:
+        if self._loose:
+            self._loose = False
+            self._store.keep(self)
+
+    def _join(self, waiter: Waiter) -> bool:
+        """Ask the gate; true when the grant is there at once."""
+        with self._lock:
+            self._keep()
+            self._advance()
+            request, gate, now = waiter.request, self._gate, self._clock.now()
+            decision = gate.acquire(
+                now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
+            )
+            if isinstance(decision, Grant):
+                waiter.grant = decision
+                return True
+            if not isinstance(decision, Wait):
+                refused = queue_full if decision.full else too_long
+                raise refused(self.name, request, decision.t - gate.t)
+            waiter.look_at = decision.t if decision.t > gate.t else NEVER
+            if request.max_sleep is not None:
+                waiter.deadline = gate.t + request.max_sleep
+            return False
+
+    def _look(self, waiter: Waiter) -> bool:
+        """Let pass whoever is due; true when this waiter has its grant, an error when it has waited long enough."""
+        with self._lock:
+            self._advance()
+            if waiter.grant is not None:
+                return True
+            gate = self._gate
+            if waiter.never:
+                raise never(self.name, self.declared, waiter.request)
+            if gate.t >= waiter.deadline:
+                raise too_long(self.name, waiter.request, gate.estimate(costs_of(gate.rules, waiter.request.units)) - gate.t)
+            if gate.t >= waiter.look_at:
+                moment = gate.next_at()
+                waiter.look_at = max(moment, gate.t + LOOK_AGAIN) if moment < NEVER else NEVER
+            return False
+
+    def _give_up(self, waiter: Waiter) -> None:
+        with self._lock:
+            if waiter.grant is not None:
+                self._gate.cancel(self._clock.now(), waiter.request.units, waiter.grant.t)
+            self._gate.leave(waiter)
+            self._advance()
+
+    def _advance(self) -> None:
+        """Let pass whoever is due, wake them, and see to it that the new head looks in time."""
+        gate = self._gate
+        while self._abandoned:
+            self._put_back(self._abandoned.popleft())
+        while gate.queue:
+            for caller, grant in gate.advance(self._clock.now()):
+                waiter = cast(Waiter, caller)
+                waiter.grant = grant
+                if not waiter.wake():
+                    gate.cancel(gate.t, waiter.request.units, grant.t)
+                    break
+            else:
+                return self._arm_head()
+        return None
+
+    def _arm_head(self) -> None:
+        gate = self._gate
+        if gate.queue:
+            head = cast(Waiter, next(iter(gate.queue)))
+            moment = gate.next_at()
+            if moment < head.look_at:
+                head.look_at = moment
+                head.wake()
+
+    def _next_entry(self) -> int:
+        """When one who comes now could pass."""
+        gate = self._gate
+        costs = costs_of(gate.rules, {})
+        return gate.estimate(costs) if gate.queue else gate.ready(costs)
+
+    def let_go(self) -> bool:
+        """Become loose if forgetting this line would change nothing: nobody waits, nothing is held, no debt is open.
+
+        A line that is busy this very moment is not idle; waiting for it here could wait for ever, since it may be asking the
+        store to be kept.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            self._loose = self._gate.idle_at() <= self._clock.now()
+            return self._loose
+        finally:
+            self._lock.release()
+
+    def forked(self) -> None:
+        """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
+        self._lock = threading.Lock()
+        self._epoch += 1
+        self._gate.orphan()
+
+
+class MemoryStore:
+    """The lines of this process by name. Idle ones are forgotten, a line with a debt never is."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._known: WeakValueDictionary[str, MemoryLine] = WeakValueDictionary()
+        self._kept: dict[str, MemoryLine] = {}
+        self._most = FEWEST_LINES
+        STORES.add(self)
+
+    def line(self, name: str, declared: Declaration) -> MemoryLine:
+        """The line of `name`; a new one, or the one that is there under the limits that were declared last."""
+        with self._lock:
+            line = self._known.get(name)
+            if line is None:
+                line = self._known[name] = self._kept[name] = MemoryLine(self, name, declared)
+                self._sweep()
+                return line
+        line.follow(declared)
+        return line
+
+    def keep(self, line: MemoryLine) -> None:
+        with self._lock:
+            self._kept[line.name] = line
+
+    def _sweep(self) -> None:
+        """Let go of idle lines, once in so many that the work for each new line stays constant."""
+        if len(self._kept) <= self._most:
+            return
+        for name, line in list(self._kept.items()):
+            if line.let_go():
+                del self._kept[name]
+        self._most = max(FEWEST_LINES, 2 * len(self._kept))
+
+    def forked(self) -> None:
+        self._lock = threading.Lock()
+        for line in list(self._known.values()):
+            line.forked()
+
+
+STORES: WeakSet[MemoryStore] = WeakSet()
+
+
+def _after_fork() -> None:
+    for store in list(STORES):
+        store.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,41 @@
+"""The sentences of a refusal: which call, which number, which limit, and the way out. The same for every store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from headgate.errors import CostExceedsCapacityError, MaxSleepExceededError, QueueFullError
+from headgate.gate.slots import NEVER
+
+if TYPE_CHECKING:
+    from headgate.gate.rules import Declaration
+    from headgate.request import Request
+
+
+def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
+    retry_after = _seconds(delay)
+    return MaxSleepExceededError(
+        f"An acquire of limiter {unquote(name)!r} may wait {(request.max_sleep or 0) / 1_000_000:g} s (max_sleep), and its turn is "
+        f"{retry_after:g} s away; nothing was charged. Try again after that (retry_after), or raise max_sleep.",
+        retry_after,
+    )
+
+
+def queue_full(name: str, request: Request, delay: int) -> QueueFullError:
+    return QueueFullError(
+        f"An acquire of limiter {unquote(name)!r} found {request.max_waiters} or more waiting before it, as many as its queue may hold; "
+        "nothing was charged. Try again later (retry_after), or raise max_waiters (max_position).",
+        _seconds(delay),
+    )
+
+
+def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
+    return CostExceedsCapacityError(
+        f"An acquire of limiter {unquote(name)!r} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold no more "
+        f"than {', '.join(f'{unit}={most}' for unit, most in declared.capacity.items())}: it can never pass. Ask for less."
+    )
+
+
+def _seconds(delay: int) -> float:
+    return 0.0 if delay >= NEVER // 2 else max(0, delay) / 1_000_000
