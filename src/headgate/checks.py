@@ -12,6 +12,7 @@ import math
 import re
 import reprlib
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
@@ -67,6 +68,8 @@ def check_max_sleep(value: object, call: str = "acquire") -> float | None:
     """Seconds, however few, or None for as long as it takes; 0 means None, as in the classic primitives."""
     if value is None:
         return None
+    if type(value) is float and 0 < value < TEN_YEARS:  # every acquire comes by here: the usual case at once
+        return value
     way = "pass None to wait as long as it takes, or call try_acquire, which never waits"
     return seconds(call, "max_sleep", value, zero=True, least=0.0, way=way) or None
 
@@ -144,11 +147,7 @@ def microseconds(value: float) -> int:
 
 def plain(value: float) -> str:
     """The shortest decimal digits that give `value` back, never with an exponent."""
-    text = repr(value)
-    if "e" not in text:
-        return text.removesuffix(".0")
-    digits, exponent = text.split("e")
-    return f"{value:.{len(digits.partition('.')[2]) + max(0, -int(exponent))}f}"
+    return f"{Decimal(repr(value)):f}".removesuffix(".0")
 
 
 def show(value: object) -> str:

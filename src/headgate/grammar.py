@@ -207,9 +207,7 @@ class _Parser:
             factor = SUFFIXES[self.advance().text]
         total = Fraction(number.text) * factor
         if total.denominator != 1:
-            self.fail(
-                number, f"{number.text!r} is not a whole number; count whole ones, over a longer period"
-            )
+            self.fail(number, f"{number.text!r} is not whole; count whole ones, over a longer period")
         if not least <= total < BEYOND:
             self.fail(number, f"{number.text!r} is out of range; write a number from {least} to below 2**53")
         return int(total)
@@ -327,8 +325,7 @@ class _Parser:
             word = _Token("word", self.run(at, _WORD).lower(), at, tight)
             if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
                 self.fail(
-                    word,
-                    f"{word.text!r}, joined to a number, has digits in it",
+                    word, "digits, letters and digits in one; write the number in full, or a space after it"
                 )
             return word
         if first == "/":

@@ -103,7 +103,8 @@ class Rate:
 class Window:
     """An exact sliding window: never more than `amount` in any interval of `per` seconds.
 
-    And no slower than that: a call leaves as soon as the one that it has to wait for is `per` seconds old. `slack` lengthens the interval, for a service that counts when calls arrive rather than when they leave.
+    And no slower than that: a call waits only until enough earlier ones are `per` seconds old. `slack`
+    lengthens the interval, for a service that counts when calls arrive rather than when they leave.
     """
 
     amount: int

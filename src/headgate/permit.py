@@ -6,8 +6,10 @@ Here lives what the caller holds in the hand; how it is granted and given back i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Literal
 
 from headgate.gate.gate import ONE_EACH, Grant, Units
@@ -28,9 +30,9 @@ class Permit:
     without either warns (ResourceWarning) and goes back.
     """
 
-    __slots__ = ("__weakref__", "_actual", "_line", "fence", "held", "key", "lost", "t", "units", "waited")
+    __slots__ = ("__weakref__", "_actual", "_believed", "_line", "fence", "held", "home", "key", "t", "units", "waited")
 
-    def __init__(self, line: Line, units: Units, grant: Grant, waited: float, key: int) -> None:
+    def __init__(self, line: Line, units: Units, grant: Grant, waited: float, key: Hashable) -> None:
         self._line = line
         self._actual: Mapping[str, int] = {}
         self.units = units
@@ -38,8 +40,17 @@ class Permit:
         self.fence = grant.fence
         self.waited = waited
         self.key = key
-        self.lost = False
+        self.home: object = None  # where the store keeps what renews this permit
+        self._believed = inf  # until when the lease is certain, on the monotonic clock
         self.held = line.declared.holds
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease ended before the release, as far as this process can know: it errs on the side of lost."""
+        return self.held and monotonic() >= self._believed
+
+    def renewed(self, believed: float) -> None:
+        self._believed = believed
 
     def release(self) -> None:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""

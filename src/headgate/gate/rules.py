@@ -33,7 +33,7 @@ def rule_of(limit: Limit) -> Rule:
         case Window():
             return WindowRule(limit.unit, limit.amount, lengthened(limit))
         case Quota():
-            per, anchor = microseconds(limit.per), round((limit.anchor or 0) * 1_000_000)
+            per, anchor = microseconds(limit.per), microseconds(limit.origin)
             return QuotaRule(limit.unit, limit.amount, per, anchor % per, microseconds(limit.slack))
 
 
@@ -42,7 +42,7 @@ def lengthened(limit: Rate | Window) -> int:
 
 
 def bucket_of(limit: Rate) -> Bucket:
-    capacity = limit.amount if limit.capacity is None else limit.capacity
+    capacity = limit.burst
     start = capacity if limit.initial is None else limit.initial
     per = lengthened(limit)
     if limit.steps:

@@ -1,0 +1,79 @@
+"""What every contestant is given, and what a row, a contestant and a goal are.
+
+Plain data and its types only: nothing here measures, prints or knows a library by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+# One setting for everybody: so many tokens that nobody ever waits. What is timed is the way to a grant.
+PLENTY = 1_000_000
+PERIOD = 3600
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row's surroundings: the server, and one event loop that lives as long as the row."""
+
+    redis_url: str
+    runner: asyncio.Runner
+    mark: str
+    _numbers: count[int] = field(default_factory=count)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def fresh_name(self) -> str:
+        """A name that no contestant has used before: no round finds the state of another."""
+        return f"{self.mark}x{next(self._numbers)}"
+
+
+# A peer's module opens its clients once a row and yields a maker: a name in, a thing to enter or to call out.
+Maker = Callable[[str], Any]
+Opening = Callable[[Stage], AbstractContextManager[Maker]]
+
+# A shape does the row's work once with what the maker makes, `times` times over, and returns the seconds.
+Shape = Callable[[Stage, Maker, str, int], float]
+
+
+class Role(Enum):
+    OURS = "headgate"
+    PEER = "peer"
+    FLOOR = "floor"  # not a limiter of this kind: the least that the work can cost, or the mark a goal names
+    VARIANT = "variant"  # headgate used in another way, shown for honesty; decides nothing
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    role: Role
+    opening: Opening
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Goal:
+    """How far ahead of the best of a role headgate wants to be: its time times `factor` is at most theirs."""
+
+    role: Role
+    factor: float
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    title: str
+    times: int
+    contestants: tuple[Contestant, ...]
+    rounds: int = 15
+    quick_times: int | None = None  # None: the number is part of the work and stays
+    goal: Goal | None = None

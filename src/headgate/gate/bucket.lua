@@ -1,0 +1,85 @@
+-- The token bucket, on integers. Twin: bucket.py, function for function; the reasons stand there.
+
+local Bucket = { holds = false }
+
+function Bucket.new(unit, numbers)
+  local rule = { kind = Bucket, unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
+  rule.size = rule.capacity * rule.price
+  rule.start = numbers[5] * rule.price
+  return rule
+end
+
+function Bucket.open(rule, t)
+  rule.level, rule.at, rule.taken, rule.peak = rule.start, t, 0, 0
+end
+
+function Bucket.load(rule, read)
+  rule.level, rule.at, rule.taken, rule.peak = read(), read(), read(), read()
+end
+
+function Bucket.save(rule, write)
+  write(rule.level) write(rule.at) write(rule.taken) write(rule.peak)
+end
+
+function Bucket.refresh(rule, t)
+  local ticks = math.floor((t - rule.at) / rule.tick)
+  if ticks > 0 then
+    rule.level = rule.level + ticks * rule.gain
+    rule.at = rule.at + ticks * rule.tick
+  end
+  if rule.level >= rule.size then
+    rule.level = rule.size
+    rule.at = math.max(t, rule.at)
+  end
+end
+
+function Bucket.ready(rule, cost, t)
+  local need = cost * rule.price - rule.level
+  if need <= 0 then return t end
+  return math.max(t, rule.at + math.ceil(need / rule.gain) * rule.tick)
+end
+
+function Bucket.take(rule, cost, t, now)
+  Bucket.refresh(rule, t)
+  rule.peak = rule.taken > now and math.max(rule.peak, rule.level) or rule.level
+  rule.taken = t
+  rule.level = rule.level - cost * rule.price
+end
+
+function Bucket.give(rule, cost, t, now)
+  local parts = cost * rule.price
+  if t ~= rule.taken then
+    parts = t > now and math.min(parts, rule.size - rule.peak) or 0
+    rule.peak = rule.peak + parts
+  end
+  rule.level = math.min(rule.size, rule.level + parts)
+end
+
+function Bucket.settle(rule, extra, t, now)
+  Bucket.refresh(rule, now)
+  rule.level = math.min(rule.size, rule.level - extra * rule.price)
+end
+
+function Bucket.ahead(rule, total, t)
+  Bucket.refresh(rule, t)
+  local need = total * rule.price - rule.level
+  if need <= 0 then return t end
+  return rule.at + math.ceil(need / math.min(rule.gain, rule.size)) * rule.tick
+end
+
+function Bucket.idle_at(rule)
+  return rule.at + math.ceil((rule.size - rule.level) / rule.gain) * rule.tick
+end
+
+function Bucket.left(rule, t)
+  Bucket.refresh(rule, t)
+  return math.floor(rule.level / rule.price)
+end
+
+function Bucket.adopt(rule, old, t)
+  Bucket.refresh(old, t)
+  rule.level = math.min(rule.size, math.floor(old.level / old.price * rule.price))
+  rule.at = math.max(t, old.at)
+  rule.taken = old.taken
+  rule.peak = rule.size
+end

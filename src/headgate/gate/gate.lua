@@ -1,0 +1,143 @@
+-- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
+--
+-- `gate` is the state of one name: t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
+-- sorted set of callers by place; what a caller asks for is part of its name, see caller.lua.
+
+local Gate = {}
+local GRANTS = 1000 -- grants that one call makes (S9)
+
+function Gate.clamp(now)
+  gate.t = math.max(now, gate.t)
+  return gate.t
+end
+
+function Gate.ready(costs)
+  local t, before = math.max(gate.t, gate.act), -1
+  while t ~= before and t < NEVER do
+    before = t
+    for i, rule in ipairs(gate.rules) do
+      if costs[i] > 0 then t = rule.kind.ready(rule, costs[i], t) end
+    end
+  end
+  return t
+end
+
+function Gate.take(costs, t)
+  for i, rule in ipairs(gate.rules) do
+    if costs[i] > 0 then rule.kind.take(rule, costs[i], t, gate.t) end
+  end
+  gate.act = t
+  gate.fence = gate.fence + 1
+  return t, gate.fence
+end
+
+-- Returns 'grant', t, fence; 'wait', t; 'late', t (beyond max_sleep); 'full', t.
+function Gate.acquire(caller, units, horizon, max_sleep, max_waiters)
+  local now, costs = gate.t, costs_of(units)
+  local queued = queue_length()
+  if queued == 0 then
+    local t = Gate.ready(costs)
+    if t <= now + (max_sleep and math.min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
+  end
+  local t = Gate.estimate(costs)
+  if max_sleep and (max_sleep == 0 or t > now + max_sleep) then return 'late', t end
+  if max_waiters and queued >= max_waiters then return 'full', t end
+  Gate.join(caller, costs)
+  return 'wait', t
+end
+
+function Gate.estimate(costs)
+  local now = math.max(gate.t, gate.act)
+  local t = now
+  for i, rule in ipairs(gate.rules) do
+    if costs[i] > 0 then t = math.max(t, rule.kind.ahead(rule, gate.waiting[i] + costs[i], now)) end
+  end
+  return t
+end
+
+function Gate.join(caller, costs)
+  gate.order = gate.order + 1
+  queue_add(gate.order, caller)
+  for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + cost end
+end
+
+function Gate.leave(caller)
+  if not queue_remove(caller) then return false end
+  for i, cost in ipairs(costs_of(units_of(caller))) do gate.waiting[i] = gate.waiting[i] - cost end
+  return true
+end
+
+-- Lets pass, in order, whoever's moment is within the horizon; granted(caller, t, fence) hears of each.
+function Gate.advance(horizon, granted)
+  local left = GRANTS
+  while left > 0 do
+    local caller = head_of_queue()
+    if not caller then return end
+    local costs = costs_of(units_of(caller))
+    local t = Gate.ready(costs)
+    if t > gate.t + horizon then return end
+    Gate.leave(caller)
+    granted(caller, Gate.take(costs, t))
+    left = left - 1
+  end
+end
+
+function Gate.next_at()
+  local caller = head_of_queue()
+  return caller and Gate.ready(costs_of(units_of(caller))) or NEVER
+end
+
+function Gate.release(units)
+  local costs = costs_of(units)
+  for i, rule in ipairs(gate.rules) do
+    if rule.kind.holds then rule.kind.give(rule, costs[i], gate.t, gate.t) end
+  end
+end
+
+function Gate.cancel(units, t)
+  local costs = costs_of(units)
+  for i, rule in ipairs(gate.rules) do
+    if costs[i] > 0 then rule.kind.give(rule, costs[i], t, gate.t) end
+  end
+end
+
+function Gate.settle(extras, t)
+  for _, rule in ipairs(gate.rules) do
+    local extra = extras[rule.unit]
+    if extra then rule.kind.settle(rule, extra, t, gate.t) end
+  end
+end
+
+function Gate.follow(rules)
+  local now, former = math.max(gate.t, gate.act), gate.rules
+  local taken = {}
+  for _, rule in ipairs(rules) do
+    rule.kind.open(rule, now)
+    for j, old in ipairs(former) do
+      if not taken[j] and old.kind == rule.kind and old.unit == rule.unit then
+        taken[j] = true
+        rule.kind.adopt(rule, old, now)
+        break
+      end
+    end
+  end
+  gate.rules = rules
+  forget_costs()
+  give_slots(rules)
+  Gate.requeue()
+end
+
+-- What the whole queue costs under the present rules. A waiter that can never pass any more is told so when it is the head.
+function Gate.requeue()
+  for i = 1, #gate.rules do gate.waiting[i] = 0 end
+  each_queued(function(caller)
+    for i, cost in ipairs(costs_of(units_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
+  end)
+end
+
+-- Infinity (NEVER) while somebody holds or waits.
+function Gate.idle_at()
+  local t = queue_length() > 0 and NEVER or 0
+  for _, rule in ipairs(gate.rules) do t = math.max(t, rule.kind.idle_at(rule)) end
+  return t
+end

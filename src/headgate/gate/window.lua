@@ -1,0 +1,139 @@
+-- The exact sliding window, on integers. Twin: window.py, function for function; the reasons stand there.
+--
+-- The log is a sorted set of "moment:cost" by moment, with one entry for each moment; the latest entry stays in the state (last,
+-- open) until a later one follows, so that grants of one moment are one write. `first` is the oldest moment in the set, 0: none.
+
+local Window = { holds = false }
+local STRIDE = 100
+
+function Window.new(unit, numbers)
+  return { kind = Window, unit = unit, capacity = numbers[1], per = numbers[2] }
+end
+
+function Window.open(rule, t)
+  rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
+end
+
+function Window.load(rule, read)
+  rule.slot, rule.used, rule.first, rule.last, rule.pending = read(), read(), read(), read(), read()
+end
+
+function Window.save(rule, write)
+  write(rule.slot) write(rule.used) write(rule.first) write(rule.last) write(rule.pending)
+end
+
+local function entry_cost(entry)
+  return tonumber(string.match(entry, ':(%d+)$'))
+end
+
+-- Calls see(moment, cost) for each entry, oldest first, until it returns true.
+function Window.each(rule, see)
+  local from = 0
+  while rule.first > 0 do
+    local entries = redis.call('ZRANGE', log_key(rule), from, from + 99, 'WITHSCORES')
+    for i = 1, #entries, 2 do
+      if see(tonumber(entries[i + 1]), entry_cost(entries[i])) then return end
+    end
+    if #entries < 200 then break end
+    from = from + 100
+  end
+  if rule.last > 0 then see(rule.last, rule.pending) end
+end
+
+function Window.refresh(rule, t)
+  if rule.first > 0 and rule.first + rule.per <= t then
+    local gone, first = 0, 0
+    Window.each(rule, function(moment, cost)
+      if moment == rule.last or moment + rule.per > t then
+        first = moment ~= rule.last and moment or 0
+        return true
+      end
+      gone = gone + 1
+      rule.used = rule.used - cost
+    end)
+    redis.call('ZREMRANGEBYRANK', log_key(rule), 0, gone - 1)
+    rule.first = first
+  end
+  if rule.first == 0 and rule.last > 0 and rule.last + rule.per <= t then
+    rule.used = rule.used - rule.pending
+    rule.last, rule.pending = 0, 0
+  end
+end
+
+function Window.freed(rule, need)
+  local free = 0
+  Window.each(rule, function(moment, cost)
+    free = moment
+    need = need - cost
+    return need <= 0
+  end)
+  return free + rule.per
+end
+
+function Window.ready(rule, cost, t)
+  local need = rule.used + cost - rule.capacity
+  if need <= 0 then return t end
+  return math.max(t, Window.freed(rule, need))
+end
+
+function Window.take(rule, cost, t, now)
+  Window.refresh(rule, t)
+  if rule.last > 0 and t ~= rule.last then
+    add(log_key(rule), int(rule.last), int(rule.last) .. ':' .. int(rule.pending))
+    if rule.first == 0 then rule.first = rule.last end
+    rule.pending = 0
+  end
+  rule.last = t
+  rule.pending = rule.pending + cost
+  rule.used = rule.used + cost
+end
+
+function Window.give(rule, cost, t, now)
+  local back = 0
+  if t == rule.last then
+    back = math.min(cost, rule.pending)
+    rule.pending = rule.pending - back
+  elseif rule.first > 0 then
+    local entry = redis.call('ZRANGEBYSCORE', log_key(rule), int(t), int(t))[1]
+    if entry then
+      local there = entry_cost(entry)
+      back = math.min(cost, there)
+      redis.call('ZREM', log_key(rule), entry)
+      add(log_key(rule), int(t), int(t) .. ':' .. int(there - back))
+    end
+  end
+  rule.used = rule.used - back
+end
+
+function Window.settle(rule, extra, t, now)
+  if extra < 0 then
+    Window.give(rule, -extra, t, now)
+  elseif extra > 0 then
+    Window.take(rule, extra, math.max(now, rule.last), now)
+  end
+end
+
+function Window.ahead(rule, total, t)
+  Window.refresh(rule, t)
+  local periods = math.floor((total - 1) / rule.capacity)
+  local rest = total - 1 - periods * rule.capacity
+  local need = rule.used + rest + 1 - rule.capacity
+  local beyond = math.max(0, need - STRIDE)
+  local pace = math.ceil(beyond / rule.capacity * rule.per)
+  local free = t
+  if need > 0 then free = math.max(t, Window.freed(rule, need - beyond)) end
+  return free + pace + periods * rule.per
+end
+
+function Window.idle_at(rule)
+  return rule.last > 0 and rule.last + rule.per or 0
+end
+
+function Window.left(rule, t)
+  Window.refresh(rule, t)
+  return rule.capacity - rule.used
+end
+
+function Window.adopt(rule, old, t)
+  rule.slot, rule.used, rule.first, rule.last, rule.pending = old.slot, old.used, old.first, old.last, old.pending
+end

@@ -1,0 +1,409 @@
+"""A lane: what one event loop has going on under one name.
+
+Here live the requests on their way, the waiters, and the permits that are held; a lane numbers its calls and its callers, and
+acts on what the script says. It decides nothing. Every method runs in the lane's own loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import islice
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
+
+from headgate.errors import StoreError
+from headgate.gate.gate import Grant
+from headgate.gate.rules import Declaration, parsed
+from headgate.request import Request
+from headgate.stores.refusals import never, queue_full, too_long
+
+if TYPE_CHECKING:
+    from asyncio import Future, TimerHandle
+
+    from headgate.permit import Permit
+    from headgate.stores.redis.line import RedisLine
+    from headgate.stores.redis.link import Link
+
+HORIZON = 50_000  # microseconds: moments so near are booked now, and slept until
+MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
+HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that it lives: a third of the script's WAITER
+GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
+RETRY = 1.0  # seconds until what is owed to a server that is away is offered again
+MOST = 1000  # callers in one call (S9)
+LOGS = 4  # keys for the logs of windows, sent when a limit is a window
+
+
+Answer = list[str] | StoreError
+Command = tuple[Any, ...]
+
+
+class Ticket:
+    """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
+
+    __slots__ = ("believed", "due", "future", "number", "request", "session", "t")
+
+    def __init__(self, number: int, request: Request, future: Future[Grant]) -> None:
+        self.number = number
+        self.request = request
+        self.future = future
+        self.session = ""  # once it is sent
+        self.due = inf  # by the estimate, on the monotonic clock
+        self.t = 0  # the moment granted, once there is one
+        self.believed = 0.0  # until when the grant is held for certain, on the monotonic clock
+
+    @property
+    def caller(self) -> str:
+        return f"{self.session}:{self.number}:{self.request.text}"
+
+    def settle(self, outcome: Grant | BaseException) -> None:
+        if not self.future.done():
+            if isinstance(outcome, BaseException):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+
+class Errand(NamedTuple):
+    """Any other request: its words, and who wants to know what came of it."""
+
+    words: str
+    told: Callable[[Answer], object]
+
+
+def nobody(answer: Answer) -> None:
+    """Nobody wants to know."""
+
+
+class Lane:
+    """The traffic of one name on one link."""
+
+    def __init__(self, link: Link, line: RedisLine) -> None:
+        self.link = link
+        self.line = line
+        self.key = line.key
+        self._held: WeakValueDictionary[str, Permit] = WeakValueDictionary()
+        self._session = link.new_session()
+        self._call = 0
+        self._number = 0
+        self._tickets: list[Ticket] = []  # to be sent
+        self._errands: list[Errand] = []  # to be sent
+        self._sent: tuple[list[Ticket], list[Errand]] = ([], [])
+        self._waiting: dict[int, Ticket] = {}  # asked, in order; not granted yet
+        self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
+        self._alarm: TimerHandle | None = None  # for the first of them
+        self._queued = False  # the link knows that there is something to send
+        self._sent_at = 0.0
+        self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
+        self._server = 0
+        self._timer: TimerHandle | None = None
+        self._retry: TimerHandle | None = None
+        self._renewal: TimerHandle | None = None
+
+    # What the line asks for ----------------------------------------------------------------------------------------------
+
+    async def acquire(self, request: Request) -> tuple[Grant, Ticket]:
+        """The grant of `request`, at its moment."""
+        self._number += 1
+        ticket = Ticket(self._number, request, self.link.loop.create_future())
+        deadline = None
+        if request.max_sleep:
+            deadline = self.link.loop.call_later(request.max_sleep / 1_000_000, self._too_late, ticket)
+        self._tickets.append(ticket)
+        self._send()
+        try:
+            return await ticket.future, ticket
+        except BaseException:
+            self._give_up(ticket)
+            raise
+        finally:
+            if deadline is not None:
+                deadline.cancel()
+
+    async def ask(self, words: str) -> list[str]:
+        """The answer to any other request."""
+        future: Future[list[str]] = self.link.loop.create_future()
+
+        def told(answer: Answer) -> None:
+            if future.done():
+                return
+            if isinstance(answer, StoreError):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        self._errands.append(Errand(words, told))
+        self._send()
+        return await future
+
+    def post(self, words: str) -> None:
+        """A request whose answer nobody waits for."""
+        self._errands.append(Errand(words, nobody))
+        self._send()
+
+    def hold(self, permit: Permit) -> None:
+        """Renew `permit` until it is released or dropped."""
+        self._held[permit.key] = permit
+        if self._renewal is None:
+            self._renewal = self.link.loop.call_later(self.line.declared.lease / 3_000_000, self._renew)
+
+    def idle(self) -> bool:
+        """Whether nothing would be missed if this lane were forgotten."""
+        busy = (self._tickets, self._errands, self._waiting, self._booked, self._queued, self._renewal)
+        return not any(busy) and self._sent == ([], [])
+
+    def look(self) -> None:
+        """Ask for news, if anybody waits for them."""
+        if self._waiting:
+            self._send()
+
+    # Sending -------------------------------------------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        if not self._queued:
+            self._queued = True
+            self.link.ready(self)
+
+    def command(self) -> Command:
+        """What is to be sent, as the script's keys and arguments; the same again if it is not answered."""
+        self._queued = False
+        asked = [ticket for ticket in self._tickets if not ticket.future.done()]
+        tickets, self._tickets = asked[:MOST], asked[MOST:]
+        errands, self._errands = self._errands[:MOST], self._errands[MOST:]
+        self._sent = tickets, errands
+        self._call += 1
+        waits = bool(self._waiting)
+        for ticket in tickets:
+            ticket.session = self._session
+            self._waiting[ticket.number] = ticket
+        self._sent_at = monotonic()
+        keys = [self.key, *(f"{self.key}:{part}" for part in self._parts())]
+        header = (self.line.declared.program, int(self.line.declares), self._session, self._call, int(waits), HORIZON)
+        return (len(keys), *keys, *header, *(errand.words for errand in errands), *runs(tickets))
+
+    def _parts(self) -> Iterator[str]:
+        yield from ("queue", "holders", "sessions")
+        if "window " in self.line.declared.program:
+            yield from (f"log{number}" for number in range(1, LOGS + 1))
+
+    # Hearing -------------------------------------------------------------------------------------------------------------
+
+    def answered(self, reply: Any) -> None:
+        """Act on the reply to the last command."""
+        tickets, errands = self._sent
+        self._sent = [], []
+        if isinstance(reply, Exception):
+            self._sent = tickets, errands
+            self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of {self.line.name!r}: {reply}"))
+            return
+        session, call, verdict, *words = reply.decode().split(" ")
+        if (session, int(call)) != (self._session, self._call):
+            raise ConnectionError("a reply was another call's: the connection cannot be trusted any more")
+        if verdict == "ok":
+            self._accept(words, tickets, errands)
+        else:
+            self._again(verdict, words, tickets, errands)
+        if self._tickets or self._errands:
+            self._send()
+
+    def _accept(self, words: list[str], tickets: list[Ticket], errands: list[Errand]) -> None:
+        self.line.declares = False
+        self._asked_at, self._server = self._sent_at, int(words[0])
+        head, mine = int(words[1]), words[2] == "1"
+        rest = iter(words[3:])
+        answers = self._answers(rest)
+        for errand, answer in zip(errands, answers, strict=False):
+            errand.told(answer)
+        for ticket, (kind, number, fence) in zip(tickets, answers, strict=False):
+            self._decided(ticket, kind, int(number), int(fence))
+        self._mail(list(rest)[1:], self._server)
+        self._plan(head if mine else None)
+
+    def _answers(self, words: Iterator[str]) -> Iterator[list[str]]:
+        """One answer for each request, in order: runs of equal ones are told as one."""
+        for word in words:
+            if word == "status":
+                yield list(islice(words, 2 + len(self.line.declared.program.split(";"))))
+                continue
+            count, number, fence = islice(words, 3)
+            for index in range(int(count)):
+                yield [word, number, str(int(fence) + index)]
+
+    def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
+        if kind == "wait":
+            ticket.due = monotonic() + number / 1_000_000 if number else inf
+            if ticket.future.done():
+                self._give_up(ticket)
+            return
+        del self._waiting[ticket.number]
+        if kind == "grant":
+            self._granted(ticket, number, fence, self._server)
+        elif kind == "never":
+            ticket.settle(never(self.line.name, self.line.declared, ticket.request))
+        else:
+            ticket.settle((queue_full if kind == "full" else too_long)(self.line.name, ticket.request, number))
+
+    def heard(self, announcement: str) -> None:
+        """Act on an announcement: "session now head grants..."; it may come late, twice or never."""
+        session, server, head, *grants = announcement.split()
+        if session == self._session:
+            self._mail(grants, int(server))
+            self._plan(int(head) if head != "-1" else None, int(server))
+
+    def _mail(self, words: list[str], server: int) -> None:
+        """Grants that were made behind our back: "number moment fence" each."""
+        for index in range(0, len(words) - 2, 3):
+            ticket = self._waiting.pop(int(words[index]), None)
+            if ticket is None:
+                continue  # heard before, or given up
+            t = int(words[index + 1])
+            if t < 0:
+                ticket.settle(never(self.line.name, self.line.declared, ticket.request))
+            else:
+                self._granted(ticket, t, int(words[index + 2]), server)
+
+    def _granted(self, ticket: Ticket, t: int, fence: int, server: int) -> None:
+        """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
+        ticket.t = t
+        ticket.believed = self._asked_at + (t + self.line.declared.lease - self._server) / 1_000_000
+        moment = self.link.loop.time() + max(0, t - server) / 1_000_000
+        if ticket.future.done():
+            self._give_up(ticket)
+        elif t <= server and not self._booked:
+            ticket.settle(Grant(t, fence))
+        else:
+            self._booked.append((max(moment, self._booked[-1][0] if self._booked else 0.0), ticket, Grant(t, fence)))
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is None and self._booked:
+            self._alarm = self.link.loop.call_at(self._booked[0][0], self._due)
+
+    def _due(self) -> None:
+        """Let go, in order, who was granted a moment that has come."""
+        self._alarm = None
+        while self._booked and self._booked[0][0] <= self.link.loop.time():
+            _, ticket, grant = self._booked.popleft()
+            ticket.settle(grant)
+        self._set_alarm()
+
+    # Giving up -----------------------------------------------------------------------------------------------------------
+
+    def _give_up(self, ticket: Ticket) -> None:
+        """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
+        if ticket.session and ticket not in self._sent[0] and (self._waiting.pop(ticket.number, None) or ticket.t):
+            self._cancel(ticket)
+            self._send()
+
+    def _cancel(self, ticket: Ticket) -> None:
+        words = f"cancel {ticket.session} {ticket.number} {ticket.t} {ticket.request.text}"
+        self._errands.append(Errand(words, nobody))
+
+    def _too_late(self, ticket: Ticket) -> None:
+        if not ticket.t:
+            ticket.settle(too_long(self.line.name, ticket.request, int(max(0.0, min(ticket.due - monotonic(), 1e9)) * 1e6)))
+
+    def failed(self, error: StoreError) -> None:
+        """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
+        (tickets, errands), self._sent = self._sent, ([], [])
+        self._refused(error, tickets, errands)
+        waiting, self._waiting = list(self._waiting.values()), {}
+        asked, self._tickets = self._tickets, []
+        for ticket in waiting:
+            self._cancel(ticket)
+        for ticket in (*waiting, *asked):
+            ticket.settle(error)
+        del self._errands[:-MOST]
+        if self._errands and self._retry is None:
+            self._retry = self.link.loop.call_later(RETRY, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._send()
+
+    def _refused(self, error: StoreError, tickets: list[Ticket], errands: list[Errand]) -> None:
+        for ticket in tickets:
+            self._waiting.pop(ticket.number, None)
+            self._cancel(ticket)
+            ticket.settle(error)
+        for errand in errands:
+            if errand.told is nobody:
+                self._errands.append(errand)
+            else:
+                errand.told(error)
+
+    def _again(self, verdict: str, words: list[str], tickets: list[Ticket], errands: list[Errand]) -> None:
+        """The script has done nothing yet: it wants to know who we are now, or that we know the limits."""
+        if verdict == "stale":
+            self.line.declared = Declaration([parsed(text) for text in " ".join(words).split(";")])
+        else:
+            self._session, self._call = self.link.new_session(), 0
+            tickets = list(self._waiting.values())
+        for ticket in tickets:
+            del self._waiting[ticket.number]
+        self._tickets[:0] = tickets
+        self._errands[:0] = errands
+        self._send()
+
+    # Time ----------------------------------------------------------------------------------------------------------------
+
+    def _plan(self, head: int | None, server: int | None = None) -> None:
+        """See to it that the head of the queue is asked for in time if it is ours, and that waiters are never silent for long."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting:
+            return
+        self.link.listen()
+        wait = min(HEARTBEAT, self._overdue())
+        if head is not None:
+            away = (head - (server or self._server)) / 1_000_000
+            wait = min(wait, away - MARGIN if away > 2 * MARGIN else max(0.0, away))
+        self._timer = self.link.loop.call_later(wait, self._send)
+
+    def _overdue(self) -> float:
+        """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""
+        first = next(iter(self._waiting.values()))
+        wait = first.due + GRACE - monotonic()
+        if wait <= 0:
+            first.due = inf
+        return max(0.0, wait)
+
+    def _renew(self) -> None:
+        permits = [permit for permit in self._held.values() if permit.held and not permit.lost]
+        self._renewal = None
+        if not permits:
+            return
+        lease = self.line.declared.lease / 1_000_000
+        self._renewal = self.link.loop.call_later(lease / 3, self._renew)
+        for permit in permits:
+            self._errands.append(Errand(f"renew {permit.key}", renewal(permit, monotonic() + lease)))
+        self._send()
+
+
+def renewal(permit: Permit, believed: float) -> Callable[[list[str]], None]:
+    def told(answer: Answer) -> None:
+        if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
+            permit.renewed(believed if answer[1] == "1" else 0.0)
+
+    return told
+
+
+def runs(tickets: list[Ticket]) -> Iterator[str]:
+    """The acquires as the script reads them: neighbours that ask for the same are one line."""
+    index = 0
+    while index < len(tickets):
+        first, start = tickets[index], index
+        asked = asked_of(first)
+        while index < len(tickets) and tickets[index].number == first.number + index - start and asked_of(tickets[index]) == asked:
+            index += 1
+        yield f"acquire {first.number} {index - start} {asked}"
+
+
+def asked_of(ticket: Ticket) -> str:
+    request = ticket.request
+    max_sleep = -1 if request.max_sleep is None else request.max_sleep
+    max_waiters = -1 if request.max_waiters is None else request.max_waiters
+    return f"{max_sleep} {max_waiters} {request.text}"

@@ -1,0 +1,155 @@
+"""The queue of one name on Redis, as limiters and permits see it: the shells' calls, brought to the lane of the caller's loop.
+
+Here live the two ways in, for tasks and for threads, and the ways back: a permit goes home to the loop that renews it, whichever
+task or thread gives it back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections import defaultdict
+from time import monotonic
+from typing import TYPE_CHECKING, cast
+
+from headgate.errors import MaxSleepExceededError
+from headgate.gate.rules import Declaration
+from headgate.permit import Permit, Refusal
+from headgate.request import Request, cost_text
+from headgate.stores.redis.portal import portal
+from headgate.stores.status import Status, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
+    from headgate.gate.gate import Units
+    from headgate.stores.redis.lane import Lane
+    from headgate.stores.redis.store import RedisStore
+
+
+class RedisLine:
+    """The queue of one name on one server."""
+
+    def __init__(self, store: RedisStore, name: str, declared: Declaration) -> None:
+        self.name = name
+        self.key = f"headgate:{{{name}}}"
+        self.declared = declared
+        self.declares = True  # until a call of ours has carried the declaration there
+        self._store = store
+        self._lock = threading.Lock()
+        self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
+
+    def follow(self, declared: Declaration) -> None:
+        if declared.program != self.declared.program:
+            self.declared, self.declares = declared, True
+
+    # Ways in -------------------------------------------------------------------------------------------------------------
+
+    def enter(self) -> bool:
+        return False
+
+    async def enter_later(self, request: Request) -> None:
+        permit = await self.acquire(request)
+        if permit.held:
+            self._entered[asyncio.current_task()].append(permit)
+
+    def enter_sync(self, request: Request) -> None:
+        permit = self.acquire_sync(request)
+        if permit.held:
+            self._entered[threading.get_ident()].append(permit)
+
+    def leave(self) -> None:
+        """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""
+        if self._entered:
+            who = self._visitor()
+            permits = self._entered.get(who)
+            if permits is None:
+                who, permits = next(reversed(self._entered.items()))
+            permit = permits.pop()
+            if not permits:
+                del self._entered[who]
+            self.release(permit)
+
+    def _visitor(self) -> Hashable:
+        try:
+            return asyncio.current_task() or threading.get_ident()
+        except RuntimeError:  # no event loop here: a thread
+            return threading.get_ident()
+
+    async def acquire(self, request: Request) -> Permit:
+        lane, start = self._store.lane(self), monotonic()
+        grant, ticket = await lane.acquire(request)
+        permit = Permit(self, request.units, grant, monotonic() - start, ticket.caller)
+        permit.home = lane
+        if permit.held:
+            permit.renewed(ticket.believed)
+            lane.hold(permit)
+        return permit
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return portal().run(self.acquire(request))
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        try:
+            return await self.acquire(request)
+        except MaxSleepExceededError as refused:
+            return Refusal(refused.retry_after)
+
+    def take(self, request: Request) -> Permit | Refusal:
+        return portal().run(self.atake(request))
+
+    # Ways back -----------------------------------------------------------------------------------------------------------
+
+    def release(self, permit: Permit) -> None:
+        if self._claimed(permit):
+            self._home(permit, lambda lane: lane.post(f"release {permit.key}"))
+
+    async def arelease(self, permit: Permit) -> bool:
+        if not self._claimed(permit):
+            return False
+        lane = cast("Lane", permit.home)
+        if lane.link.loop is not asyncio.get_running_loop():
+            lane = self._store.lane(self)
+        return (await lane.ask(f"release {permit.key}"))[1] == "1"
+
+    def abandon(self, permit: Permit) -> None:
+        self.release(permit)
+
+    def settle(self, permit: Permit, extras: Units) -> None:
+        if extras:
+            self._home(permit, lambda lane: lane.post(f"settle {permit.t} {cost_text(extras)}"))
+
+    def _claimed(self, permit: Permit) -> bool:
+        """Whether it is ours to give back: once, and not by a child of a fork."""
+        with self._lock:
+            held, permit.held = permit.held, False
+        return held and cast("Lane", permit.home).link.process == os.getpid()
+
+    def _home(self, permit: Permit, errand: Callable[[Lane], None]) -> None:
+        """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone."""
+        lane = cast("Lane", permit.home)
+        link = lane.link
+        try:
+            if link.closed:
+                raise RuntimeError
+            if link.thread == threading.get_ident():
+                errand(lane)
+            else:
+                link.loop.call_soon_threadsafe(errand, lane)
+        except RuntimeError:  # closed, now or before
+            portal().loop.call_soon_threadsafe(lambda: errand(self._store.lane(self)))
+
+    # Looking -------------------------------------------------------------------------------------------------------------
+
+    async def astatus(self) -> Status:
+        answer = await self._store.lane(self).ask("status -")
+        waiting, delay, *left = map(int, answer)
+        return status_of(self.name, self.declared.rules(), left, waiting, delay)
+
+    def status(self) -> Status:
+        return portal().run(self.astatus())
+
+    def describe(self) -> str:
+        """What can be said without asking the server."""
+        return f"{self.declared.program} on {self._store}"

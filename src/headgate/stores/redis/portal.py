@@ -1,0 +1,83 @@
+"""The portal: an event loop in a thread of its own, where threads without a loop have their calls made.
+
+Here lives the way from blocking code into asyncio, and nothing of limits. One portal serves a process; it starts with the first
+blocking call and ends with the process, giving a moment to what is still to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+FAREWELL = 2.0  # seconds for the last releases of a process that ends
+
+
+class Portal:
+    """A running loop for blocking callers."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="headgate-portal", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self.loop.close()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; an interrupted wait cancels it."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._thread.join(FAREWELL)
+
+
+_lock = threading.Lock()
+_portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
+
+
+def portal() -> Portal:
+    """The portal of this process."""
+    with _lock:
+        found = _portals.get(os.getpid())
+        if found is None:
+            found = _portals[os.getpid()] = Portal()
+        return found
+
+
+def _close() -> None:
+    found = _portals.pop(os.getpid(), None)
+    if found is not None:
+        found.close()
+
+
+def _forked() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_close)

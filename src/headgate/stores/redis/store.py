@@ -1,0 +1,83 @@
+"""The store on one Redis server: its lines by name, and one link for each event loop that uses it.
+
+Here lives who talks to the server from where; a store may be made before any loop runs, and outlives all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
+
+from headgate.gate.rules import Declaration
+from headgate.stores.redis.endpoint import Endpoint, endpoint_of
+from headgate.stores.redis.lane import LOGS, Lane
+from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.link import Link
+
+
+class RedisStore:
+    """The limiters of one Redis server."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._lock = threading.Lock()
+        self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
+        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        STORES.add(self)
+
+    def line(self, name: str, declared: Declaration) -> RedisLine:
+        """The line of `name`; nothing is sent before the first acquire."""
+        if declared.program.count("window ") > LOGS:
+            raise ValueError(f"A limiter on Redis may have {LOGS} Window limits at most; join or drop some of {declared.program!r}.")
+        with self._lock:
+            line = self._lines.get(name)
+            if line is None:
+                line = self._lines[name] = RedisLine(self, name, declared)
+        line.follow(declared)
+        return line
+
+    def lane(self, line: RedisLine) -> Lane:
+        """The lane of `line` in the running loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            link = self._links.get(loop)
+            if link is None or link.closed:
+                link = self._links[loop] = Link(self.endpoint)
+        return link.lane(line)
+
+    def forked(self) -> None:
+        """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
+        self._lock = threading.Lock()
+        self._links = WeakKeyDictionary()
+
+    def __str__(self) -> str:
+        return f"Redis at {self.endpoint}"
+
+
+STORES: WeakSet[RedisStore] = WeakSet()
+_by_url: dict[str, RedisStore] = {}
+_by_client: WeakKeyDictionary[Any, RedisStore] = WeakKeyDictionary()
+
+
+def redis_store(where: Any) -> RedisStore:
+    """The store of a URL or of a client object: the same one for the same."""
+    known: Any = _by_url if isinstance(where, str) else _by_client
+    try:
+        found: RedisStore | None = known.get(where)
+    except TypeError:  # not something that could be a client either
+        found = None
+    if found is None:
+        found = RedisStore(endpoint_of(where))
+        known[where] = found
+    return found
+
+
+def _after_fork() -> None:
+    for store in list(STORES):
+        store.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)

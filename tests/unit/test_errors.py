@@ -1,0 +1,100 @@
+"""The errors: their family, what they carry, and that they survive the way to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from headgate import errors
+from headgate.errors import (
+    CostExceedsCapacityError,
+    HeadgateError,
+    LeaseLostError,
+    MaxSleepExceededError,
+    QueueFullError,
+    RedisError,
+    StoreError,
+)
+
+WITH_A_MOMENT = [MaxSleepExceededError, QueueFullError]
+WITHOUT = [HeadgateError, CostExceedsCapacityError, StoreError, LeaseLostError]
+COPIES = {
+    "pickle": lambda error: pickle.loads(pickle.dumps(error)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("kind", [*WITH_A_MOMENT, *WITHOUT])
+def test_one_handler_catches_them_all(kind: type[HeadgateError]) -> None:
+    assert issubclass(kind, HeadgateError)
+    assert issubclass(kind, Exception)
+
+
+def test_not_now_never_and_unknown_are_told_apart() -> None:
+    """No handler for one of them catches another: each asks for something else from the caller."""
+    apart = [MaxSleepExceededError, CostExceedsCapacityError, StoreError, LeaseLostError]
+    for kind in apart:
+        assert [other for other in apart if issubclass(kind, other)] == [kind]
+
+
+def test_a_full_queue_is_caught_by_code_that_knows_only_a_long_wait() -> None:
+    with pytest.raises(MaxSleepExceededError) as caught:
+        raise QueueFullError("Limiter('api'): 5 wait already, and max_waiters is 5.", 0.25)
+    assert caught.value.retry_after == 0.25
+
+
+def test_a_cost_that_can_never_pass_is_a_value_error_too() -> None:
+    with pytest.raises(ValueError, match="never"):
+        raise CostExceedsCapacityError("acquire(11): more than the capacity of 10, so it can never pass.")
+
+
+def test_code_written_for_self_limiters_finds_its_name_for_a_failed_store() -> None:
+    assert RedisError is StoreError
+
+
+@pytest.mark.parametrize("kind", WITH_A_MOMENT)
+def test_the_message_is_the_text_and_the_moment_an_attribute(kind: type[MaxSleepExceededError]) -> None:
+    error = kind("acquire: the wait would be 3.5 s.", 3.5)
+    assert str(error) == "acquire: the wait would be 3.5 s."
+    assert error.retry_after == 3.5
+    assert repr(error) == f"{kind.__name__}('acquire: the wait would be 3.5 s.', 3.5)"
+
+
+def test_a_refusal_without_its_moment_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="retry_after"):
+        MaxSleepExceededError("too long")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("kind", WITH_A_MOMENT)
+def test_a_refusal_arrives_whole_in_another_process(kind: type[MaxSleepExceededError], way: str) -> None:
+    error = kind("too long", 1.5)
+    error.add_note("in the nightly job")
+
+    arrived = COPIES[way](error)
+
+    assert type(arrived) is kind
+    assert (str(arrived), arrived.retry_after) == ("too long", 1.5)
+    assert arrived.__notes__ == ["in the nightly job"]
+
+
+@pytest.mark.parametrize("way", COPIES)
+@pytest.mark.parametrize("kind", WITHOUT)
+def test_the_others_arrive_whole_too(kind: type[HeadgateError], way: str) -> None:
+    arrived = COPIES[way](kind("what went wrong"))
+    assert type(arrived) is kind
+    assert str(arrived) == "what went wrong"
+
+
+def test_every_error_says_what_it_means_and_the_way_out() -> None:
+    kinds = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, HeadgateError)
+    }
+    assert kinds == {*WITH_A_MOMENT, *WITHOUT}
+    for kind in kinds - {HeadgateError}:
+        assert "Way out:" in " ".join((kind.__doc__ or "").split()), kind

@@ -1,0 +1,303 @@
+"""The text form of the limits: what can be said, that it comes back, and where a bad text is pointed at."""
+
+from __future__ import annotations
+
+import string
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate import checks, grammar
+from headgate.grammar import parse_limit
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+
+# What can be said
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [
+        ("100/minute", Rate(100, 60)),
+        ("100 per minute", Rate(100, 60)),
+        ("  100  /  minute  ", Rate(100, 60)),
+        ("100\tper\nminute", Rate(100, 60)),
+        ("10/s", Rate(10, 1)),
+        ("10 PER Second Burst 20", Rate(10, 1, 20)),
+        ("10 per second initial 0 burst 20", Rate(10, 1, 20, 0)),
+        ("10k tokens/min", Rate(10_000, 60, unit="tokens")),
+        ("10K tokens/min", Rate(10_000, 60, unit="tokens")),
+        ("10kilo tokens/min", Rate(10_000, 60, unit="tokens")),
+        ("2m tokens/min burst 4M", Rate(2_000_000, 60, 4_000_000, unit="tokens")),
+        ("1.5k/h", Rate(1_500, 3_600)),
+        ("1_000 requests per 2 hours", Rate(1_000, 7_200)),
+        ("1 request per second", Rate(1, 1)),
+        ("900tokens/min", Rate(900, 60, unit="tokens")),
+        ("5/10 seconds", Rate(5, 10)),
+        ("10/2hours", Rate(10, 7_200)),
+        ("100 seconds per day", Rate(100, 86_400, unit="seconds")),
+        ("5 every 10s", Rate(5, 10, steps=True)),
+        ("5 tokens every minute burst 7", Rate(5, 60, 7, steps=True, unit="tokens")),
+        ("10/s slack 10ms", Rate(10, 1, slack=0.01)),
+        ("10/s slack 0s", Rate(10, 1)),
+        ("100 in any minute", Window(100, 60)),
+        ("100/minute sliding", Window(100, 60)),
+        ("100 in any minute sliding", Window(100, 60)),
+        ("100 tokens in any 90 s slack 0.5 sec", Window(100, 90, "tokens", 0.5)),
+        ("1000/day from midnight", Quota(1_000, 86_400)),
+        ("1000 per day fixed", Quota(1_000, 86_400)),
+        ("1000/day quota", Quota(1_000, 86_400)),
+        ("1000/day fixed from midnight slack 1s", Quota(1_000, 86_400, slack=1)),
+        ("50/hour from 1970-01-01T00:00:00Z", Quota(50, 3_600, 0)),
+        ("50/hour from 1970-01-01t02:00+01:00", Quota(50, 3_600, 3_600)),
+        ("50/hour from 1969-12-31T23:59:59.5Z", Quota(50, 3_600, -0.5)),
+        ("5 concurrent", Concurrency(5)),
+        ("5 permits concurrent", Concurrency(5)),
+        ("1 permit concurrent", Concurrency(1)),
+        ("64 mb concurrent", Concurrency(64, unit="mb")),
+        ("64mb concurrent lease 2m", Concurrency(64, 120, "mb")),
+    ],
+)
+def test_what_people_write_is_understood(text: str, limit: Limit) -> None:
+    assert parse_limit(text) == limit
+
+
+@pytest.mark.parametrize(
+    ("words", "length"),
+    [
+        ("ms millisecond milliseconds", 0.001),
+        ("s sec secs second seconds", 1),
+        ("m min mins minute minutes", 60),
+        ("h hr hrs hour hours", 3_600),
+        ("d day days", 86_400),
+        ("week weeks", 604_800),
+    ],
+)
+def test_every_unit_of_time_with_and_without_a_number(words: str, length: float) -> None:
+    for word in words.split():
+        assert parse_limit(f"7/{word}") == parse_limit(f"7 per {word.upper()}") == Rate(7, length)
+        assert parse_limit(f"7 per 15{word}") == parse_limit(f"7 / 15 {word}") == Rate(7, 15 * length)
+
+
+@pytest.mark.parametrize(
+    "example", [text for texts in grammar._EXAMPLES.values() for text in texts.split("'")[1::2]]
+)
+def test_every_example_that_an_error_offers_works(example: str) -> None:
+    assert parse_limit(example)
+
+
+def test_every_example_of_the_documentation_works() -> None:
+    paragraph = (grammar.__doc__ or "").split("\n\n")[-1]
+    examples = [text for line in paragraph.splitlines() for text in line.split("    ") if text.strip()]
+    assert len(examples) == 9
+    assert all(parse_limit(example) for example in examples)
+
+
+# What is written comes back
+
+counts = st.integers(1, 2**53 - 1)
+lengths = st.one_of(
+    st.integers(1, checks.TEN_YEARS - 1),
+    st.floats(checks.MICROSECOND, checks.TEN_YEARS, exclude_max=True),
+    st.integers(1, 10**7).map(lambda thousandths: thousandths / 1_000),
+    st.sampled_from([0.001, 1, 60, 900, 3_600, 86_400, 604_800]),
+)
+slacks = st.one_of(st.just(0), lengths)
+any_units = st.one_of(
+    st.sampled_from(["requests", "permits", "tokens", "mb", "s", "minute", "second", "gpu2"]),
+    st.text(string.ascii_lowercase, min_size=1, max_size=64),
+    st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True),
+).filter(lambda unit: not checks.unit_fault(unit) and unit not in checks.SINGULARS)
+units = any_units.filter(lambda unit: unit not in grammar.WORDS)
+anchors = st.one_of(
+    st.none(),
+    st.integers(-(2**32) + 1, 2**32 - 1),
+    st.floats(-(2**32), 2**32, exclude_min=True, exclude_max=True).filter(
+        lambda value: abs(value) < 2**32 - 1
+    ),
+    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(
+        lambda moment: checks.EPOCH + timedelta(microseconds=moment)
+    ),
+)
+
+
+@st.composite
+def rates(draw: st.DrawFn) -> Rate:
+    amount = draw(counts)
+    capacity = draw(st.one_of(st.none(), counts))
+    initial = draw(st.one_of(st.none(), st.integers(0, capacity or amount)))
+    return Rate(amount, draw(lengths), capacity, initial, draw(st.booleans()), draw(units), draw(slacks))
+
+
+@st.composite
+def quotas(draw: st.DrawFn) -> Quota:
+    per, slack = draw(lengths), draw(slacks)
+    assume(checks.microseconds(slack) < checks.microseconds(per))
+    return Quota(draw(counts), per, draw(anchors), draw(units), slack)
+
+
+limits = st.one_of(
+    st.builds(Concurrency, counts, lengths, units),
+    rates(),
+    st.builds(Window, counts, lengths, units, slacks),
+    quotas(),
+)
+
+
+@given(limits)
+def test_the_canonical_text_of_a_limit_says_that_limit(limit: Limit) -> None:
+    assert parse_limit(str(limit)) == limit
+
+
+@given(limits)
+def test_neither_case_nor_spaces_matter(limit: Limit) -> None:
+    words = str(limit).upper().split()
+    assert parse_limit(" " + "\n\t ".join(words) + " ") == limit
+
+
+@pytest.mark.parametrize("unit", sorted(word for word in grammar.WORDS if word.isalpha()))
+@pytest.mark.parametrize(
+    "shape", ["10 {} per second", "10 {}/s", "10 {} every 5s", "10 {} in any minute", "10 {} concurrent"]
+)
+def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str, shape: str) -> None:
+    """It can be a limit's unit, but not in a text: better no limit than another one."""
+    with pytest.raises(ValueError, match=r"^parse_limit"):
+        parse_limit(shape.format(unit))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "fault"),
+    [
+        ("", 1, "expected a number, such as 100, but the text ends"),
+        ("   ", 4, "expected a number, such as 100, but the text ends"),
+        ("minute", 1, "expected a number, such as 100, but found 'minute'"),
+        ("100", 4, "expected '/', 'per', 'every', 'in any' or 'concurrent', but the text ends"),
+        ("100/", 5, "expected a unit of time"),
+        (
+            "100 per per minute",
+            9,
+            "expected a unit of time, such as 's', 'minute' or 'hours', but found 'per'",
+        ),
+        ("100 pre minute", 5, "'pre' is not a word of the grammar; did you mean 'per'?"),
+        ("100 minute", 11, "expected '/', 'per'"),
+        ("100/minut", 5, "did you mean 'minute'?"),
+        ("100/5", 6, "expected a unit of time"),
+        ("100/month", 5, "'month' is not always as long; write it in days"),
+        ("100/2 years", 7, "'years' is not always as long; write it in days"),
+        ("0/minute", 1, "'0' is out of range; write a number from 1"),
+        ("9007199254740992/s", 1, "out of range"),
+        ("9" * 200 + "/s", 1, "out of range"),
+        ("10000000000000k/s", 1, "out of range"),
+        ("1.5/s", 1, "'1.5' is not whole"),
+        ("1.2345k/s", 1, "'1.2345' is not whole"),
+        ("-5/min", 1, "'-' has no meaning here"),
+        ("+5/min", 1, "'+' has no meaning here"),
+        (".5/min", 1, "'.' has no meaning here"),
+        ("5./min", 1, "'5.' is not a number"),
+        ("1__0/min", 1, "'1__0' is not a number"),
+        ("1_/min", 1, "'1_' is not a number"),
+        ("1.2.3/min", 1, "'1.2.3' is not a number"),
+        ("1,000/min", 2, "thousands are written 1_000"),
+        ("100/minute; 5 concurrent", 11, "a text holds one limit"),
+        ("1e3/min", 2, "write the number in full"),
+        ("0x10/min", 2, "write the number in full"),
+        ("10 per 1h30m", 9, "write the number in full"),
+        ("nan/min", 1, "expected a number"),
+        ("inf/min", 1, "expected a number"),
+        ("٣/min", 1, "has no meaning here"),
+        ("100\x00/min", 4, "has no meaning here"),
+        ("100/min🎟", 8, "has no meaning here"),
+        ("10 k tokens/min", 4, "'k' stands alone; join it to its number, as in '10k'"),
+        ("10 m/min", 4, "'m' stands alone"),
+        ("10 cost/min", 4, "acquire has an argument 'cost' already"),
+        ("10 for/min", 4, "a word of Python's own"),
+        (f"10 {'x' * 65}/min", 4, "at most 64 characters"),
+        ("10/0s", 4, "out of range; write a time of a microsecond or more"),
+        ("10/0.0001ms", 4, "out of range"),
+        ("10/3650 days", 4, "below ten years"),
+        ("10/s burst", 11, "expected a number"),
+        ("10/s burst 0", 12, "'0' is out of range"),
+        ("10/s burst 5 burst 6", 14, "'burst' is there twice; write it once"),
+        ("10/s brust 5", 6, "did you mean 'burst'?"),
+        ("10/s slack minute", 12, "expected a length of time, such as 10s or 500 ms, but found 'minute'"),
+        ("10/s slack 5", 13, "expected a unit of time"),
+        ("10/s lease 5s", 6, "'lease' does not go with a rate"),
+        ("100/minute burst 20 sliding", 12, "'burst' does not go with a sliding window"),
+        ("100/minute sliding from midnight", 20, "'from' does not go with a sliding window"),
+        ("100/minute fixed sliding", 18, "'sliding' does not go with a quota"),
+        ("5 every 10s sliding", 13, "'sliding' does not go with a rate in steps"),
+        ("5 concurrent slack 1s", 14, "'slack' does not go with a limit of concurrency"),
+        ("5 concurrent requests", 14, "expected the end or an option ('lease'), but found 'requests'"),
+        ("100 in 5 minutes", 8, "expected 'any'"),
+        ("1000/day from", 14, "expected 'midnight' or a moment"),
+        ("1000/day from noon", 15, "expected 'midnight' or a moment"),
+        ("1000/day from 2024-01-01", 15, "has no offset; write it like 2024-01-01T00:00:00Z"),
+        ("1000/day from 2024-13-01T00:00Z", 15, "is not a moment"),
+        ("1000/day from 0001-01-01T00:00+14:00", 15, "is too far away"),
+        ("1000/day from 2024-01-01T00:00Z tomorrow", 33, "expected the end"),
+    ],
+)
+def test_a_bad_text_says_what_is_wrong_and_where_and_how_to_write_it(text: str, at: int, fault: str) -> None:
+    with pytest.raises(ValueError, match=r"^parse_limit") as caught:
+        parse_limit(text)
+    lines = str(caught.value).splitlines()
+    assert fault in lines[0]
+    assert f"at character {at}, " in lines[0]
+    assert lines[2].index("^") == 4 + at - 1  # the mark below the text stands under that character
+    assert lines[3].startswith("Write it like '")
+    assert lines[3].count("'") in {4, 6}  # two or three examples
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("10/s burst 5 initial 9", "Rate(initial=9): a bucket cannot start with more than its capacity of 5"),
+        ("10/s fixed slack 1s", "Quota(slack=1): slack must be shorter than the window of 1 seconds"),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_named_by_the_limit(text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=r"^parse_limit") as caught:
+        parse_limit(text)
+    assert fault in str(caught.value)
+    assert "Write it like '" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", [None, 5, True, b"5 concurrent", Rate(5, 1), ["5/s"]])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    with pytest.raises(TypeError, match="a limit is written as a str, such as '100/minute'"):
+        parse_limit(text)
+
+
+def test_a_huge_text_is_refused_without_being_read() -> None:
+    with pytest.raises(ValueError, match="at most 256 characters, and this text has 10000000") as caught:
+        parse_limit("9" * 10_000_000)
+    assert len(str(caught.value)) < 400
+
+
+@given(st.one_of(st.text(), st.text(string.digits + string.ascii_letters + " /_.-+:")))
+def test_no_text_brings_anything_but_a_limit_or_a_value_error(text: str) -> None:
+    try:
+        assert isinstance(parse_limit(text), Limit)
+    except ValueError as error:
+        assert str(error).startswith("parse_limit(")  # noqa: PT017 - either outcome is fine
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [*sorted(grammar.WORDS), *grammar.TIMES, "10", "0", "1.5", "tokens", "1970-01-01T00:00Z"]
+        )
+    )
+)
+def test_no_order_of_its_own_words_confuses_the_parser(words: list[str]) -> None:
+    try:
+        limit = parse_limit(" ".join(words))
+    except ValueError as error:
+        assert str(error).startswith("parse_limit(")  # noqa: PT017 - either outcome is fine
+    else:
+        assert parse_limit(str(limit)) == limit
