@@ -71,9 +71,11 @@ def goal_line(outcome: Outcome) -> str:
     if goal is None or lead is None:
         return ""
     whom = "the best peer" if goal.role is Role.PEER else "the floor"
-    wanted = f"x{goal.factor:.2f} of" if goal.factor >= 1 else f"within x{1 / goal.factor:.2f} of"
+    wanted = f"x{goal.factor:.0f} ahead of" if goal.factor >= 1 else f"within x{1 / goal.factor:.2f} of"
+    if goal.factor == 1:
+        wanted = "below"
     reached = f"x{lead:.2f} ahead" if lead >= 1 else f"x{1 / lead:.2f} behind"
-    return f"  goal: {wanted} {whom}; {reached}: {'met' if lead >= goal.factor else 'not met'}"
+    return f"  goal: {wanted} {whom}; now {reached}: {'met' if lead >= goal.factor else 'not met'}"
 
 
 def verdict(outcomes: Sequence[Outcome]) -> bool:

@@ -83,3 +83,5 @@ function Bucket.adopt(rule, old, t)
   rule.taken = old.taken
   rule.peak = rule.size
 end
+
+return Bucket

@@ -3,7 +3,7 @@
 -- `gate` is the state of one name: t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
 -- sorted set of callers by place; what a caller asks for is part of its name, see caller.lua.
 
-local Gate = {}
+Gate = {}
 local GRANTS = 1000 -- grants that one call makes (S9)
 
 function Gate.clamp(now)
@@ -33,8 +33,8 @@ end
 
 -- Returns 'grant', t, fence; 'wait', t; 'late', t (beyond max_sleep); 'full', t.
 function Gate.acquire(caller, units, horizon, max_sleep, max_waiters)
-  local now, costs = gate.t, costs_of(units)
-  local queued = queue_length()
+  local now, costs = gate.t, State.costs_of(units)
+  local queued = State.queue_length()
   if queued == 0 then
     local t = Gate.ready(costs)
     if t <= now + (max_sleep and math.min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
@@ -57,13 +57,13 @@ end
 
 function Gate.join(caller, costs)
   gate.order = gate.order + 1
-  queue_add(gate.order, caller)
+  State.queue_add(gate.order, caller)
   for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + cost end
 end
 
 function Gate.leave(caller)
-  if not queue_remove(caller) then return false end
-  for i, cost in ipairs(costs_of(units_of(caller))) do gate.waiting[i] = gate.waiting[i] - cost end
+  if not State.queue_remove(caller) then return false end
+  for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] - cost end
   return true
 end
 
@@ -71,9 +71,9 @@ end
 function Gate.advance(horizon, granted)
   local left = GRANTS
   while left > 0 do
-    local caller = head_of_queue()
+    local caller = Sessions.head_of_queue()
     if not caller then return end
-    local costs = costs_of(units_of(caller))
+    local costs = State.costs_of(State.units_of(caller))
     local t = Gate.ready(costs)
     if t > gate.t + horizon then return end
     Gate.leave(caller)
@@ -83,19 +83,19 @@ function Gate.advance(horizon, granted)
 end
 
 function Gate.next_at()
-  local caller = head_of_queue()
-  return caller and Gate.ready(costs_of(units_of(caller))) or NEVER
+  local caller = Sessions.head_of_queue()
+  return caller and Gate.ready(State.costs_of(State.units_of(caller))) or NEVER
 end
 
 function Gate.release(units)
-  local costs = costs_of(units)
+  local costs = State.costs_of(units)
   for i, rule in ipairs(gate.rules) do
     if rule.kind.holds then rule.kind.give(rule, costs[i], gate.t, gate.t) end
   end
 end
 
 function Gate.cancel(units, t)
-  local costs = costs_of(units)
+  local costs = State.costs_of(units)
   for i, rule in ipairs(gate.rules) do
     if costs[i] > 0 then rule.kind.give(rule, costs[i], t, gate.t) end
   end
@@ -122,22 +122,22 @@ function Gate.follow(rules)
     end
   end
   gate.rules = rules
-  forget_costs()
-  give_slots(rules)
+  State.forget_costs()
+  Rules.give_slots(rules)
   Gate.requeue()
 end
 
 -- What the whole queue costs under the present rules. A waiter that can never pass any more is told so when it is the head.
 function Gate.requeue()
   for i = 1, #gate.rules do gate.waiting[i] = 0 end
-  each_queued(function(caller)
-    for i, cost in ipairs(costs_of(units_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
+  State.each_queued(function(caller)
+    for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
   end)
 end
 
 -- Infinity (NEVER) while somebody holds or waits.
 function Gate.idle_at()
-  local t = queue_length() > 0 and NEVER or 0
+  local t = State.queue_length() > 0 and NEVER or 0
   for _, rule in ipairs(gate.rules) do t = math.max(t, rule.kind.idle_at(rule)) end
   return t
 end

@@ -74,3 +74,5 @@ function Quota.adopt(rule, old, t)
   rule.start = Quota.began(rule, t)
   rule.used = old.used
 end
+
+return Quota

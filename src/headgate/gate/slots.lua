@@ -47,3 +47,5 @@ end
 function Slots.adopt(rule, old, t)
   rule.used = old.used
 end
+
+return Slots

@@ -3,7 +3,7 @@
 -- The log is a sorted set of "moment:cost" by moment, with one entry for each moment; the latest entry stays in the state (last,
 -- open) until a later one follows, so that grants of one moment are one write. `first` is the oldest moment in the set, 0: none.
 
-local Window = { holds = false }
+local Window = { holds = false, logs = true }
 local STRIDE = 100
 
 function Window.new(unit, numbers)
@@ -30,7 +30,7 @@ end
 function Window.each(rule, see)
   local from = 0
   while rule.first > 0 do
-    local entries = redis.call('ZRANGE', log_key(rule), from, from + 99, 'WITHSCORES')
+    local entries = redis.call('ZRANGE', State.log_key(rule), from, from + 99, 'WITHSCORES')
     for i = 1, #entries, 2 do
       if see(tonumber(entries[i + 1]), entry_cost(entries[i])) then return end
     end
@@ -51,7 +51,7 @@ function Window.refresh(rule, t)
       gone = gone + 1
       rule.used = rule.used - cost
     end)
-    redis.call('ZREMRANGEBYRANK', log_key(rule), 0, gone - 1)
+    redis.call('ZREMRANGEBYRANK', State.log_key(rule), 0, gone - 1)
     rule.first = first
   end
   if rule.first == 0 and rule.last > 0 and rule.last + rule.per <= t then
@@ -79,7 +79,7 @@ end
 function Window.take(rule, cost, t, now)
   Window.refresh(rule, t)
   if rule.last > 0 and t ~= rule.last then
-    add(log_key(rule), int(rule.last), int(rule.last) .. ':' .. int(rule.pending))
+    State.add(State.log_key(rule), State.int(rule.last), State.int(rule.last) .. ':' .. State.int(rule.pending))
     if rule.first == 0 then rule.first = rule.last end
     rule.pending = 0
   end
@@ -94,12 +94,12 @@ function Window.give(rule, cost, t, now)
     back = math.min(cost, rule.pending)
     rule.pending = rule.pending - back
   elseif rule.first > 0 then
-    local entry = redis.call('ZRANGEBYSCORE', log_key(rule), int(t), int(t))[1]
+    local entry = redis.call('ZRANGEBYSCORE', State.log_key(rule), State.int(t), State.int(t))[1]
     if entry then
       local there = entry_cost(entry)
       back = math.min(cost, there)
-      redis.call('ZREM', log_key(rule), entry)
-      add(log_key(rule), int(t), int(t) .. ':' .. int(there - back))
+      redis.call('ZREM', State.log_key(rule), entry)
+      State.add(State.log_key(rule), State.int(t), State.int(t) .. ':' .. State.int(there - back))
     end
   end
   rule.used = rule.used - back
@@ -137,3 +137,5 @@ end
 function Window.adopt(rule, old, t)
   rule.slot, rule.used, rule.first, rule.last, rule.pending = old.slot, old.used, old.first, old.last, old.pending
 end
+
+return Window

@@ -9,28 +9,26 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
-PARTS = (
-    "stores/redis/clock.lua",
-    "stores/redis/state.lua",
-    "gate/bucket.lua",
-    "gate/window.lua",
-    "gate/quota.lua",
-    "gate/slots.lua",
-    "stores/redis/rules.lua",
-    "gate/gate.lua",
-    "stores/redis/sessions.lua",
-    "stores/redis/call.lua",
-)
+KINDS = ("bucket", "window", "quota", "slots")
+PARTS = ("state", "rules", "gate", "sessions", "requests")
 
 
-@cache
 def source(part: str) -> str:
-    return files("headgate").joinpath(part).read_text(encoding="utf-8")
+    folder = "gate" if part in (*KINDS, "gate") else "stores/redis"
+    return files("headgate").joinpath(f"{folder}/{part}.lua").read_text(encoding="utf-8")
+
+
+def composed(clock: str) -> bytes:
+    """The script, told the time by `clock`. A kind is made only when a limiter has it: most of a call is the making of functions."""
+    text = [clock, source("shared")]
+    text += [f"Kinds.{kind} = function()\n{source(kind)}\nend" for kind in KINDS]
+    text += [f"do\n{source(part)}\nend" for part in PARTS]
+    return "\n".join([*text, source("call")]).encode()
 
 
 @cache
 def script() -> bytes:
-    return "\n".join(source(part) for part in PARTS).encode()
+    return composed(source("clock"))
 
 
 @cache

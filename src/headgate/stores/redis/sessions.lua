@@ -4,13 +4,11 @@
 -- is answered from there, one that arrives after a later one changes nothing (S3, T10). A session that waits and falls silent for
 -- WAITER loses its places (L3).
 
-local PROGRAM, DECLARES, SESSION, CALL = ARGV[1], ARGV[2] == '1', ARGV[3], tonumber(ARGV[4])
-local WAITS, HORIZON = ARGV[5] == '1', tonumber(ARGV[6])
-local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
+Sessions = {}
 
 local alive_seen = { [SESSION] = true }
 
-local function alive(session)
+function Sessions.alive(session)
   local known = alive_seen[session]
   if known == nil then
     local score = redis.call('ZSCORE', SESSIONS, session)
@@ -20,28 +18,77 @@ local function alive(session)
   return known
 end
 
--- Mail: grants that other sessions' calls made for this one, "number moment fence" by number.
+-- Stay alive, and forget sessions that have been silent for long.
+function Sessions.attend(until_moment)
+  if until_moment >= gate.t + 0.75 * WAITER then return until_moment end
+  State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
+  for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
+    redis.call('ZREM', SESSIONS, session)
+    redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+  end
+  return gate.t + WAITER
+end
+
+-- Mail: grants that were made outside the answer to an acquire, "number moment fence" each, in the order of the grants. Those for
+-- other sessions are kept for them until their next call, and announced: an announcement may be lost.
 
 local own_mail, others_mail = {}, {}
 
-local function read_mail(text)
-  for number, t, fence in string.gmatch(text or '', '(%d+) (%-?%d+) (%d+)') do own_mail[number] = { t, fence } end
+function Sessions.read_mail(text)
+  for number, t, fence in string.gmatch(text or '', '(%d+) (%-?%d+) (%d+)') do
+    own_mail[#own_mail + 1] = { number, t, fence }
+  end
 end
 
-local function deliver(caller, t, fence)
+function Sessions.deliver(caller, t, fence)
   local session, number = string.match(caller, '^([^:]+):(%d+)')
   if session == SESSION then
-    own_mail[number] = { int(t), int(fence) }
+    own_mail[#own_mail + 1] = { number, State.int(t), State.int(fence) }
   else
     local mail = others_mail[session] or {}
     others_mail[session] = mail
-    mail[#mail + 1] = number .. ' ' .. int(t) .. ' ' .. int(fence)
+    mail[#mail + 1] = number .. ' ' .. State.int(t) .. ' ' .. State.int(fence)
   end
+end
+
+-- The moment that mail brings for a caller of this session who has given up before reading it; 0: none.
+function Sessions.recall(number)
+  for i, grant in ipairs(own_mail) do
+    if grant[1] == number then
+      table.remove(own_mail, i)
+      return tonumber(grant[2])
+    end
+  end
+  return 0
+end
+
+function Sessions.announce_head(session, t)
+  others_mail[session] = others_mail[session] or {}
+  others_mail[session].head = State.int(t)
+end
+
+function Sessions.send_mail()
+  for session, mail in pairs(others_mail) do
+    local text = table.concat(mail, ' ')
+    if #mail > 0 then
+      local field = 'm' .. session
+      redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. text .. ' ')
+    end
+    local link = string.match(session, '^[^.]+')
+    redis.call('PUBLISH', 'headgate:' .. link,
+      table.concat({ HASH, session, State.int(gate.t), mail.head or '-1', text }, ' '))
+  end
+end
+
+function Sessions.own_mail()
+  local words = { '|' }
+  for _, grant in ipairs(own_mail) do words[#words + 1] = table.concat(grant, ' ') end
+  return table.concat(words, ' ')
 end
 
 -- Holders ---------------------------------------------------------------------------------------------------------------------
 
-local function lease()
+function Sessions.lease()
   local shortest
   for _, rule in ipairs(gate.rules) do
     if rule.lease then shortest = math.min(shortest or rule.lease, rule.lease) end
@@ -49,65 +96,56 @@ local function lease()
   return shortest
 end
 
-local function hold(caller, t)
-  local time = lease()
-  if time then
-    add(HOLDERS, int(t + time), caller)
-    if gate.soonest == 0 or t + time < gate.soonest then gate.soonest = t + time end
+function Sessions.hold(caller, t)
+  local lease = Sessions.lease()
+  if lease then
+    State.add(HOLDERS, State.int(t + lease), caller)
+    if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
   end
 end
 
 -- Returns what leases ended with; `soonest` is a lower bound of the next end, since renewals only move it on.
-local function expire_holders()
+function Sessions.expire_holders()
   if gate.soonest == 0 or gate.soonest > gate.t then return end
-  local ended = redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', int(gate.t), 'LIMIT', 0, CLEANUP)
+  local ended = redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', State.int(gate.t), 'LIMIT', 0, CLEANUP)
   for _, caller in ipairs(ended) do
     redis.call('ZREM', HOLDERS, caller)
-    Gate.release(units_of(caller))
+    Gate.release(State.units_of(caller))
   end
   local first = redis.call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')
   gate.soonest = first[2] and tonumber(first[2]) or 0
 end
 
-local function renew(caller)
+function Sessions.renew(caller)
   local score = redis.call('ZSCORE', HOLDERS, caller)
   if not score or tonumber(score) <= gate.t then return false end
-  add(HOLDERS, int(gate.t + lease()), caller)
+  State.add(HOLDERS, State.int(gate.t + Sessions.lease()), caller)
   return true
 end
 
+-- The queue's living -------------------------------------------------------------------------------------------------------
+
 -- The head of the queue, past those who are dead and those whose cost no limit holds any more (they are told: moment -1).
-function head_of_queue()
+function Sessions.head_of_queue()
   for _ = 1, CLEANUP do
-    local caller = first_in_queue()
+    local caller = State.first_in_queue()
     if not caller then return nil end
     local never = false
-    for i, cost in ipairs(costs_of(units_of(caller))) do never = never or cost > gate.rules[i].capacity end
-    local dead = not alive(session_of(caller))
+    for i, cost in ipairs(State.costs_of(State.units_of(caller))) do never = never or cost > gate.rules[i].capacity end
+    local dead = not Sessions.alive(State.session_of(caller))
     if not dead and not never then return caller end
     Gate.leave(caller)
-    if not dead then deliver(caller, -1, 0) end
+    if not dead then Sessions.deliver(caller, -1, 0) end
   end
   return nil
 end
 
 -- Walks the queue for dead waiters, a stretch each call, once in WAITER: a count of waiters is a count of live ones.
-local function sweep_queue()
+function Sessions.sweep_queue()
   if gate.sweep > gate.t then return end
-  local callers = redis.call('ZRANGE', QUEUE, int(gate.cursor), int(gate.cursor + CLEANUP - 1))
+  local callers = redis.call('ZRANGE', QUEUE, State.int(gate.cursor), State.int(gate.cursor + CLEANUP - 1))
   for _, caller in ipairs(callers) do
-    if alive(session_of(caller)) then gate.cursor = gate.cursor + 1 else Gate.leave(caller) end
+    if Sessions.alive(State.session_of(caller)) then gate.cursor = gate.cursor + 1 else Gate.leave(caller) end
   end
   if #callers < CLEANUP then gate.sweep, gate.cursor = gate.t + WAITER, 0 end
-end
-
--- Stay alive, and forget sessions that have been silent for long.
-local function attend(until_moment)
-  if until_moment >= gate.t + 0.75 * WAITER then return until_moment end
-  add(SESSIONS, int(gate.t + WAITER), SESSION)
-  for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
-    redis.call('ZREM', SESSIONS, session)
-    redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
-  end
-  return gate.t + WAITER
 end

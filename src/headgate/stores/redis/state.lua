@@ -1,37 +1,30 @@
 -- The state of one name in its keys: read at the start of a call, written at its end.
 --
--- KEYS: 1 hash (limits, state, one "r" and one "m" field per session), 2 queue, 3 holders by lease end, 4 sessions by the moment
--- until which they are alive, 5-8 window logs. All numbers are integers and become text by int(), never by tostring (which loses
--- the microseconds of a moment).
+-- All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
 
-local HASH, QUEUE, HOLDERS, SESSIONS, LOGS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 4
-local NEVER = 9007199254740992
-local ONE_EACH = { requests = 1, permits = 1 }
+State = {}
 
-local gate = { waiting = {} }
-local touched = {}
-
-local function int(number)
+function State.int(number)
   return string.format('%.0f', number)
 end
 
-local function add(key, score, member)
+function State.add(key, score, member)
   touched[key] = true
   redis.call('ZADD', key, score, member)
 end
 
-local function log_key(rule)
+function State.log_key(rule)
   return KEYS[LOGS + rule.slot]
 end
 
 -- A caller is "session:number:asked", and asked is "-" or "requests=3,tokens=900".
-local function session_of(caller)
+function State.session_of(caller)
   return string.match(caller, '^[^:]+')
 end
 
 local units_seen = {}
 
-local function parsed_units(text)
+function State.parsed_units(text)
   local units = units_seen[text]
   if not units then
     units = {}
@@ -41,13 +34,14 @@ local function parsed_units(text)
   return units
 end
 
-local function units_of(caller)
-  return parsed_units(string.match(caller, '[^:]+$'))
+function State.units_of(caller)
+  return State.parsed_units(string.match(caller, '[^:]+$'))
 end
 
+local ONE_EACH = { requests = 1, permits = 1 }
 local costs_seen = {}
 
-local function costs_of(units)
+function State.costs_of(units)
   local costs = costs_seen[units]
   if not costs then
     costs = {}
@@ -57,7 +51,7 @@ local function costs_of(units)
   return costs
 end
 
-local function forget_costs()
+function State.forget_costs()
   costs_seen = {}
 end
 
@@ -65,31 +59,30 @@ end
 
 local queued -- its length, once known
 local front, at = {}, 1 -- the callers at its head, and the first of them that is still there
-local head_of_queue -- knows who is alive: sessions.lua
 
-local function queue_length()
+function State.queue_length()
   if not queued then queued = redis.call('ZCARD', QUEUE) end
   return queued
 end
 
-local function first_in_queue()
-  if not front[at] and queue_length() > 0 then front, at = redis.call('ZRANGE', QUEUE, 0, 63), 1 end
+function State.first_in_queue()
+  if not front[at] and State.queue_length() > 0 then front, at = redis.call('ZRANGE', QUEUE, 0, 63), 1 end
   return front[at]
 end
 
-local function queue_add(place, caller)
-  queued = queue_length() + 1
-  add(QUEUE, int(place), caller)
+function State.queue_add(place, caller)
+  queued = State.queue_length() + 1
+  State.add(QUEUE, State.int(place), caller)
 end
 
-local function queue_remove(caller)
+function State.queue_remove(caller)
   if redis.call('ZREM', QUEUE, caller) == 0 then return false end
   if queued then queued = queued - 1 end
   if front[at] == caller then at = at + 1 else front, at = {}, 1 end
   return true
 end
 
-local function each_queued(see)
+function State.each_queued(see)
   local from = 0
   repeat
     local callers = redis.call('ZRANGE', QUEUE, from, from + 99)

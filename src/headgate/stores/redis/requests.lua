@@ -1,0 +1,123 @@
+-- The requests of a call, each with its answer. The numbers in them are read before anything is written.
+
+Requests = {}
+
+local out = {}
+local run -- the run of equal answers that is being counted: kind, count, number, fence
+
+local function flush()
+  if run then
+    out[#out + 1] = run.kind .. ' ' .. run.count .. ' ' .. State.int(run.number) .. ' ' .. State.int(run.fence)
+  end
+  run = nil
+end
+
+-- Equal answers, with fences one after another if they are grants, are told as one; of waiters the first one's estimate is told.
+local function answer(kind, number, fence)
+  if run and run.kind == kind and (kind == 'wait' or run.number == number) and (not fence or run.fence + run.count == fence) then
+    run.count = run.count + 1
+  else
+    flush()
+    run = { kind = kind, count = 1, number = number, fence = fence or 0 }
+  end
+end
+
+local function number_of(word)
+  local number = tonumber(word)
+  assert(number and number == math.floor(number) and number < NEVER, 'headgate: not a whole number: ' .. tostring(word))
+  return number
+end
+
+local function limit_of(word)
+  local number = number_of(word)
+  return number >= 0 and number or nil
+end
+
+local verbs = {}
+
+-- acquire first count max_sleep max_waiters asked
+function verbs.acquire(words)
+  local first, asked, units = words[2], words[6], State.parsed_units(words[6])
+  for i, cost in ipairs(State.costs_of(units)) do
+    if cost > gate.rules[i].capacity then
+      for _ = 1, words[3] do answer('never', 0) end
+      return
+    end
+  end
+  for number = first, first + words[3] - 1 do
+    local caller = SESSION .. ':' .. number .. ':' .. asked
+    local kind, t, fence = Gate.acquire(caller, units, HORIZON, words[4], words[5])
+    if kind == 'grant' then
+      Sessions.hold(caller, t)
+      answer(kind, t, fence)
+    else
+      answer(kind, t - gate.t)
+    end
+  end
+end
+
+-- cancel session number moment asked: a waiter leaves; a grant that nobody acted on is undone (its moment is 0 when unknown).
+function verbs.cancel(words)
+  local caller, t = words[2] .. ':' .. words[3] .. ':' .. words[5], words[4]
+  local done = Gate.leave(caller)
+  if not done then
+    local mailed = words[2] == SESSION and Sessions.recall(words[3]) or 0
+    if t == 0 then t = mailed end
+    done = redis.call('ZREM', HOLDERS, caller) == 1 or (t > 0 and not Sessions.lease())
+    if done then Gate.cancel(State.units_of(caller), t) end
+  end
+  answer('done', done and 1 or 0)
+end
+
+-- release caller
+function verbs.release(words)
+  local held = redis.call('ZREM', HOLDERS, words[2]) == 1
+  if held then Gate.release(State.units_of(words[2])) end
+  answer('done', held and 1 or 0)
+end
+
+-- renew caller
+function verbs.renew(words)
+  answer('done', Sessions.renew(words[2]) and 1 or 0)
+end
+
+-- settle moment extras
+function verbs.settle(words)
+  Gate.settle(State.parsed_units(words[3]), words[2])
+  answer('done', 1)
+end
+
+-- status asked
+function verbs.status(words)
+  flush()
+  local costs = State.costs_of(State.parsed_units(words[2]))
+  local t = State.queue_length() > 0 and math.max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
+  out[#out + 1] = 'status ' .. State.int(State.queue_length()) .. ' ' .. State.int(t - gate.t)
+  for _, rule in ipairs(gate.rules) do out[#out + 1] = State.int(rule.kind.left(rule, gate.t)) end
+end
+
+-- Which words of a request are numbers, and which may be -1 for none.
+local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, release = {}, renew = {}, settle = { 2 }, status = {} }
+local LIMITS = { acquire = { 4, 5 } }
+
+function Requests.read()
+  local requests = {}
+  for i = 7, #ARGV do
+    local words, count = {}, 0
+    for word in string.gmatch(ARGV[i], '%S+') do
+      count = count + 1
+      words[count] = word
+    end
+    assert(verbs[words[1]], 'headgate: unknown request')
+    for _, at in ipairs(NUMBERS[words[1]]) do words[at] = number_of(words[at]) end
+    for _, at in ipairs(LIMITS[words[1]] or {}) do words[at] = limit_of(words[at]) end
+    requests[#requests + 1] = words
+  end
+  return requests
+end
+
+function Requests.answers(requests)
+  for _, words in ipairs(requests) do verbs[words[1]](words) end
+  flush()
+  return table.concat(out, ' ')
+end
