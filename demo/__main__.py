@@ -17,13 +17,12 @@ from dataclasses import replace
 import aiohttp
 from rich.console import Console
 
-from demo.calls import FAILED, GO, SLACK, Order, make_calls, make_limiter
+from demo.calls import FAILED, GO, READY, RULES, SLACK, Order, entrance, make_calls
 from demo.processes import child, hear, say
-from demo.rules import Rules, ideal_time
+from demo.rules import ideal_time
 from demo.show import Outcome, Tally, table, tally
 from headgate import HeadgateError
 
-RULES = Rules()
 TOLERANCE = 0.05
 # Fewer calls are over before 5% of their time is more than noise; more would run out of open files.
 FEWEST, MOST = 100, 500
@@ -71,7 +70,8 @@ async def tell(options: argparse.Namespace) -> int:
         f"demo-{uuid.uuid4().hex[:8]}"  # fresh: an earlier run on the same Redis must not slow this one down
     )
     if options.redis:
-        await check_store(name, options.redis)
+        async with entrance(name, options.redis):
+            pass  # a Redis that is not there should be known before the show begins
     async with child("demo.server") as server:
         url = await address(server)
         introduce(console, server.pid)
@@ -83,15 +83,6 @@ async def tell(options: argparse.Namespace) -> int:
     console.print()
     console.print(table([without, with_headgate]))
     return judge(console, with_headgate)
-
-
-async def check_store(name: str, url: str) -> None:
-    """A Redis that is not there should be known before the show begins."""
-    limiter = make_limiter(name, url, RULES)
-    try:
-        await limiter.astatus()
-    finally:
-        await limiter.aclose()
 
 
 async def address(server: Process) -> str:
@@ -135,8 +126,7 @@ async def run(console: Console, label: str, order: Order, options: argparse.Name
             if options.redis:
                 await call_from_processes(order, options.processes, counts)
             else:
-                counts.begin()
-                await make_calls(order, counts.reply)
+                await call_from_here(order, counts)
         async with session.get("/stats") as response:
             stats = await response.json()
     if stats["ok"] != counts.ok:
@@ -145,17 +135,30 @@ async def run(console: Console, label: str, order: Order, options: argparse.Name
     return Outcome(label, stats["ok"], stats["rate"], stats["concurrency"], counts.seconds, ideal)
 
 
+async def call_from_here(order: Order, counts: Tally) -> None:
+    async with entrance(order.name, order.store) as limiter:
+        counts.begin()
+        await make_calls(order, limiter, counts.reply)
+
+
 async def call_from_processes(order: Order, processes: int, counts: Tally) -> None:
     async with AsyncExitStack() as stack:
         workers = [await stack.enter_async_context(child("demo.calls")) for _ in range(processes)]
         for number, worker in enumerate(workers):
             share = len(range(number, order.calls, processes))
             await say(worker, replace(order, calls=share).to_line())
-        await asyncio.gather(*(hear(worker) for worker in workers))  # all are ready
+        await asyncio.gather(*(ready(worker) for worker in workers))
         counts.begin()
         for worker in workers:
             await say(worker, GO)
         await asyncio.gather(*(listen(worker, counts) for worker in workers))
+
+
+async def ready(worker: Process) -> None:
+    if (line := await hear(worker)) != READY:
+        raise DemoError(
+            line.removeprefix(FAILED).strip() or f"process {worker.pid} ended before it was ready"
+        )
 
 
 async def listen(worker: Process, counts: Tally) -> None:

@@ -4,7 +4,6 @@ from headgate.classics import RateLimiter, Semaphore, TokenBucket
 from headgate.errors import (
     CostExceedsCapacityError,
     HeadgateError,
-    LeaseLostError,
     MaxSleepExceededError,
     QueueFullError,
     RedisError,
@@ -20,7 +19,6 @@ __all__ = [
     "Concurrency",
     "CostExceedsCapacityError",
     "HeadgateError",
-    "LeaseLostError",
     "Limit",
     "LimitStatus",
     "Limiter",

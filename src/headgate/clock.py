@@ -5,7 +5,7 @@ Here lives the only reading of time in the package's own process; the gate is to
 
 from __future__ import annotations
 
-import time
+from time import monotonic_ns, time_ns
 from typing import Protocol
 
 
@@ -18,8 +18,12 @@ class Clock(Protocol):
 class SystemClock:
     """The monotonic clock, read once against the calendar: quotas need a date, and nobody needs a step (T6)."""
 
-    def __init__(self) -> None:
-        self._offset = time.time_ns() - time.monotonic_ns()
+    __slots__ = ("now",)
 
-    def now(self) -> int:
-        return (time.monotonic_ns() + self._offset) // 1000
+    def __init__(self) -> None:
+        offset = (time_ns() - monotonic_ns()) // 1000
+
+        def now() -> int:
+            return monotonic_ns() // 1000 + offset
+
+        self.now = now

@@ -9,7 +9,6 @@ things about them:
     |   +-- QueueFullError          not now: too many wait before this caller; has retry_after
     +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
     +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)
-    +-- LeaseLostError              no longer: the permit ended while it was held
 
 Bad arguments are plain ValueError and TypeError. All errors can be pickled and copied: they cross process
 boundaries.
@@ -58,17 +57,8 @@ class StoreError(HeadgateError):
 
     Whether the request was carried out is not known. headgate settles it by itself: a request that is sent
     again is not charged twice, and a permit that nobody heard of ends with its lease. Way out: see that the
-    server is up and reachable, or choose what to do without it: `on_store_error="open"` or `"local"`.
+    server is up and reachable, and try again.
     """
 
 
 RedisError = StoreError  # the name by which code written for self_limiters catches it
-
-
-class LeaseLostError(HeadgateError):
-    """No longer: the lease ended while the permit was held, and somebody else may hold the capacity now.
-
-    It happens when the process stood still or the store was out of reach for longer than the lease. Way out:
-    stop, and check what the call has done before doing it again; give a longer `lease`; hand `permit.fence`
-    to the protected resource, so that it can refuse a late holder.
-    """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ class Line(Protocol):
     name: str
     declared: Declaration
 
-    def enter(self) -> bool:
-        """One of each unit if it can be had this instant, without a word to anybody else; false: ask properly."""
-
+    enter: Callable[[], bool]  # one of each unit if it can be had this instant, without a word to anybody; false: ask properly
     async def enter_later(self, request: Request) -> None: ...
     def enter_sync(self, request: Request) -> None: ...
     def leave(self) -> None: ...

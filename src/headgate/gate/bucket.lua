@@ -3,7 +3,7 @@
 local Bucket = { holds = false }
 
 function Bucket.new(unit, numbers)
-  local rule = { kind = Bucket, unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
+  local rule = { kind = 'bucket', unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
   rule.size = rule.capacity * rule.price
   rule.start = numbers[5] * rule.price
   return rule
@@ -11,14 +11,6 @@ end
 
 function Bucket.open(rule, t)
   rule.level, rule.at, rule.taken, rule.peak = rule.start, t, 0, 0
-end
-
-function Bucket.load(rule, read)
-  rule.level, rule.at, rule.taken, rule.peak = read(), read(), read(), read()
-end
-
-function Bucket.save(rule, write)
-  write(rule.level) write(rule.at) write(rule.taken) write(rule.peak)
 end
 
 function Bucket.refresh(rule, t)
@@ -40,7 +32,7 @@ function Bucket.ready(rule, cost, t)
 end
 
 function Bucket.take(rule, cost, t, now)
-  Bucket.refresh(rule, t)
+  rule:refresh(t)
   rule.peak = rule.taken > now and math.max(rule.peak, rule.level) or rule.level
   rule.taken = t
   rule.level = rule.level - cost * rule.price
@@ -56,12 +48,12 @@ function Bucket.give(rule, cost, t, now)
 end
 
 function Bucket.settle(rule, extra, t, now)
-  Bucket.refresh(rule, now)
+  rule:refresh(now)
   rule.level = math.min(rule.size, rule.level - extra * rule.price)
 end
 
 function Bucket.ahead(rule, total, t)
-  Bucket.refresh(rule, t)
+  rule:refresh(t)
   local need = total * rule.price - rule.level
   if need <= 0 then return t end
   return rule.at + math.ceil(need / math.min(rule.gain, rule.size)) * rule.tick
@@ -72,12 +64,12 @@ function Bucket.idle_at(rule)
 end
 
 function Bucket.left(rule, t)
-  Bucket.refresh(rule, t)
+  rule:refresh(t)
   return math.floor(rule.level / rule.price)
 end
 
 function Bucket.adopt(rule, old, t)
-  Bucket.refresh(old, t)
+  old:refresh(t)
   rule.level = math.min(rule.size, math.floor(old.level / old.price * rule.price))
   rule.at = math.max(t, old.at)
   rule.taken = old.taken

@@ -46,7 +46,8 @@ class Bucket:
             self.at += ticks * self.tick
         if self.level >= self.size:
             self.level = self.size
-            self.at = max(t, self.at)
+            if t > self.at:
+                self.at = t
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are there (T4). Changes nothing."""
@@ -57,9 +58,32 @@ class Bucket:
 
     def take(self, cost: int, t: int, now: int) -> None:
         self.refresh(t)
-        self.peak = max(self.peak, self.level) if self.taken > now else self.level
+        level = self.level
+        if self.taken <= now or self.peak < level:
+            self.peak = level
         self.taken = t
-        self.level -= cost * self.price
+        self.level = level - cost * self.price
+
+    def admit(self, now: int) -> bool:
+        """Take one token if it is there now: `refresh`, `ready` and `take` in one, because this is the hot path."""
+        level, at, size = self.level, self.at, self.size
+        if now > at:
+            ticks = (now - at) // self.tick
+            level += ticks * self.gain
+            at += ticks * self.tick
+        if level >= size:
+            level = size
+            if now > at:
+                at = now
+        self.at = at
+        if level < self.price:
+            self.level = level
+            return False
+        if self.taken <= now or self.peak < level:
+            self.peak = level
+        self.taken = now
+        self.level = level - self.price
+        return True
 
     def give(self, cost: int, t: int, now: int) -> None:
         """Undo a take at `t` that was never acted on (T5).

@@ -12,28 +12,29 @@ function Gate.clamp(now)
 end
 
 function Gate.ready(costs)
-  local t, before = math.max(gate.t, gate.act), -1
-  while t ~= before and t < NEVER do
-    before = t
-    for i, rule in ipairs(gate.rules) do
-      if costs[i] > 0 then t = rule.kind.ready(rule, costs[i], t) end
+  local t = math.max(gate.t, gate.act)
+  while true do
+    local moment = t
+    for i = 1, #costs do
+      if costs[i] > 0 then moment = gate.rules[i]:ready(costs[i], moment) end
     end
+    if moment == t or moment >= NEVER then return moment end
+    t = moment
   end
-  return t
 end
 
 function Gate.take(costs, t)
-  for i, rule in ipairs(gate.rules) do
-    if costs[i] > 0 then rule.kind.take(rule, costs[i], t, gate.t) end
+  for i = 1, #costs do
+    if costs[i] > 0 then gate.rules[i]:take(costs[i], t, gate.t) end
   end
   gate.act = t
   gate.fence = gate.fence + 1
   return t, gate.fence
 end
 
--- Returns 'grant', t, fence; 'wait', t; 'late', t (beyond max_sleep); 'full', t.
-function Gate.acquire(caller, units, horizon, max_sleep, max_waiters)
-  local now, costs = gate.t, State.costs_of(units)
+-- Returns 'grant', t, fence; 'wait', t (the caller is to join); 'late', t (beyond max_sleep); 'full', t.
+function Gate.acquire(costs, horizon, max_sleep, max_waiters)
+  local now = gate.t
   local queued = State.queue_length()
   if queued == 0 then
     local t = Gate.ready(costs)
@@ -42,7 +43,6 @@ function Gate.acquire(caller, units, horizon, max_sleep, max_waiters)
   local t = Gate.estimate(costs)
   if max_sleep and (max_sleep == 0 or t > now + max_sleep) then return 'late', t end
   if max_waiters and queued >= max_waiters then return 'full', t end
-  Gate.join(caller, costs)
   return 'wait', t
 end
 
@@ -50,7 +50,7 @@ function Gate.estimate(costs)
   local now = math.max(gate.t, gate.act)
   local t = now
   for i, rule in ipairs(gate.rules) do
-    if costs[i] > 0 then t = math.max(t, rule.kind.ahead(rule, gate.waiting[i] + costs[i], now)) end
+    if costs[i] > 0 then t = math.max(t, rule:ahead(gate.waiting[i] + costs[i], now)) end
   end
   return t
 end
@@ -90,21 +90,21 @@ end
 function Gate.release(units)
   local costs = State.costs_of(units)
   for i, rule in ipairs(gate.rules) do
-    if rule.kind.holds then rule.kind.give(rule, costs[i], gate.t, gate.t) end
+    if rule.holds then rule:give(costs[i], gate.t, gate.t) end
   end
 end
 
 function Gate.cancel(units, t)
   local costs = State.costs_of(units)
   for i, rule in ipairs(gate.rules) do
-    if costs[i] > 0 then rule.kind.give(rule, costs[i], t, gate.t) end
+    if costs[i] > 0 then rule:give(costs[i], t, gate.t) end
   end
 end
 
 function Gate.settle(extras, t)
   for _, rule in ipairs(gate.rules) do
     local extra = extras[rule.unit]
-    if extra then rule.kind.settle(rule, extra, t, gate.t) end
+    if extra then rule:settle(extra, t, gate.t) end
   end
 end
 
@@ -112,11 +112,11 @@ function Gate.follow(rules)
   local now, former = math.max(gate.t, gate.act), gate.rules
   local taken = {}
   for _, rule in ipairs(rules) do
-    rule.kind.open(rule, now)
+    rule:open(now)
     for j, old in ipairs(former) do
       if not taken[j] and old.kind == rule.kind and old.unit == rule.unit then
         taken[j] = true
-        rule.kind.adopt(rule, old, now)
+        rule:adopt(old, now)
         break
       end
     end
@@ -138,6 +138,6 @@ end
 -- Infinity (NEVER) while somebody holds or waits.
 function Gate.idle_at()
   local t = State.queue_length() > 0 and NEVER or 0
-  for _, rule in ipairs(gate.rules) do t = math.max(t, rule.kind.idle_at(rule)) end
+  for _, rule in ipairs(gate.rules) do t = math.max(t, rule:idle_at()) end
   return t
 end

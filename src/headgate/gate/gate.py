@@ -30,6 +30,7 @@ class Rule(Protocol):
     def open(self, t: int) -> None: ...
     def ready(self, cost: int, t: int) -> int: ...
     def take(self, cost: int, t: int, now: int) -> None: ...
+    def admit(self, now: int) -> bool: ...
     def give(self, cost: int, t: int, now: int) -> None: ...
     def settle(self, extra: int, t: int, now: int) -> None: ...
     def ahead(self, total: int, t: int) -> int: ...
@@ -89,13 +90,15 @@ class Gate:
 
     def ready(self, costs: Costs) -> int:
         """The first moment at which all rules allow `costs`; NEVER when only a release can help."""
-        t, before = max(self.t, self.act), -1
-        while t != before and t < NEVER:
-            before = t
+        t = max(self.t, self.act)
+        while True:
+            moment = t
             for rule, cost in zip(self.rules, costs, strict=True):
                 if cost:
-                    t = rule.ready(cost, t)
-        return t
+                    moment = rule.ready(cost, moment)
+            if moment == t or moment >= NEVER:
+                return moment
+            t = moment
 
     def take(self, costs: Costs, t: int) -> Grant:
         for rule, cost in zip(self.rules, costs, strict=True):
@@ -105,17 +108,13 @@ class Gate:
         self.fence += 1
         return Grant(t, self.fence)
 
-    def pass_now(self, now: int) -> bool:
-        """Take one of each unit if every rule has it now: `acquire` for the most common case, made for speed."""
-        if self.queue or self.act > now:
-            return False
+    def admit(self, now: int) -> bool:
+        """Take one of each unit if every rule has it now: `acquire` for who asks for nothing in particular, behind nobody."""
         for rule, cost in self.single:
-            if rule.ready(cost, now) > now:
+            if rule.ready(cost, now) != now:
                 return False
         for rule, cost in self.single:
             rule.take(cost, now, now)
-        self.act = now
-        self.fence += 1
         return True
 
     def acquire(

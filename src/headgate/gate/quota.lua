@@ -4,7 +4,7 @@ local Quota = { holds = false }
 
 function Quota.new(unit, numbers)
   return {
-    kind = Quota, unit = unit, capacity = numbers[1], per = numbers[2], anchor = numbers[3], slack = numbers[4],
+    kind = 'quota', unit = unit, capacity = numbers[1], per = numbers[2], anchor = numbers[3], slack = numbers[4],
   }
 end
 
@@ -13,51 +13,43 @@ function Quota.began(rule, t)
 end
 
 function Quota.open(rule, t)
-  rule.start, rule.used = Quota.began(rule, t), 0
-end
-
-function Quota.load(rule, read)
-  rule.start, rule.used = read(), read()
-end
-
-function Quota.save(rule, write)
-  write(rule.start) write(rule.used)
+  rule.start, rule.used = rule:began(t), 0
 end
 
 function Quota.refresh(rule, t)
-  local began = Quota.began(rule, t)
+  local began = rule:began(t)
   if began > rule.start then rule.start, rule.used = began, 0 end
 end
 
 function Quota.ready(rule, cost, t)
-  local began = math.max(Quota.began(rule, t), rule.start)
+  local began = math.max(rule:began(t), rule.start)
   local spent = began == rule.start and rule.used + cost > rule.capacity
   if spent or t >= began + rule.per - rule.slack then return began + rule.per end
   return t
 end
 
 function Quota.take(rule, cost, t, now)
-  Quota.refresh(rule, t)
+  rule:refresh(t)
   rule.used = rule.used + cost
 end
 
 function Quota.give(rule, cost, t, now)
-  if Quota.began(rule, t) == rule.start then rule.used = math.max(0, rule.used - cost) end
+  if rule:began(t) == rule.start then rule.used = math.max(0, rule.used - cost) end
 end
 
 function Quota.settle(rule, extra, t, now)
   if extra < 0 then
-    Quota.give(rule, -extra, t, now)
+    rule:give(-extra, t, now)
   elseif extra > 0 then
-    Quota.take(rule, extra, now, now)
+    rule:take(extra, now, now)
   end
 end
 
 function Quota.ahead(rule, total, t)
-  Quota.refresh(rule, t)
+  rule:refresh(t)
   local periods = math.floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
-  return Quota.ready(rule, rest + 1, t) + periods * rule.per
+  return rule:ready(rest + 1, t) + periods * rule.per
 end
 
 function Quota.idle_at(rule)
@@ -65,13 +57,13 @@ function Quota.idle_at(rule)
 end
 
 function Quota.left(rule, t)
-  Quota.refresh(rule, t)
+  rule:refresh(t)
   return rule.capacity - rule.used
 end
 
 function Quota.adopt(rule, old, t)
-  Quota.refresh(old, t)
-  rule.start = Quota.began(rule, t)
+  old:refresh(t)
+  rule.start = rule:began(t)
   rule.used = old.used
 end
 

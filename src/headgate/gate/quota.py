@@ -52,6 +52,13 @@ class Quota:
         self.refresh(t)
         self.used += cost
 
+    def admit(self, now: int) -> bool:
+        """Take one if it is there now."""
+        if self.ready(1, now) != now:
+            return False
+        self.take(1, now, now)
+        return True
+
     def give(self, cost: int, t: int, now: int) -> None:
         """Undo a take at `t`, if its window is still the current one (T5)."""
         if self.began(t) == self.start:

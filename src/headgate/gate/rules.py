@@ -70,7 +70,7 @@ def program(rules: Sequence[Rule]) -> str:
 class Declaration:
     """What a name is held to: the rules as text, and what a request must know of them before it is sent."""
 
-    __slots__ = ("capacity", "holds", "lease", "program", "rated")
+    __slots__ = ("capacity", "holds", "lease", "program", "rated", "timeless")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.program = program(rules)
@@ -80,6 +80,7 @@ class Declaration:
         leases = [rule.lease for rule in rules if isinstance(rule, Slots)]
         self.rated = {rule.unit for rule in rules if not rule.holds}
         self.holds = bool(leases)
+        self.timeless = not self.rated and "permits" in self.capacity  # nothing of what an acquire takes depends on the time
         self.lease = min(leases, default=0)
 
     def rules(self) -> tuple[Rule, ...]:

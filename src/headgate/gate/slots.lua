@@ -3,19 +3,11 @@
 local Slots = { holds = true }
 
 function Slots.new(unit, numbers)
-  return { kind = Slots, unit = unit, capacity = numbers[1], lease = numbers[2] }
+  return { kind = 'slots', unit = unit, capacity = numbers[1], lease = numbers[2] }
 end
 
 function Slots.open(rule, t)
   rule.used = 0
-end
-
-function Slots.load(rule, read)
-  rule.used = read()
-end
-
-function Slots.save(rule, write)
-  write(rule.used)
 end
 
 function Slots.ready(rule, cost, t)

@@ -36,6 +36,13 @@ class Slots:
     def take(self, cost: int, t: int, now: int) -> None:
         self.used += cost
 
+    def admit(self, now: int) -> bool:
+        """Take one if it is there now."""
+        if self.ready(1, now) != now:
+            return False
+        self.take(1, now, now)
+        return True
+
     def give(self, cost: int, t: int, now: int) -> None:
         self.used = max(0, self.used - cost)
 

@@ -7,19 +7,11 @@ local Window = { holds = false, logs = true }
 local STRIDE = 100
 
 function Window.new(unit, numbers)
-  return { kind = Window, unit = unit, capacity = numbers[1], per = numbers[2] }
+  return { kind = 'window', unit = unit, capacity = numbers[1], per = numbers[2] }
 end
 
 function Window.open(rule, t)
   rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
-end
-
-function Window.load(rule, read)
-  rule.slot, rule.used, rule.first, rule.last, rule.pending = read(), read(), read(), read(), read()
-end
-
-function Window.save(rule, write)
-  write(rule.slot) write(rule.used) write(rule.first) write(rule.last) write(rule.pending)
 end
 
 local function entry_cost(entry)
@@ -43,7 +35,7 @@ end
 function Window.refresh(rule, t)
   if rule.first > 0 and rule.first + rule.per <= t then
     local gone, first = 0, 0
-    Window.each(rule, function(moment, cost)
+    rule:each(function(moment, cost)
       if moment == rule.last or moment + rule.per > t then
         first = moment ~= rule.last and moment or 0
         return true
@@ -62,7 +54,7 @@ end
 
 function Window.freed(rule, need)
   local free = 0
-  Window.each(rule, function(moment, cost)
+  rule:each(function(moment, cost)
     free = moment
     need = need - cost
     return need <= 0
@@ -73,11 +65,11 @@ end
 function Window.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end
-  return math.max(t, Window.freed(rule, need))
+  return math.max(t, rule:freed(need))
 end
 
 function Window.take(rule, cost, t, now)
-  Window.refresh(rule, t)
+  rule:refresh(t)
   if rule.last > 0 and t ~= rule.last then
     State.add(State.log_key(rule), State.int(rule.last), State.int(rule.last) .. ':' .. State.int(rule.pending))
     if rule.first == 0 then rule.first = rule.last end
@@ -107,21 +99,21 @@ end
 
 function Window.settle(rule, extra, t, now)
   if extra < 0 then
-    Window.give(rule, -extra, t, now)
+    rule:give(-extra, t, now)
   elseif extra > 0 then
-    Window.take(rule, extra, math.max(now, rule.last), now)
+    rule:take(extra, math.max(now, rule.last), now)
   end
 end
 
 function Window.ahead(rule, total, t)
-  Window.refresh(rule, t)
+  rule:refresh(t)
   local periods = math.floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
   local need = rule.used + rest + 1 - rule.capacity
   local beyond = math.max(0, need - STRIDE)
   local pace = math.ceil(beyond / rule.capacity * rule.per)
   local free = t
-  if need > 0 then free = math.max(t, Window.freed(rule, need - beyond)) end
+  if need > 0 then free = math.max(t, rule:freed(need - beyond)) end
   return free + pace + periods * rule.per
 end
 
@@ -130,7 +122,7 @@ function Window.idle_at(rule)
 end
 
 function Window.left(rule, t)
-  Window.refresh(rule, t)
+  rule:refresh(t)
   return rule.capacity - rule.used
 end
 

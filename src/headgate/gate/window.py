@@ -63,6 +63,13 @@ class Window:
         self.log[t] = self.log.get(t, 0) + cost
         self.used += cost
 
+    def admit(self, now: int) -> bool:
+        """Take one if it is there now."""
+        if self.ready(1, now) != now:
+            return False
+        self.take(1, now, now)
+        return True
+
     def give(self, cost: int, t: int, now: int) -> None:
         """Undo a take at `t`: as if it had never been (T5)."""
         if t in self.log:

@@ -19,6 +19,7 @@ from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
+from headgate.stores.doors import pooled_door, shut, timed_door
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
 from headgate.stores.waiters import TaskWaiter, ThreadWaiter, Waiter
@@ -33,7 +34,7 @@ FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 class MemoryLine:
     """The queue of one name in this process."""
 
-    __slots__ = ("__weakref__", "_abandoned", "_clock", "_epoch", "_gate", "_lock", "_loose", "_store", "declared", "name")
+    __slots__ = ("__weakref__", "_abandoned", "_clock", "_epoch", "_gate", "_lock", "_loose", "_pool", "_pools", "_store", "declared", "enter", "name")
 
     def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
         self.name = name
@@ -41,25 +42,21 @@ class MemoryLine:
         self._store = store
         self._clock = store.clock
         self._gate = Gate(declared.rules(), self._clock.now())
-        self._lock = threading.Lock()
         self._loose = False  # the store has let go of this line because it was idle
+        self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
+        self._pools = declared.timeless
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._abandoned: deque[Permit] = deque()
+        self._open(threading.Lock())
+
+    def _open(self, lock: threading.Lock) -> None:
+        """`enter`: one of each unit if it can be had at once, for callers who ask for nothing in particular."""
+        self._lock = lock
+        self.enter = timed_door(self._gate, lock, self._clock.now)
+        if self._pools:
+            self.enter = pooled_door(self._gate, self._pool, self.enter)
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
-
-    def enter(self) -> bool:
-        """One of each unit, if it can be had at once: the hot path, the same decision as `Gate.acquire` without its words."""
-        lock = self._lock
-        lock.acquire()
-        try:
-            gate = self._gate
-            if gate.queue or self._loose:
-                return False
-            now = gate.clamp(self._clock.now())
-            return gate.pass_now(now)
-        finally:
-            lock.release()
 
     async def enter_later(self, request: Request) -> None:
         await self.wait(request)
@@ -68,8 +65,17 @@ class MemoryLine:
         self.wait_sync(request)
 
     def leave(self) -> None:
-        """Return what was entered with."""
-        if self.declared.holds:
+        """Return what was entered with: to the pool if nobody waits, and to the gate if somebody does.
+
+        The queue is looked at after the append, and a waiter looks at the pool after it has joined the queue (`_advance`): one of
+        the two sees the other, so no permit stays in the pool while somebody waits for it.
+        """
+        if self._pools:
+            self._pool.append(None)
+            if self._gate.queue:
+                with self._lock:
+                    self._advance()
+        elif self.declared.holds:
             with self._lock:
                 self._gate.release({})
                 self._advance()
@@ -78,6 +84,7 @@ class MemoryLine:
         """A permit now, or why not."""
         with self._lock:
             self._keep()
+            self._empty_pool()
             decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
             if isinstance(decision, Grant):
                 return self._permit(request, decision, 0)
@@ -91,6 +98,7 @@ class MemoryLine:
         waiter = TaskWaiter(request)
         if not self._join(waiter):
             try:
+                await waiter.sleep(waiter.timeout(self._clock.now()))
                 while not self._look(waiter):
                     await waiter.sleep(waiter.timeout(self._clock.now()))
             except BaseException:
@@ -102,6 +110,7 @@ class MemoryLine:
         waiter = ThreadWaiter(request)
         if not self._join(waiter):
             try:
+                waiter.sleep(waiter.timeout(self._clock.now()))
                 while not self._look(waiter):
                     waiter.sleep(waiter.timeout(self._clock.now()))
             except BaseException:
@@ -120,6 +129,7 @@ class MemoryLine:
     def status(self) -> Status:
         with self._lock:
             gate = self._gate
+            self._empty_pool()
             now = gate.clamp(self._clock.now())
             left = [rule.left(now) for rule in gate.rules]
             return status_of(self.name, gate.rules, left, len(gate.queue), self._next_entry() - now)
@@ -134,10 +144,12 @@ class MemoryLine:
         """The last declaration wins: whoever waits is queued again under the new limits."""
         with self._lock:
             if declared.program != self.declared.program:
-                self.declared = declared
+                self._empty_pool()
+                self.declared, self._pools = declared, declared.timeless
                 for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
                     waiter.never = True
                     waiter.wake()
+                self._open(self._lock)
                 self._advance()
 
     # What a permit asks for ----------------------------------------------------------------------------------------------
@@ -179,13 +191,14 @@ class MemoryLine:
     def _keep(self) -> None:
         if self._loose:
             self._loose = False
+            self._open(self._lock)
             self._store.keep(self)
 
     def _join(self, waiter: Waiter) -> bool:
         """Ask the gate; true when the grant is there at once."""
         with self._lock:
             self._keep()
-            self._advance()
+            self._empty_pool()
             request, gate, now = waiter.request, self._gate, self._clock.now()
             decision = gate.acquire(
                 now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
@@ -199,10 +212,16 @@ class MemoryLine:
             waiter.look_at = decision.t if decision.t > gate.t else NEVER
             if request.max_sleep is not None:
                 waiter.deadline = gate.t + request.max_sleep
-            return False
+            if self._pool:  # somebody left since it was emptied, and may have seen no queue
+                self._advance()
+            else:
+                self._arm_head()
+            return waiter.grant is not None
 
     def _look(self, waiter: Waiter) -> bool:
         """Let pass whoever is due; true when this waiter has its grant, an error when it has waited long enough."""
+        if waiter.grant is not None:
+            return True
         with self._lock:
             self._advance()
             if waiter.grant is not None:
@@ -227,6 +246,7 @@ class MemoryLine:
     def _advance(self) -> None:
         """Let pass whoever is due, wake them, and see to it that the new head looks in time."""
         gate = self._gate
+        self._empty_pool()
         while self._abandoned:
             self._put_back(self._abandoned.popleft())
         while gate.queue:
@@ -240,9 +260,18 @@ class MemoryLine:
                 return self._arm_head()
         return None
 
+    def _empty_pool(self) -> None:
+        """Return what is in the pool to the gate, before it decides anything."""
+        while self._pool:
+            try:
+                self._pool.pop()
+            except IndexError:  # somebody entered with it
+                return
+            self._gate.release({})
+
     def _arm_head(self) -> None:
         gate = self._gate
-        if gate.queue:
+        if gate.queue and not self._pools:
             head = cast(Waiter, next(iter(gate.queue)))
             moment = gate.next_at()
             if moment < head.look_at:
@@ -264,16 +293,20 @@ class MemoryLine:
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            self._empty_pool()
             self._loose = self._gate.idle_at() <= self._clock.now()
+            if self._loose:
+                self.enter = shut
             return self._loose
         finally:
             self._lock.release()
 
     def forked(self) -> None:
         """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
-        self._lock = threading.Lock()
         self._epoch += 1
+        self._pool.clear()
         self._gate.orphan()
+        self._open(threading.Lock())
 
 
 class MemoryStore:

@@ -23,20 +23,23 @@ local function look_at_head(known)
   return State.int(t) .. ' 0'
 end
 
--- Every key outlives every promise made in it (S8, T12).
-local function keep_alive()
+-- The moment until which a promise made here may have to be remembered.
+local function last_promise()
   local last = gate.t + KEEP + WAITER
   for _, rule in ipairs(gate.rules) do
-    local idle = rule.kind.idle_at(rule)
+    local idle = rule:idle_at()
     last = math.max(last, idle < NEVER and idle or math.max(gate.t, gate.act) + rule.lease)
-    if rule.start and rule.start < rule.size then last = math.max(last, gate.t + 86400000000) end
+    if rule.size and rule.start < rule.size then last = math.max(last, gate.t + 86400000000) end
   end
-  local extend = last > gate.ttl
-  if extend then gate.ttl = last + 60000000 end
-  if not extend and not next(touched) then return end
+  return last
+end
+
+-- Every key outlives every promise made in it (S8, T12).
+local function keep_alive(extended)
+  if not extended and not next(touched) then return end
   local left = State.int(math.ceil((gate.ttl - gate.t) / 1000))
   for _, key in ipairs(KEYS) do
-    if extend or touched[key] then redis.call('PEXPIRE', key, left) end
+    if extended or touched[key] then redis.call('PEXPIRE', key, left) end
   end
 end
 
@@ -54,19 +57,19 @@ end
 
 local now = clock()
 if state then
-  Rules.load_state(program, state)
+  Rules.load(state)
   if WAITS and alive_until <= Gate.clamp(now) then return reply('lapsed') end
   if program ~= PROGRAM and not DECLARES then return reply('stale', program) end
   Gate.clamp(now)
 elseif WAITS then
   return reply('lapsed')
 else
-  Rules.new_state(PROGRAM, now)
+  Rules.new(PROGRAM, now)
 end
 
 if mail then Sessions.read_mail(mail) end
 Sessions.expire_holders()
-if state and program ~= PROGRAM then Gate.follow(Rules.parsed_rules(PROGRAM)) end
+if state and program ~= PROGRAM then Gate.follow(Rules.parsed(PROGRAM)) end
 if State.queue_length() > 0 then Sessions.sweep_queue() end
 local answers = Requests.answers(requests)
 local head = '-1 0'
@@ -79,9 +82,12 @@ if State.queue_length() > 0 then
 end
 Sessions.send_mail()
 alive_until = Sessions.attend(alive_until)
-keep_alive()
+local last = last_promise()
+local extended = last > gate.ttl
+if extended then gate.ttl = last + 60000000 end
 local answered = reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
-redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.packed_state(), 'r' .. SESSION,
+redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.save(), 'r' .. SESSION,
   ARGV[4] .. ' ' .. State.int(alive_until) .. ' ' .. answered)
 if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
+keep_alive(extended)
 return answered

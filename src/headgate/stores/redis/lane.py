@@ -33,7 +33,6 @@ HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
 RETRY = 1.0  # seconds until what is owed to a server that is away is offered again
 MOST = 1000  # callers in one call (S9)
-LOGS = 4  # keys for the logs of windows, sent when a limit is a window
 
 
 Answer = list[str] | StoreError
@@ -179,14 +178,9 @@ class Lane:
             ticket.session = self._session
             self._waiting[ticket.number] = ticket
         self._sent_at = monotonic()
-        keys = [self.key, *(f"{self.key}:{part}" for part in self._parts())]
+        keys = self.line.keys
         header = (self.line.declared.program, int(self.line.declares), self._session, self._call, int(waits), HORIZON)
         return (len(keys), *keys, *header, *(errand.words for errand in errands), *runs(tickets))
-
-    def _parts(self) -> Iterator[str]:
-        yield from ("queue", "holders", "sessions")
-        if "window " in self.line.declared.program:
-            yield from (f"log{number}" for number in range(1, LOGS + 1))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 import os
 import threading
 from collections import defaultdict
+from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -17,6 +18,7 @@ from headgate.errors import MaxSleepExceededError
 from headgate.gate.rules import Declaration
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
+from headgate.stores.doors import shut
 from headgate.stores.redis.portal import portal
 from headgate.stores.status import Status, status_of
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from headgate.stores.redis.store import RedisStore
 
 
+LOGS = 4  # keys for the logs of windows, sent when a limit is a window
+
+
 class RedisLine:
     """The queue of one name on one server."""
 
@@ -36,6 +41,7 @@ class RedisLine:
         self.key = f"headgate:{{{name}}}"
         self.declared = declared
         self.declares = True  # until a call of ours has carried the declaration there
+        self.enter = shut
         self._store = store
         self._lock = threading.Lock()
         self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
@@ -44,10 +50,12 @@ class RedisLine:
         if declared.program != self.declared.program:
             self.declared, self.declares = declared, True
 
-    # Ways in -------------------------------------------------------------------------------------------------------------
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that the script works on: all share one hash tag."""
+        return keys_of(self.key, "window " in self.declared.program)
 
-    def enter(self) -> bool:
-        return False
+    # Ways in -------------------------------------------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> None:
         permit = await self.acquire(request)
@@ -92,7 +100,7 @@ class RedisLine:
 
     async def atake(self, request: Request) -> Permit | Refusal:
         try:
-            return await self.acquire(request)
+            return await self.acquire(Request(request.units, 0, None))
         except MaxSleepExceededError as refused:
             return Refusal(refused.retry_after)
 
@@ -153,3 +161,9 @@ class RedisLine:
     def describe(self) -> str:
         """What can be said without asking the server."""
         return f"{self.declared.program} on {self._store}"
+
+
+@lru_cache(maxsize=1024)
+def keys_of(key: str, logs: bool) -> tuple[str, ...]:
+    parts = ("queue", "holders", "sessions", *(f"log{number}" for number in range(1, LOGS + 1) if logs))
+    return (key, *(f"{key}:{part}" for part in parts))

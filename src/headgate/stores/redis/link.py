@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hiredis import pack_command
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -117,9 +118,8 @@ class Link:
     async def _once(self, commands: Sequence[Command]) -> list[Any]:
         connection = await self._connected()
         async with asyncio.timeout(REPLY_TIMEOUT):
-            await connection.send_packed_command(
-                connection.pack_commands([("EVALSHA", digest(), *command) for command in commands]), check_health=False
-            )
+            packed = [pack_command(("EVALSHA", digest(), *command)) for command in commands]
+            await connection.send_packed_command(packed, check_health=False)
             replies = [await _reply(connection) for _ in commands]
             for index, reply in enumerate(replies):
                 while isinstance(reply, ResponseError) and _again(reply):

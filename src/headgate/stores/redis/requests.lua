@@ -37,20 +37,22 @@ local verbs = {}
 
 -- acquire first count max_sleep max_waiters asked
 function verbs.acquire(words)
-  local first, asked, units = words[2], words[6], State.parsed_units(words[6])
-  for i, cost in ipairs(State.costs_of(units)) do
+  local first, asked, holds = words[2], words[6], Sessions.lease()
+  local costs = State.costs_of(State.parsed_units(asked))
+  for i, cost in ipairs(costs) do
     if cost > gate.rules[i].capacity then
       for _ = 1, words[3] do answer('never', 0) end
       return
     end
   end
   for number = first, first + words[3] - 1 do
-    local caller = SESSION .. ':' .. number .. ':' .. asked
-    local kind, t, fence = Gate.acquire(caller, units, HORIZON, words[4], words[5])
+    local kind, t, fence = Gate.acquire(costs, HORIZON, words[4], words[5])
+    local caller = (holds or kind == 'wait') and SESSION .. ':' .. number .. ':' .. asked
     if kind == 'grant' then
-      Sessions.hold(caller, t)
+      if holds then Sessions.hold(caller, t) end
       answer(kind, t, fence)
     else
+      if kind == 'wait' then Gate.join(caller, costs) end
       answer(kind, t - gate.t)
     end
   end
@@ -93,7 +95,7 @@ function verbs.status(words)
   local costs = State.costs_of(State.parsed_units(words[2]))
   local t = State.queue_length() > 0 and math.max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
   out[#out + 1] = 'status ' .. State.int(State.queue_length()) .. ' ' .. State.int(t - gate.t)
-  for _, rule in ipairs(gate.rules) do out[#out + 1] = State.int(rule.kind.left(rule, gate.t)) end
+  for _, rule in ipairs(gate.rules) do out[#out + 1] = State.int(rule:left(gate.t)) end
 end
 
 -- Which words of a request are numbers, and which may be -1 for none.

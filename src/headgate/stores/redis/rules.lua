@@ -1,21 +1,29 @@
--- From the text of a declaration to rules, and their state between two calls.
+-- From the text of a declaration to rules, and the state between two calls.
+--
+-- The whole state is one table of plain values in MessagePack, which keeps whole numbers whole and is read and written in one step
+-- each; what a rule can do comes from its twin, as its metatable.
 
 Rules = {}
 
 local made = {}
 
-function Rules.kind(name)
-  made[name] = made[name] or Kinds[name]()
-  return made[name]
+local function able(rule)
+  local name = rule.kind
+  if not made[name] then
+    local kind = Kinds[name]()
+    made[name] = { new = kind.new, __index = kind }
+  end
+  return setmetatable(rule, made[name])
 end
 
-function Rules.parsed_rules(program)
+function Rules.parsed(program)
   local rules = {}
   for text in string.gmatch(program, '[^;]+') do
     local words, numbers = {}, {}
     for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
     for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
-    rules[#rules + 1] = Rules.kind(words[1]).new(words[2], numbers)
+    local rule = able({ kind = words[1] }).new(words[2], numbers)
+    rules[#rules + 1] = able(rule)
   end
   return rules
 end
@@ -27,7 +35,7 @@ function Rules.give_slots(rules)
     if rule.slot then used[rule.slot] = true end
   end
   for _, rule in ipairs(rules) do
-    if rule.kind.logs and not rule.slot then
+    if rule.logs and not rule.slot then
       local slot = 1
       while used[slot] do slot = slot + 1 end
       used[slot] = true
@@ -37,35 +45,22 @@ function Rules.give_slots(rules)
   end
 end
 
-function Rules.load_state(program, packed)
-  gate.rules = Rules.parsed_rules(program)
-  local numbers, i = cmsgpack.unpack(packed), 8
-  local function read()
-    i = i + 1
-    return numbers[i]
-  end
-  gate.t, gate.act, gate.fence, gate.order = numbers[1], numbers[2], numbers[3], numbers[4]
-  gate.ttl, gate.soonest, gate.sweep, gate.cursor = numbers[5], numbers[6], numbers[7], numbers[8]
-  for j = 1, #gate.rules do gate.waiting[j] = read() end
-  for _, rule in ipairs(gate.rules) do rule.kind.load(rule, read) end
+function Rules.load(packed)
+  gate = cmsgpack.unpack(packed)
+  for _, rule in ipairs(gate.rules) do able(rule) end
 end
 
-function Rules.new_state(program, now)
-  gate.rules = Rules.parsed_rules(program)
-  gate.t, gate.act, gate.fence, gate.order, gate.ttl, gate.soonest, gate.sweep, gate.cursor = now, 0, now, 0, 0, 0, now, 0
-  for j, rule in ipairs(gate.rules) do
-    gate.waiting[j] = 0
-    rule.kind.open(rule, now)
+function Rules.save()
+  return cmsgpack.pack(gate)
+end
+
+function Rules.new(program, now)
+  gate = { t = now, act = 0, fence = now, order = 0, ttl = 0, soonest = 0, sweep = now, cursor = 0, waiting = {} }
+  gate.rules = Rules.parsed(program)
+  for i, rule in ipairs(gate.rules) do
+    gate.waiting[i] = 0
+    rule:open(now)
   end
   Rules.give_slots(gate.rules)
   redis.call('DEL', QUEUE, HOLDERS, SESSIONS)
-end
-
--- MessagePack keeps whole numbers whole, and is written and read in one step each.
-function Rules.packed_state()
-  local numbers = { gate.t, gate.act, gate.fence, gate.order, gate.ttl, gate.soonest, gate.sweep, gate.cursor }
-  local function write(number) numbers[#numbers + 1] = number end
-  for j = 1, #gate.rules do write(gate.waiting[j]) end
-  for _, rule in ipairs(gate.rules) do rule.kind.save(rule, write) end
-  return cmsgpack.pack(numbers)
 end

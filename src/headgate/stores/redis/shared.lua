@@ -11,7 +11,7 @@ local WAITS, HORIZON = ARGV[5] == '1', tonumber(ARGV[6])
 local NEVER = 9007199254740992 -- 2^53: no moment
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 
-local gate = { waiting = {} }
+local gate -- the state: see rules.lua
 local touched = {} -- keys that this call has added to
 local Kinds = {} -- makers of the twins, by name: only what a limiter's limits need is made
 local State, Rules, Gate, Sessions, Requests

@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.gate.rules import Declaration
 from headgate.stores.redis.endpoint import Endpoint, endpoint_of
-from headgate.stores.redis.lane import LOGS, Lane
-from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.line import LOGS, RedisLine
 from headgate.stores.redis.link import Link
 
 

@@ -1,0 +1,48 @@
+"""Two budgets at once: requests and tokens, taken together; what a call did not use goes back by `settle`.
+
+The model is a local one: it answers a question with the longest words of it. What it took is known only afterwards, as with
+any model, so each call asks for the most it may take. Run it: `python examples/llm_budgets.py`
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from headgate import Limiter
+
+MOST = 400  # tokens that one call may take
+llm = Limiter("llm", "50/second", "1k tokens/min")
+
+
+class Reply(NamedTuple):
+    text: str
+    tokens: int
+
+
+async def model(question: str) -> Reply:
+    words = question.split()
+    text = " ".join(sorted(words, key=len)[-3:])
+    return Reply(text, len(words) + 3)
+
+
+async def ask(question: str) -> str:
+    async with llm.acquire(tokens=MOST) as permit:
+        reply = await model(question)
+        permit.settle(tokens=reply.tokens)
+        return reply.text
+
+
+def tokens_left() -> int:
+    return next(limit.left for limit in llm.status().limits if limit.unit == "tokens")
+
+
+async def main() -> None:
+    questions = [f"Which {thing} should be read before the first limiter goes into production?" for thing in ("page", "book")]
+    questions += ["What does a permit cost when nobody knows it before?"] * 8
+    for answer in await asyncio.gather(*map(ask, questions)):
+        print("  " + answer)
+    print(f"{len(questions)} calls asked for {len(questions) * MOST} tokens and took {1000 - tokens_left()} of 1000")
+
+
+asyncio.run(main())

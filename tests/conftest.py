@@ -1,0 +1,58 @@
+"""What all tests may ask for: a real server, a name of their own, and each of the two stores."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.stores.memory import MemoryStore
+from tests.servers import Server, ServerMissing
+
+
+def _started() -> Server:
+    try:
+        return Server().start()
+    except ServerMissing as missing:
+        pytest.fail(str(missing), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[Server]:
+    """The server that all tests share, each under names of its own. Nobody stops or pauses this one."""
+    server = _started()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_url(redis_server: Server) -> str:
+    """Where the shared server is."""
+    return redis_server.url
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A second server, for one test alone: to be paused, killed and started again."""
+    server = _started()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test uses, nor an earlier run of this one."""
+    return f"{request.node.originalname[:80]}-{secrets.token_hex(6)}"
+
+
+@pytest.fixture(params=["memory", "redis"])
+def store_kind(request: pytest.FixtureRequest) -> str:
+    """The test runs once for each store."""
+    return str(request.param)
+
+
+@pytest.fixture
+def store(store_kind: str, request: pytest.FixtureRequest) -> MemoryStore | str:
+    """A store to hand to a limiter: a fresh one in this process, or the server's URL."""
+    return MemoryStore() if store_kind == "memory" else str(request.getfixturevalue("redis_url"))

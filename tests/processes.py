@@ -1,0 +1,101 @@
+"""Programs that tests run in processes of their own: started, talked to by lines, killed.
+
+Here lives what a test knows of another process; what such a process does stands in `programs/`.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import headgate
+
+PROGRAMS = Path(__file__).parent / "programs"
+PATIENCE = 20.0  # seconds for a line or an end: never waited for when all is well
+
+
+def environment() -> dict[str, str]:
+    """Ours, with the headgate that we test first on the path."""
+    path = [str(Path(headgate.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def command(program: str, *arguments: object) -> list[str]:
+    """`program`: the name of a file in `programs/`, or Python text. Development mode, and every warning an error."""
+    file = PROGRAMS / f"{program}.py" if program.isidentifier() else None
+    what = ["-c", program] if file is None else [str(file)]
+    return [sys.executable, "-X", "dev", "-W", "error", *what, *map(str, arguments)]
+
+
+def finished(program: str, *arguments: object) -> str:
+    """What `program` prints, once it has ended well and without a word of complaint."""
+    done = subprocess.run(
+        command(program, *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+class Running:
+    """A process that is under way: it says lines, hears lines and can be killed."""
+
+    def __init__(self, program: str, *arguments: object) -> None:
+        self._process = subprocess.Popen(
+            command(program, *arguments), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put("<ended>")
+
+    def line(self) -> str:
+        """The next line that it says."""
+        return self._lines.get(timeout=PATIENCE)
+
+    def lines(self) -> list[str]:
+        """All that it says until it ends."""
+        return list(iter(self.line, "<ended>"))
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """kill -9: no `finally`, no farewell."""
+        self._process.kill()
+        self.end()
+
+    def end(self) -> None:
+        """Let it go: it ends by itself when its input does, or is killed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(PATIENCE)
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._process.stdout.close()
+
+
+@contextmanager
+def running(program: str, *arguments: object) -> Iterator[Running]:
+    """`program`, for as long as the block lasts."""
+    process = Running(program, *arguments)
+    try:
+        yield process
+    finally:
+        process.end()
