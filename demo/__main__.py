@@ -46,19 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="./run demo", description="Calls a strict server without headgate and with it."
-    )
+    parser = argparse.ArgumentParser(prog="./run demo", description="Calls a strict server without headgate and with it.")
     parser.add_argument("--calls", type=int, default=200, help=f"calls in each run, {FEWEST} to {MOST} (200)")
-    parser.add_argument(
-        "--redis", metavar="URL", help="spread the calls over processes that share the limit on this Redis"
-    )
-    parser.add_argument(
-        "--processes", type=int, default=4, help="with --redis: how many processes call, 1 to 16 (4)"
-    )
+    parser.add_argument("--redis", metavar="URL", help="spread the calls over processes that share the limit on this Redis")
+    parser.add_argument("--processes", type=int, default=4, help="with --redis: how many processes call, 1 to 16 (4)")
     options = parser.parse_args(arguments)
     if not FEWEST <= options.calls <= MOST:
         parser.error(f"--calls must be from {FEWEST} to {MOST}")
+    if options.redis == "":
+        parser.error("--redis needs a URL, such as redis://localhost:6379")
     if not 1 <= options.processes <= 16:
         parser.error("--processes must be from 1 to 16")
     return options
@@ -66,12 +62,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 async def tell(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
-    name = (
-        f"demo-{uuid.uuid4().hex[:8]}"  # fresh: an earlier run on the same Redis must not slow this one down
-    )
+    name = f"demo-{uuid.uuid4().hex[:8]}"  # fresh: an earlier run on the same Redis must not slow this one down
     if options.redis:
-        async with entrance(name, options.redis):
-            pass  # a Redis that is not there should be known before the show begins
+        await check_store(name, options.redis)
     async with child("demo.server") as server:
         url = await address(server)
         introduce(console, server.pid)
@@ -83,6 +76,15 @@ async def tell(options: argparse.Namespace) -> int:
     console.print()
     console.print(table([without, with_headgate]))
     return judge(console, with_headgate)
+
+
+async def check_store(name: str, url: str) -> None:
+    """A Redis that is not there, or no URL at all, should be known before the show begins."""
+    try:
+        async with entrance(name, url):
+            pass
+    except ValueError as error:
+        raise DemoError(str(error)) from error
 
 
 async def address(server: Process) -> str:
@@ -101,9 +103,7 @@ def introduce(console: Console, pid: int) -> None:
 
 
 def explain_without(console: Console, options: argparse.Namespace) -> None:
-    console.print(
-        f"[bold]1. Without headgate[/]: {options.calls} calls, all at the same time{_spread(options)}."
-    )
+    console.print(f"[bold]1. Without headgate[/]: {options.calls} calls, all at the same time{_spread(options)}.")
 
 
 def explain_with(console: Console, options: argparse.Namespace) -> None:
@@ -156,9 +156,7 @@ async def call_from_processes(order: Order, processes: int, counts: Tally) -> No
 
 async def ready(worker: Process) -> None:
     if (line := await hear(worker)) != READY:
-        raise DemoError(
-            line.removeprefix(FAILED).strip() or f"process {worker.pid} ended before it was ready"
-        )
+        raise DemoError(line.removeprefix(FAILED).strip() or f"process {worker.pid} ended before it was ready")
 
 
 async def listen(worker: Process, counts: Tally) -> None:
@@ -175,14 +173,10 @@ def judge(console: Console, outcome: Outcome) -> int:
     reasons = f"{outcome.over_rate} over the rate, {outcome.over_concurrency} over the concurrency"
     spent = f"{outcome.seconds:.2f} s: {outcome.over_ideal:.1%} over the ideal {outcome.ideal:.2f} s"
     if outcome.refused:
-        console.print(
-            f"[bold red]Not as promised[/]: {outcome.refused} calls were refused with headgate ({reasons})."
-        )
+        console.print(f"[bold red]Not as promised[/]: {outcome.refused} calls were refused with headgate ({reasons}).")
         return 1
     if outcome.over_ideal > TOLERANCE:
-        console.print(
-            f"[bold red]Not as promised[/]: no 429, but {spent}, and the promise is {TOLERANCE:.0%}."
-        )
+        console.print(f"[bold red]Not as promised[/]: no 429, but {spent}, and the promise is {TOLERANCE:.0%}.")
         return 1
     console.print(f"[bold green]As promised[/]: not one 429, in {spent}.")
     return 0

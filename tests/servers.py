@@ -109,7 +109,8 @@ class Server:
     def _launch(self) -> None:
         options = f"--port {self.port} --bind 127.0.0.1 --appendonly no --daemonize no --dir {self._folder.name}"
         with self._log().open("wb") as log:
-            self._process = subprocess.Popen([self._program, *options.split(), "--save", ""], stdout=log, stderr=log)
+            words = [self._program, *options.split(), "--save", ""]
+            self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
         # A run that is killed cleans nothing up: then the guard's input ends, and the guard ends the server.
         words = ["sh", "-c", 'read -r _; kill -9 "$0"', str(self._process.pid)]
         self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import unquote
 
 from headgate.checks import check_count, check_name
 from headgate.decorate import limited
@@ -168,7 +169,7 @@ class Acquire:
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(
-                f"acquire() of limiter {self._line.name!r} was never awaited or entered: nothing was limited",
+                f"acquire() of limiter {unquote(self._line.name)!r} was never awaited or entered: nothing was limited",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,

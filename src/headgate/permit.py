@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
 from headgate.gate.gate import ONE_EACH, Grant, Units
 from headgate.request import check_settlement
@@ -81,7 +82,7 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held" if self.held else "passed"
-        return f"<Permit of {self._line.name!r}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
+        return f"<Permit of {unquote(self._line.name)!r}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
 class Gate:
     """The state of one name: its rules, who waits, the last moment granted."""
 
-    __slots__ = ("act", "fence", "queue", "rules", "single", "t", "waiting")
+    __slots__ = ("act", "fence", "queue", "rated", "rules", "single", "slots", "t", "usual", "waiting")
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
@@ -78,11 +78,17 @@ class Gate:
         self.waiting = [0] * len(self.rules)  # what the whole queue will cost, for each rule
         for rule in self.rules:
             rule.open(t)
-        self.single = self.singles()
+        self.read_rules()
 
-    def singles(self) -> list[tuple[Rule, int]]:
-        """The rules that an acquire touches which asks for nothing in particular."""
-        return [(rule, cost) for rule, cost in zip(self.rules, costs_of(self.rules, {}), strict=True) if cost]
+    def read_rules(self) -> None:
+        """What is asked of the rules again and again: what an acquire costs that names nothing, and which rules it touches."""
+        self.usual = costs_of(self.rules, {})
+        self.single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
+        self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
+        self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
+
+    def costs(self, units: Units) -> Costs:
+        return costs_of(self.rules, units) if units else self.usual
 
     def clamp(self, now: int) -> int:
         self.t = max(now, self.t)
@@ -132,7 +138,7 @@ class Gate:
         for the whole queue.
         """
         now = self.clamp(now)
-        costs = costs_of(self.rules, units)
+        costs = self.costs(units)
         if not self.queue:
             t = self.ready(costs)
             if t <= now + (horizon if max_sleep is None else min(horizon, max_sleep)):
@@ -148,9 +154,9 @@ class Gate:
     def estimate(self, costs: Costs) -> int:
         """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives up and permits are free."""
         now = t = max(self.t, self.act)
-        for rule, cost, waiting in zip(self.rules, costs, self.waiting, strict=True):
-            if cost:
-                t = max(t, rule.ahead(waiting + cost, now))
+        for index, rule in self.rated:
+            if costs[index]:
+                t = max(t, rule.ahead(self.waiting[index] + costs[index], now))
         return t
 
     def join(self, caller: Hashable, units: Units, costs: Costs) -> None:
@@ -186,14 +192,14 @@ class Gate:
 
     def release(self, units: Units) -> None:
         """Return what a permit holds; what a rate has counted stays counted."""
-        for rule, cost in zip(self.rules, costs_of(self.rules, units), strict=True):
-            if rule.holds:
-                rule.give(cost, self.t, self.t)
+        costs = self.costs(units)
+        for index, rule in self.slots:
+            rule.give(costs[index], self.t, self.t)
 
     def cancel(self, now: int, units: Units, t: int) -> None:
         """Undo a grant for `t` that nobody has acted on: everything comes back (T5)."""
         self.clamp(now)
-        for rule, cost in zip(self.rules, costs_of(self.rules, units), strict=True):
+        for rule, cost in zip(self.rules, self.costs(units), strict=True):
             if cost:
                 rule.give(cost, t, self.t)
 
@@ -218,7 +224,7 @@ class Gate:
                 former.remove(old)
                 rule.adopt(old, now)
         self.rules = tuple(rules)
-        self.single = self.singles()
+        self.read_rules()
         return self.requeue()
 
     def requeue(self) -> list[Hashable]:
@@ -226,7 +232,7 @@ class Gate:
         asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules)
         never = []
         for caller, (units, _) in asked.items():
-            costs = costs_of(self.rules, units)
+            costs = self.costs(units)
             if any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True)):
                 never.append(caller)
             else:
@@ -237,9 +243,8 @@ class Gate:
         """Forget who waits and what is held, not what was counted: they belong to another process now."""
         self.queue.clear()
         self.waiting = [0] * len(self.rules)
-        for rule in self.rules:
-            if rule.holds:
-                rule.give(rule.capacity, self.t, self.t)
+        for _, rule in self.slots:
+            rule.give(rule.capacity, self.t, self.t)
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""

@@ -11,6 +11,8 @@ from typing import Any
 from headgate.line import Store
 from headgate.stores.memory import MemoryStore
 
+__all__ = ["MemoryStore", "StoreLike", "store_of"]
+
 REDIS_SCHEMES = ("redis", "rediss", "unix")
 StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
 

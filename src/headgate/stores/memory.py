@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock
-from headgate.gate.gate import Gate, Grant, Wait, costs_of
+from headgate.gate.gate import Gate, Grant, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
@@ -98,9 +98,9 @@ class MemoryLine:
         waiter = TaskWaiter(request)
         if not self._join(waiter):
             try:
-                await waiter.sleep(waiter.timeout(self._clock.now()))
+                await waiter.sleep(self._timeout(waiter))
                 while not self._look(waiter):
-                    await waiter.sleep(waiter.timeout(self._clock.now()))
+                    await waiter.sleep(self._timeout(waiter))
             except BaseException:
                 self._give_up(waiter)
                 raise
@@ -110,13 +110,18 @@ class MemoryLine:
         waiter = ThreadWaiter(request)
         if not self._join(waiter):
             try:
-                waiter.sleep(waiter.timeout(self._clock.now()))
+                waiter.sleep(self._timeout(waiter))
                 while not self._look(waiter):
-                    waiter.sleep(waiter.timeout(self._clock.now()))
+                    waiter.sleep(self._timeout(waiter))
             except BaseException:
                 self._give_up(waiter)
                 raise
         return cast(Grant, waiter.grant)
+
+    def _timeout(self, waiter: Waiter) -> float | None:
+        """Seconds until a waiter looks by itself."""
+        moment = min(waiter.look_at, waiter.deadline)
+        return None if moment >= NEVER else max(0, moment - self._clock.now()) / 1_000_000
 
     async def acquire(self, request: Request) -> Permit:
         start = self._clock.now()
@@ -209,7 +214,8 @@ class MemoryLine:
             if not isinstance(decision, Wait):
                 refused = queue_full if decision.full else too_long
                 raise refused(self.name, request, decision.t - gate.t)
-            waiter.look_at = decision.t if decision.t > gate.t else NEVER
+            if decision.t > gate.t:  # only the head looks at its very moment: those behind it are let pass by it, in order
+                waiter.look_at = decision.t + (LOOK_AGAIN if decision.position else 0)
             if request.max_sleep is not None:
                 waiter.deadline = gate.t + request.max_sleep
             if self._pool:  # somebody left since it was emptied, and may have seen no queue
@@ -230,7 +236,7 @@ class MemoryLine:
             if waiter.never:
                 raise never(self.name, self.declared, waiter.request)
             if gate.t >= waiter.deadline:
-                raise too_long(self.name, waiter.request, gate.estimate(costs_of(gate.rules, waiter.request.units)) - gate.t)
+                raise too_long(self.name, waiter.request, gate.estimate(gate.costs(waiter.request.units)) - gate.t)
             if gate.t >= waiter.look_at:
                 moment = gate.next_at()
                 waiter.look_at = max(moment, gate.t + LOOK_AGAIN) if moment < NEVER else NEVER
@@ -249,16 +255,16 @@ class MemoryLine:
         self._empty_pool()
         while self._abandoned:
             self._put_back(self._abandoned.popleft())
-        while gate.queue:
+        lost = True
+        while gate.queue and lost:
+            lost = False
             for caller, grant in gate.advance(self._clock.now()):
                 waiter = cast(Waiter, caller)
                 waiter.grant = grant
-                if not waiter.wake():
+                if not waiter.wake():  # its loop is gone: the grant is for those behind it
                     gate.cancel(gate.t, waiter.request.units, grant.t)
-                    break
-            else:
-                return self._arm_head()
-        return None
+                    lost = True
+        self._arm_head()
 
     def _empty_pool(self) -> None:
         """Return what is in the pool to the gate, before it decides anything."""
@@ -281,8 +287,7 @@ class MemoryLine:
     def _next_entry(self) -> int:
         """When one who comes now could pass."""
         gate = self._gate
-        costs = costs_of(gate.rules, {})
-        return gate.estimate(costs) if gate.queue else gate.ready(costs)
+        return gate.estimate(gate.usual) if gate.queue else gate.ready(gate.usual)
 
     def let_go(self) -> bool:
         """Become loose if forgetting this line would change nothing: nobody waits, nothing is held, no debt is open.

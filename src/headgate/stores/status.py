@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from headgate.gate.slots import NEVER
 
@@ -51,4 +52,4 @@ def status_of(name: str, rules: Iterable[Rule], left: Iterable[int], waiting: in
         LimitStatus(KINDS[rule.text.partition(" ")[0]], rule.unit, rule.capacity, rule.capacity - rest, rest)
         for rule, rest in zip(rules, left, strict=True)
     )
-    return Status(name, limits, waiting, None if delay >= NEVER // 2 else max(0, delay) / 1_000_000)
+    return Status(unquote(name), limits, waiting, None if delay >= NEVER // 2 else max(0, delay) / 1_000_000)

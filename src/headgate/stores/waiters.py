@@ -29,11 +29,6 @@ class Waiter:
         self.deadline = NEVER
         self.woken = False
 
-    def timeout(self, now: int) -> float | None:
-        """Seconds until this waiter looks by itself."""
-        moment = min(self.look_at, self.deadline)
-        return None if moment >= NEVER else max(0, moment - now) / 1_000_000
-
     def wake(self) -> bool:
         """Make the waiter look. False when it has nowhere to wake up any more."""
         raise NotImplementedError

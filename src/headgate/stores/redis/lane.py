@@ -7,11 +7,12 @@ acts on what the script says. It decides nothing. Every method runs in the lane'
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
 from headgate.errors import StoreError
@@ -83,7 +84,7 @@ class Lane:
         self.link = link
         self.line = line
         self.key = line.key
-        self._held: WeakValueDictionary[str, Permit] = WeakValueDictionary()
+        self._held: WeakValueDictionary[Hashable, Permit] = WeakValueDictionary()
         self._session = link.new_session()
         self._call = 0
         self._number = 0
@@ -190,11 +191,12 @@ class Lane:
         self._sent = [], []
         if isinstance(reply, Exception):
             self._sent = tickets, errands
-            self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of {self.line.name!r}: {reply}"))
+            self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of {unquote(self.line.name)!r}: {reply}"))
             return
         session, call, verdict, *words = reply.decode().split(" ")
         if (session, int(call)) != (self._session, self._call):
-            raise ConnectionError("a reply was another call's: the connection cannot be trusted any more")
+            self._sent = tickets, errands
+            raise StoreError("it gave the reply to another call")
         if verdict == "ok":
             self._accept(words, tickets, errands)
         else:
@@ -287,7 +289,8 @@ class Lane:
 
     def _give_up(self, ticket: Ticket) -> None:
         """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
-        if ticket.session and ticket not in self._sent[0] and (self._waiting.pop(ticket.number, None) or ticket.t):
+        if ticket.session and ticket not in self._sent[0] and (ticket.number in self._waiting or ticket.t):
+            self._waiting.pop(ticket.number, None)
             self._cancel(ticket)
             self._send()
 
@@ -377,7 +380,7 @@ class Lane:
         self._send()
 
 
-def renewal(permit: Permit, believed: float) -> Callable[[list[str]], None]:
+def renewal(permit: Permit, believed: float) -> Callable[[Answer], None]:
     def told(answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
             permit.renewed(believed if answer[1] == "1" else 0.0)

@@ -92,16 +92,21 @@ class Link:
             await self._farewell()
 
     async def _round(self) -> None:
+        """One call of every lane that is ready. Whatever goes wrong is said to those who wait for it, and ends here."""
         lanes, self._ready = self._ready, []
         try:
             replies = await self._exchange([lane.command() for lane in lanes])
-        except LOST as lost:
+        except Exception as lost:  # noqa: BLE001 - a lost server, a refused log-in, an answer that is no Redis: all the same
             await self._disconnect()
             for lane in lanes:
                 lane.failed(self._lost(lost))
-        else:
-            for lane, reply in zip(lanes, replies, strict=True):
+            return
+        for lane, reply in zip(lanes, replies, strict=True):
+            try:
                 lane.answered(reply)
+            except Exception as senseless:  # noqa: BLE001 - a reply that cannot be read says nothing of the next one
+                await self._disconnect()
+                lane.failed(self._lost(senseless))
 
     async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
         """The replies to `commands`, sent again for as long as it may help."""
@@ -132,7 +137,7 @@ class Link:
     async def _connected(self) -> AbstractConnection:
         if self._connection is None:
             connection = self.endpoint.connection()
-            await connection.connect()
+            await _connect(connection)
             self._connection, self._met = connection, True
         return self._connection
 
@@ -143,10 +148,9 @@ class Link:
 
     def _lost(self, lost: BaseException) -> StoreError:
         error = StoreError(
-            f"The Redis server at {self.endpoint} cannot be asked ({type(lost).__name__}); whether it has run the last call is not "
-            "known, so what it may have granted is given back as soon as it answers. Check that it runs and can be reached."
+            f"The Redis server at {self.endpoint} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
+            "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
         )
-        error.__cause__ = None  # redis-py's own text may show how it was reached
         return error
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -161,7 +165,7 @@ class Link:
         while True:
             connection = self.endpoint.connection()
             try:
-                await connection.connect()
+                await _connect(connection)
                 await connection.send_command("SUBSCRIBE", f"headgate:{self.id}")
                 await connection.read_response()
                 attempt = 0
@@ -203,6 +207,15 @@ class Link:
     async def aclose(self) -> None:
         self._pump.cancel()
         await asyncio.wait([self._pump])
+
+
+def reason(lost: BaseException) -> str:
+    """What went wrong in a few words: the server's own, or only the kind of a lost connection, whose text may tell secrets."""
+    return str(lost) if isinstance(lost, (ResponseError, StoreError)) else type(lost).__name__
+
+
+async def _connect(connection: AbstractConnection) -> None:
+    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
 
 
 async def _reply(connection: AbstractConnection) -> Any:

@@ -1,0 +1,324 @@
+"""Not now: refusals come at once, charge nothing and say exactly when to come again (T4, T8); never is another word than not now."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from headgate import (
+    Concurrency,
+    CostExceedsCapacityError,
+    Limiter,
+    MaxSleepExceededError,
+    Permit,
+    QueueFullError,
+    Quota,
+    Rate,
+    Refusal,
+    Window,
+)
+from tests.conformance.world import HOUR, World, at_rest, soon, told, until, used, waiting
+
+SPENT = [  # a limit, a cost that leaves too little of it, and then the cost that has to wait
+    (Rate(10, per=60), 10, 1),
+    (Rate(10, per=60), 7, 5),
+    (Rate(3, per=1, capacity=100), 100, 100),
+    (Rate(7, per=86_400, initial=0), 0, 3),
+    (Rate(5, per=60, steps=True, capacity=20), 20, 11),
+    (Window(10, per=60), 10, 1),
+    (Window(10, per=0.25), 8, 3),
+    (Quota(10, per=60), 10, 10),
+    (Quota(10, per=86_400, anchor=3_600), 9, 2),
+    (Rate(10, per=60, slack=0.5), 10, 10),
+    (Quota(10, per=60, slack=0.5), 10, 10),
+]
+
+
+# try_acquire -------------------------------------------------------------------------------------------------------------------
+
+
+def test_try_acquire_is_a_permit_or_a_false_refusal(store: object, name: str) -> None:
+    """Given one place: the first gets it, the second a refusal, and after the release the place is there again."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+
+    permit = limiter.try_acquire()
+    refusal = limiter.try_acquire()
+
+    assert isinstance(permit, Permit)
+    assert permit
+    assert isinstance(refusal, Refusal)
+    assert not refusal
+    assert refusal.retry_after == 0.0  # only a release can help, and it may come at any time
+    permit.release()
+    again = limiter.try_acquire()
+    assert again
+    again.release()
+
+
+@told
+async def test_try_acquire_never_waits_whatever_the_limiter_allows(world: World) -> None:
+    limiter = world.limiter(Rate(1, per=HOUR), max_sleep=2 * HOUR)
+    await limiter.acquire()
+    start = world.now()
+
+    refusal = await soon(limiter.atry_acquire())
+
+    assert isinstance(refusal, Refusal)
+    assert world.now() - start <= world.slack
+
+
+@pytest.mark.parametrize(("limit", "first", "then"), SPENT)
+def test_retry_after_is_exact(memory: World, limit: object, first: int, then: int) -> None:
+    """T4: the same acquire is denied one microsecond before the quoted moment, and granted at it."""
+
+    async def story() -> None:
+        limiter = memory.limiter(limit)
+        if first:
+            await limiter.acquire(first)
+
+        refusal = await limiter.atry_acquire(then)
+        assert isinstance(refusal, Refusal)
+        memory.clock.moment += round(refusal.retry_after * 1_000_000) - 1
+        last = await limiter.atry_acquire(then)
+        assert isinstance(last, Refusal)
+        assert last.retry_after == pytest.approx(0.000_001, abs=1e-9)
+        memory.clock.moment += 1
+        assert await limiter.atry_acquire(then)
+
+    memory.run(story())
+
+
+@pytest.mark.parametrize(
+    "limit", [Rate(20, per=1, capacity=1), Rate(1, per=0.05, steps=True), Window(1, per=0.05), Quota(1, per=0.05)], ids=str
+)
+@told
+async def test_whoever_comes_again_after_retry_after_gets_it(world: World, limit: object) -> None:
+    """T4 by the server's clock: one sleep of exactly what the refusal says is enough."""
+    limiter = world.limiter(limit)
+    await limiter.acquire()
+
+    refusal = await limiter.atry_acquire()
+    if isinstance(refusal, Refusal):  # a quota's next window may have begun in between
+        await asyncio.sleep(refusal.retry_after)
+        refusal = await limiter.atry_acquire()
+
+    assert isinstance(refusal, Permit)
+
+
+@told
+async def test_retry_after_counts_down(world: World) -> None:
+    """T4: what is quoted is the rest of the hour since the last grant, as far as a clock beside the server's can tell."""
+    limiter = world.limiter(Rate(1, per=HOUR))
+    before = time.monotonic()
+    await limiter.acquire()
+    first = await limiter.atry_acquire()
+    second = await limiter.atry_acquire()
+    gone = time.monotonic() - before
+
+    assert isinstance(first, Refusal)
+    assert isinstance(second, Refusal)
+    assert HOUR - gone - 0.001 <= second.retry_after <= first.retry_after <= HOUR
+
+
+@told
+async def test_a_refused_try_charges_nothing_however_often(world: World) -> None:
+    """T8."""
+    limiter = world.limiter(Rate(3, per=HOUR))
+    await limiter.acquire(2)
+
+    for _ in range(50):
+        assert not await limiter.atry_acquire(2)
+
+    assert used(await limiter.astatus()) == [2]
+    assert await limiter.atry_acquire(1)
+
+
+# max_sleep ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [Rate(1, per=HOUR), Rate(1, per=HOUR, steps=True), Window(1, per=HOUR)], ids=str)
+@told
+async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: object) -> None:
+    """T8: the wait is known, so nobody is made to wait for the refusal; it charges nothing and says when."""
+    limiter = world.limiter(limit, max_sleep=HOUR / 2)
+    await limiter.acquire()
+    start = world.now()
+
+    with pytest.raises(MaxSleepExceededError) as refused:
+        await limiter.acquire()
+
+    assert world.now() - start <= world.slack
+    assert HOUR - world.slack <= refused.value.retry_after <= HOUR
+    status = await limiter.astatus()
+    assert (used(status), status.waiting) == ([1], 0)
+
+
+@told
+async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World) -> None:
+    limiter = world.limiter(Rate(1, per=world.beat), max_sleep=HOUR)
+    await limiter.acquire(max_sleep=world.beat / 10)
+
+    with pytest.raises(MaxSleepExceededError):
+        await limiter.acquire(max_sleep=world.beat / 10)
+
+    await limiter.acquire(max_sleep=0)  # as long as it takes
+    await limiter.acquire()
+
+
+@told
+async def test_a_wait_within_max_sleep_is_waited(world: World) -> None:
+    limiter = world.limiter(Rate(1, per=world.beat), max_sleep=HOUR)
+    first = await limiter.acquire()
+
+    second = await limiter.acquire()
+
+    assert second.t - first.t >= world.ticks
+
+
+@told
+async def test_max_sleep_is_held_against_the_whole_queue(world: World) -> None:
+    """Three wait an hour each: a fourth who would wait three and a half hours is refused now, one with four and a half is not."""
+    limiter = world.limiter(Rate(1, per=HOUR))
+    await limiter.acquire()
+    queue = [asyncio.create_task(_acquired(limiter)) for _ in range(3)]
+    await waiting(limiter, 3)
+
+    with pytest.raises(MaxSleepExceededError) as refused:
+        await soon(limiter.acquire(max_sleep=3.5 * HOUR))
+    queue.append(asyncio.create_task(_acquired(limiter, max_sleep=4.5 * HOUR)))
+    await waiting(limiter, 4)
+
+    assert refused.value.retry_after == pytest.approx(4 * HOUR, abs=world.slack or 1e-9)
+    await _given_up(limiter, queue)
+
+
+def test_max_sleep_is_exact(memory: World) -> None:
+    """T4: a wait of exactly max_sleep is within it, one of a microsecond more is not."""
+
+    async def story() -> None:
+        limiter = memory.limiter(Rate(1, per=10))
+        await limiter.acquire()
+        with pytest.raises(MaxSleepExceededError) as refused:
+            await limiter.acquire(max_sleep=9.999_999)
+        assert refused.value.retry_after == 10.0
+        permit = await limiter.acquire(max_sleep=10.0)
+        assert permit.waited == 10.0
+
+    memory.run(story())
+
+
+@told
+async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
+    """Nobody knows when a holder lets go: the caller waits, but no longer than it is willing to, and leaves no trace."""
+    limiter = world.limiter(Concurrency(1))
+    holder = await limiter.acquire()
+    start = world.now()
+
+    with pytest.raises(MaxSleepExceededError):
+        await limiter.acquire(max_sleep=world.beat)
+
+    assert world.beat - 1e-9 <= world.now() - start <= world.beat + world.slack
+    await waiting(limiter, 0)
+    holder.release()
+    await at_rest(limiter)
+
+
+@told
+async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None:
+    """Given a queue of two, when the first has waited long enough, then the second gets the place (L2)."""
+    limiter = world.limiter(Concurrency(1))
+    holder = await limiter.acquire()
+    impatient = asyncio.create_task(_acquired(limiter, max_sleep=world.beat))
+    await waiting(limiter, 1)
+    patient = asyncio.create_task(_acquired(limiter))
+    await waiting(limiter, 2)
+
+    with pytest.raises(MaxSleepExceededError):
+        await impatient
+    holder.release()
+
+    (await soon(patient)).release()
+    await at_rest(limiter)
+
+
+# max_waiters -------------------------------------------------------------------------------------------------------------------
+
+
+@told
+async def test_a_full_queue_refuses_at_once(world: World) -> None:
+    """S9: as many as `max_waiters` may wait; one more learns so immediately, is charged nothing, and may come again."""
+    limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR), max_waiters=2)
+    holder = await limiter.acquire()
+    queue = [asyncio.create_task(_acquired(limiter)) for _ in range(2)]
+    await waiting(limiter, 2)
+
+    with pytest.raises(QueueFullError) as refused:
+        await soon(limiter.acquire())
+
+    assert isinstance(refused.value, MaxSleepExceededError)
+    assert refused.value.retry_after >= 0.0
+    status = await limiter.astatus()
+    assert (used(status), status.waiting) == ([1, 1], 2)
+    await _given_up(limiter, queue[:1])
+    queue.append(asyncio.create_task(_acquired(limiter)))
+    await waiting(limiter, 2)
+    await _given_up(limiter, queue)
+    holder.release()
+    await at_rest(limiter)
+
+
+@told
+async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
+    limiter = world.limiter(Concurrency(1), max_waiters=0)
+
+    async with limiter:
+        with pytest.raises(QueueFullError):
+            await soon(limiter.acquire())
+
+    await at_rest(limiter)
+
+
+# Never -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "cost"),
+    [
+        (Rate(5, per=1), {"requests": 6}),
+        (Rate(5, per=1, capacity=2), {"requests": 3}),
+        (Window(5, per=1, unit="tokens"), {"tokens": 6}),
+        (Quota(5, per=1, unit="tokens"), {"tokens": 6}),
+        (Concurrency(64, unit="mb"), {"mb": 65}),
+    ],
+    ids=str,
+)
+@told
+async def test_a_cost_above_capacity_is_never_not_later(world: World, limit: object, cost: dict[str, int]) -> None:
+    """T7: no wait would help, so the call says so at once, and nothing is charged. The capacity itself is possible."""
+    limiter = world.limiter(limit)
+
+    with pytest.raises(CostExceedsCapacityError, match="never"):
+        limiter.acquire(**cost)
+    with pytest.raises(CostExceedsCapacityError):
+        await limiter.atry_acquire(**cost)
+    with pytest.raises(CostExceedsCapacityError):
+        limiter.acquire_sync(**cost)
+
+    assert used(await limiter.astatus()) == [0]
+    all_of_it = {unit: amount - 1 for unit, amount in cost.items()}
+    (await soon(limiter.acquire(**all_of_it))).release()
+
+
+async def _acquired(limiter: Limiter, max_sleep: float | None = None) -> Permit:
+    return await limiter.acquire(max_sleep=max_sleep)
+
+
+async def _given_up(limiter: Limiter, callers: list[asyncio.Task[Permit]]) -> None:
+    before = await limiter.astatus()
+    alive = [caller for caller in callers if not caller.done()]
+    for caller in alive:
+        caller.cancel()
+    await asyncio.wait(callers)
+    await until(lambda status: status.waiting == before.waiting - len(alive), limiter)

@@ -1,0 +1,102 @@
+"""A world for a story: a store and the time that passes in it.
+
+In memory the time is virtual and a story may wait for hours; on Redis it is real, and a beat is milliseconds. A story is told once
+and runs in both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from itertools import pairwise
+from typing import Any, TypeVar
+
+from headgate import Limiter, Status
+from headgate.stores.memory import MemoryStore
+from tests import virtual
+
+T = TypeVar("T")
+HOUR = 3600.0
+LONG = 5.0  # real seconds after which something that should be there is not
+Story = Callable[..., Coroutine[Any, Any, None]]
+
+
+class World:
+    """`store`: for limiters; `beat`: the seconds by which a story counts."""
+
+    def __init__(self, name: str, redis_url: str | None = None) -> None:
+        self.name = name
+        self.virtual = redis_url is None
+        self.clock = virtual.VirtualClock()
+        self.store: Any = MemoryStore(self.clock) if redis_url is None else redis_url
+        self.beat = 1.0 if self.virtual else 0.02
+        self.slack = 0.0 if self.virtual else 0.5  # what a busy machine may be late by
+
+    @property
+    def ticks(self) -> int:
+        """A beat in microseconds."""
+        return round(self.beat * 1_000_000)
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        """Tell one story, in an event loop of its own."""
+        return virtual.run(story, self.clock) if self.virtual else asyncio.run(story)
+
+    def limiter(self, *limits: Any, name: str | None = None, **options: Any) -> Limiter:
+        """A limiter in this world, under the test's own name."""
+        return Limiter(name or self.name, *limits, store=self.store, **options)
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+def told(story: Story) -> Callable[..., None]:
+    """The coroutine function `story`, told in `world`."""
+
+    @functools.wraps(story)
+    def test(world: World, **others: Any) -> None:
+        world.run(story(world=world, **others))
+
+    return test
+
+
+async def until(met: Callable[[Status], bool], limiter: Limiter) -> Status:
+    """The status once it is as it should be: what was sent without waiting takes a round trip to arrive."""
+    status = await limiter.astatus()
+    async with asyncio.timeout(LONG):
+        while not met(status):
+            await asyncio.sleep(0.001)
+            status = await limiter.astatus()
+    return status
+
+
+async def waiting(limiter: Limiter, count: int) -> Status:
+    """Go on when `count` callers wait."""
+    return await until(lambda status: status.waiting == count, limiter)
+
+
+async def at_rest(limiter: Limiter) -> Status:
+    """Go on when nobody waits and no permit is held (L6)."""
+    return await until(lambda status: status.waiting == 0 and held(status) == 0, limiter)
+
+
+def held(status: Status) -> int:
+    """How much of all concurrency limits is in use."""
+    return sum(limit.used for limit in status.limits if limit.kind == "Concurrency")
+
+
+def used(status: Status) -> list[int]:
+    return [limit.used for limit in status.limits]
+
+
+async def soon(asked: Awaitable[T]) -> T:
+    """`asked`, which needs nothing but a round trip."""
+    async with asyncio.timeout(LONG):
+        return await asked
+
+
+def assert_paced(world: World, moments: list[int], gaps: list[int]) -> None:
+    """The moments lie `gaps` microseconds apart: exactly in virtual time; on a busy machine later, but never sooner."""
+    seen = [after - before for before, after in pairwise(moments)]
+    assert all(gap >= wanted for gap, wanted in zip(seen, gaps, strict=True)), (seen, gaps)
+    assert sum(seen) - sum(gaps) <= world.slack * 1_000_000, (seen, gaps)

@@ -1,0 +1,35 @@
+"""A client of the shared server, and names of their own on it."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+
+from tests.twins.wire import Wire
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[redis.Redis]:
+    """A client of the real server."""
+    client = redis.Redis.from_url(redis_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def made(client: redis.Redis) -> Callable[[], Wire]:
+    """Makes wires, each to a name that nobody has used."""
+    token, numbers = secrets.token_hex(6), itertools.count(1)
+    return lambda: Wire(client, f"{token}-{next(numbers)}")
+
+
+@pytest.fixture
+def wire(made: Callable[[], Wire]) -> Iterator[Wire]:
+    """One wire, and no key left behind it."""
+    wire = made()
+    yield wire
+    wire.forget()

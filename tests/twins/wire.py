@@ -1,0 +1,197 @@
+"""The script's wire format, spoken by hand: calls as values, replies as values, and a client with a clock of its own.
+
+Here lives what goes over the wire and nothing that decides. The real server runs the real script; only its clock is a key that
+the test sets, so that time stands still until somebody moves it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, NamedTuple
+
+import redis
+
+from headgate.stores.redis.script import composed
+
+CLOCK = "local function clock() return tonumber(redis.call('GET', KEYS[1] .. ':clock')) end"
+NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
+LOGS = 4
+
+
+class Caller(NamedTuple):
+    """One acquire by name: its session, its number there, what it asks for."""
+
+    session: str
+    number: int
+    asked: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.session}:{self.number}:{self.asked}"
+
+
+class Acquire(NamedTuple):
+    """`count` acquires in a row, numbered from `first`."""
+
+    first: int
+    count: int = 1
+    asked: str = "-"
+    max_sleep: int | None = None
+    max_waiters: int | None = None
+
+    @property
+    def words(self) -> str:
+        limits = (-1 if limit is None else limit for limit in (self.max_sleep, self.max_waiters))
+        return " ".join(map(str, ("acquire", self.first, self.count, *limits, self.asked)))
+
+
+class Cancel(NamedTuple):
+    """Whoever asked has given up; `moment` is that of the grant, 0 when unknown."""
+
+    caller: Caller
+    moment: int = 0
+
+    @property
+    def words(self) -> str:
+        session, number, asked = self.caller
+        return f"cancel {session} {number} {self.moment} {asked}"
+
+
+class Release(NamedTuple):
+    caller: Caller
+
+    @property
+    def words(self) -> str:
+        return f"release {self.caller.text}"
+
+
+class Renew(NamedTuple):
+    caller: Caller
+
+    @property
+    def words(self) -> str:
+        return f"renew {self.caller.text}"
+
+
+class Settle(NamedTuple):
+    """The call granted at `moment` took `extras` beyond its cost."""
+
+    moment: int
+    extras: str
+
+    @property
+    def words(self) -> str:
+        return f"settle {self.moment} {self.extras}"
+
+
+class Status(NamedTuple):
+    asked: str = "-"
+
+    @property
+    def words(self) -> str:
+        return f"status {self.asked}"
+
+
+Request = Acquire | Cancel | Release | Renew | Settle | Status
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one session asks together."""
+
+    program: str
+    session: str
+    number: int
+    requests: tuple[Request, ...] = ()
+    waits: bool = False
+    declares: bool = True
+    horizon: int = 0
+
+    def words(self) -> list[str]:
+        header = (self.program, int(self.declares), self.session, self.number, int(self.waits), self.horizon)
+        return [*map(str, header), *(request.words for request in self.requests)]
+
+
+Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, *left)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the script says: `mail` holds (number, moment, fence) of grants made behind the session's back."""
+
+    session: str
+    number: int
+    verdict: str
+    program: str = ""
+    t: int = 0
+    head: int = -1
+    mine: bool = False
+    answers: tuple[Answer, ...] = ()
+    mail: tuple[tuple[int, int, int], ...] = ()
+
+    def each(self) -> Iterator[Answer]:
+        """One answer for each acquire or other request: runs of equal ones are told as one."""
+        for kind, *numbers in self.answers:
+            if kind == "status":
+                yield (kind, *numbers)
+                continue
+            count, number, fence = numbers
+            yield from ((kind, number, fence + index) for index in range(count))
+
+
+def parsed(text: str, rules: int) -> Reply:
+    """The reply that wrote `text`; `rules` is how many numbers a status has at its end."""
+    session, number, verdict, *words = text.split(" ")
+    bare = Reply(session, int(number), verdict)
+    if verdict == "stale":
+        return replace(bare, program=" ".join(words))
+    if verdict != "ok":
+        assert not words, text
+        return bare
+    bar = words.index("|")
+    numbers = [int(word) for word in words[bar + 1 :] if word]
+    mail = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    return replace(
+        bare,
+        t=int(words[0]),
+        head=int(words[1]),
+        mine=words[2] == "1",
+        answers=tuple(_answers(iter(words[3:bar]), rules)),
+        mail=tuple(mail),
+    )
+
+
+def _answers(words: Iterator[str], rules: int) -> Iterator[Answer]:
+    for kind in words:
+        yield (kind, *map(int, islice(words, 2 + rules if kind == "status" else 3)))
+
+
+class Wire:
+    """One name on a real server, whose time is what the test says."""
+
+    def __init__(self, client: redis.Redis, name: str) -> None:
+        self.client = client
+        self.token = secrets.token_hex(6)  # for the links of this name's sessions
+        self.key = f"headgate:{{{name}}}"
+        self.clock = f"{self.key}:clock"
+        self.keys = [self.key, *(f"{self.key}:{part}" for part in ("queue", "holders", "sessions"))]
+        self.logs = [f"{self.key}:log{number}" for number in range(1, LOGS + 1)]
+        self.sha = client.script_load(composed(CLOCK))
+
+    def call(self, call: Call, now: int) -> Reply:
+        """What the script replies to `call` at `now`."""
+        return parsed(self.send(call.words(), now).decode(), call.program.count(";") + 1)
+
+    def send(self, words: list[str], now: int) -> Any:
+        """The raw reply to raw arguments."""
+        keys = self.keys + (self.logs if "window " in words[0] else [])
+        pipeline = self.client.pipeline(transaction=False)
+        pipeline.set(self.clock, now)
+        pipeline.evalsha(self.sha, len(keys), *keys, *words)
+        return pipeline.execute()[1]
+
+    def forget(self) -> None:
+        self.client.unlink(self.clock, *self.keys, *self.logs)
