@@ -3,7 +3,8 @@
     -from self_limiters import MaxSleepExceededError, RedisError, Semaphore, TokenBucket
     +from headgate import MaxSleepExceededError, RedisError, Semaphore, TokenBucket
 
-In this process: `python examples/classics.py`; on a server: `python examples/classics.py redis://localhost:6379`
+In this process: `python examples/classics.py`
+On a server: `python examples/classics.py redis://localhost:6379`
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ async def main() -> None:
         print("RateLimiter: passed")
 
 
-try:
-    asyncio.run(main())
-except RedisError as error:
-    sys.exit(str(error))
+if __name__ == "__main__":
+    try:
+        asyncio.run(main())
+    except RedisError as error:
+        sys.exit(str(error))

@@ -1,6 +1,7 @@
 """A limiter as a decorator: on functions and generators, sync and async.
 
-A function takes a permit for each call; a generator holds one for as long as it runs. Run it: `python examples/decorators.py`
+A function takes a permit for each call; a generator holds one for as long as it runs.
+Run it: `python examples/decorators.py`
 """
 
 from __future__ import annotations
@@ -55,4 +56,5 @@ async def main() -> None:
     print(f"{len(TEXT)} bytes became {len(b''.join(parts))}; permits in use now: {permits_in_use()}")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,7 +1,7 @@
 """A fleet: four processes share one limit on Redis, and each waits its turn among all of them.
 
-Each job hashes some bytes and writes down when it began and ended; the parent then counts how many ran at the same time.
-Run it: `python examples/fleet.py redis://localhost:6379`
+Each job hashes some bytes and writes down when it began and ended; the parent then counts how many ran at the
+same time. Run it: `python examples/fleet.py redis://localhost:6379`
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import uuid
 from typing import NamedTuple
 
-from headgate import Concurrency, Limiter, Rate
+from headgate import Concurrency, Limiter, Rate, StoreError
 
 PROCESSES, JOBS = 4, 5
 
@@ -34,14 +34,19 @@ async def job(limiter: Limiter) -> Job:
         return Job(began, time.monotonic(), permit.fence)
 
 
+def shared_limiter(url: str, name: str) -> Limiter:
+    return Limiter(name, Concurrency(2), Rate(100, per=1), store=url)
+
+
 async def work(url: str, name: str) -> None:
     """One process of the fleet."""
-    limiter = Limiter(name, Concurrency(2), Rate(100, per=1), store=url)
+    limiter = shared_limiter(url, name)
     print(json.dumps(await asyncio.gather(*(job(limiter) for _ in range(JOBS)))))
 
 
 async def start(*arguments: str) -> list[Job]:
-    process = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, stdout=asyncio.subprocess.PIPE)
+    command = (sys.executable, __file__, *arguments)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await process.communicate()
     return [Job(*job) for job in json.loads(output)]
 
@@ -52,12 +57,18 @@ def most_at_once(jobs: list[Job]) -> int:
 
 async def main(url: str) -> None:
     name = f"fleet-{uuid.uuid4().hex[:8]}"  # a name of its own for each run; in a program it is always the same one
+    await shared_limiter(url, name).astatus()  # a server that is not there should be known before anything starts
     shares = await asyncio.gather(*(start(url, name) for _ in range(PROCESSES)))
     jobs = [job for share in shares for job in share]
     fences = {job.fence for job in jobs}
-    print(f"{len(jobs)} jobs in {PROCESSES} processes, at most {most_at_once(jobs)} at once, {len(fences)} different fences")
+    most = most_at_once(jobs)
+    print(f"{len(jobs)} jobs in {PROCESSES} processes, at most {most} at once, {len(fences)} different fences")
 
 
-if len(sys.argv) < 2:
-    sys.exit("Where is the server? python examples/fleet.py redis://localhost:6379")
-asyncio.run(main(sys.argv[1]) if len(sys.argv) == 2 else work(*sys.argv[1:]))
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("Where is the server? python examples/fleet.py redis://localhost:6379")
+    try:
+        asyncio.run(main(sys.argv[1]) if len(sys.argv) == 2 else work(*sys.argv[1:]))
+    except StoreError as error:
+        sys.exit(str(error))

@@ -1,6 +1,6 @@
 """One limiter, a separate state for each tenant: who asks too often is refused at once, the others notice nothing.
 
-The service keeps words and finds them; its customers come as (tenant, word). Run it: `python examples/keyed_tenants.py`
+The service knows some words; its customers come as (tenant, word). Run it: `python examples/keyed_tenants.py`
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from collections import Counter
 from headgate import Limiter
 
 WORDS = frozenset("headgate holds calls to what a service allows".split())
-tenants = Limiter("search", "3 per minute burst 3")
+tenants = Limiter("search", "3 per hour burst 3")
 
 
 def search(tenant: str, word: str) -> str:
     permit = tenants[tenant].try_acquire()
     if not permit:
-        return f"429, retry after {permit.retry_after:.0f} s"
+        return f"429, retry after {permit.retry_after / 60:.0f} minutes"
     return "found" if word in WORDS else "not found"
 
 
-asked = [("ann", "calls")] * 5 + [("bob", "calls"), ("bob", "salmon")]
-for (tenant, answer), times in Counter((tenant, search(tenant, word)) for tenant, word in asked).items():
-    print(f"{tenant}: {times} x {answer}")
+def main() -> None:
+    asked = [("ann", "calls")] * 5 + [("bob", "calls"), ("bob", "salmon")]
+    for (tenant, answer), times in Counter((tenant, search(tenant, word)) for tenant, word in asked).items():
+        print(f"{tenant}: {times} x {answer}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """Two budgets at once: requests and tokens, taken together; what a call did not use goes back by `settle`.
 
-The model is a local one: it answers a question with the longest words of it. What it took is known only afterwards, as with
-any model, so each call asks for the most it may take. Run it: `python examples/llm_budgets.py`
+The model is a local one: it answers a question with the longest words of it. What it took is known only
+afterwards, as with any model, so each call asks for the most it may take. Run it: `python examples/llm_budgets.py`
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ async def model(question: str) -> Reply:
     return Reply(text, len(words) + 3)
 
 
-async def ask(question: str) -> str:
+async def ask(question: str) -> Reply:
     async with llm.acquire(tokens=MOST) as permit:
         reply = await model(question)
         permit.settle(tokens=reply.tokens)
-        return reply.text
+        return reply
 
 
 def tokens_left() -> int:
@@ -38,11 +38,11 @@ def tokens_left() -> int:
 
 
 async def main() -> None:
-    questions = [f"Which {thing} should be read before the first limiter goes into production?" for thing in ("page", "book")]
-    questions += ["What does a permit cost when nobody knows it before?"] * 8
-    for answer in await asyncio.gather(*map(ask, questions)):
-        print("  " + answer)
-    print(f"{len(questions)} calls asked for {len(questions) * MOST} tokens and took {1000 - tokens_left()} of 1000")
+    questions = [f"What does call number {number} cost when nobody knows it before?" for number in range(10)]
+    replies = await asyncio.gather(*map(ask, questions))
+    took = sum(reply.tokens for reply in replies)
+    print(f"{len(replies)} calls asked for {len(replies) * MOST} tokens and took {took}; {tokens_left()} of 1000 are left")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

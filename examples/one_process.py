@@ -1,6 +1,7 @@
 """One process: twelve calls started at once, held to five in any 0.2 s and to three at a time.
 
-The service is a small web server in this process, which counts how many calls it has inside. Run it: `python examples/one_process.py`
+The service is a small web server in this process, which counts how many calls it has inside.
+Run it: `python examples/one_process.py`
 """
 
 from __future__ import annotations
@@ -48,4 +49,5 @@ async def main() -> None:
     print(limiter)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -44,9 +44,13 @@ async def tasks(numbers: range) -> list[str]:
     return await asyncio.gather(*map(in_a_task, numbers))
 
 
-with ThreadPoolExecutor(8) as pool:
-    from_a_loop = pool.submit(asyncio.run, tasks(range(20)))
-    from_threads = list(pool.map(in_a_thread, range(20)))
+def main() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        from_a_loop = pool.submit(asyncio.run, tasks(range(20)))
+        from_threads = list(pool.map(in_a_thread, range(20)))
+    same = from_threads == from_a_loop.result()
+    print(f"20 calls of threads and 20 of tasks, at most {most} at once, the same digests: {same}")
 
-same = from_threads == from_a_loop.result()
-print(f"20 threads' calls and 20 tasks' calls, at most {most} at once, the same digests: {same}")
+
+if __name__ == "__main__":
+    main()

@@ -157,14 +157,16 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: o
 
 @told
 async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World) -> None:
-    limiter = world.limiter(Rate(1, per=world.beat), max_sleep=HOUR)
-    await limiter.acquire(max_sleep=world.beat / 10)
+    """Given a limiter that would wait three beats: one acquire is willing to wait less, another as long as it takes."""
+    limiter = world.limiter(Rate(1, per=world.beat, capacity=5, initial=0), max_sleep=3 * world.beat)
 
     with pytest.raises(MaxSleepExceededError):
-        await limiter.acquire(max_sleep=world.beat / 10)
+        await limiter.acquire(5)
+    with pytest.raises(MaxSleepExceededError):
+        await limiter.acquire(2, max_sleep=world.beat / 2)
 
-    await limiter.acquire(max_sleep=0)  # as long as it takes
-    await limiter.acquire()
+    await limiter.acquire(2)
+    await limiter.acquire(5, max_sleep=0)
 
 
 @told
@@ -190,7 +192,7 @@ async def test_max_sleep_is_held_against_the_whole_queue(world: World) -> None:
     queue.append(asyncio.create_task(_acquired(limiter, max_sleep=4.5 * HOUR)))
     await waiting(limiter, 4)
 
-    assert refused.value.retry_after == pytest.approx(4 * HOUR, abs=world.slack or 1e-9)
+    assert refused.value.retry_after == pytest.approx(4 * HOUR, abs=world.slack or 0.01)
     await _given_up(limiter, queue)
 
 
@@ -216,9 +218,10 @@ async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
     holder = await limiter.acquire()
     start = world.now()
 
-    with pytest.raises(MaxSleepExceededError):
+    with pytest.raises(MaxSleepExceededError) as refused:
         await limiter.acquire(max_sleep=world.beat)
 
+    assert refused.value.retry_after == 0.0
     assert world.beat - 1e-9 <= world.now() - start <= world.beat + world.slack
     await waiting(limiter, 0)
     holder.release()

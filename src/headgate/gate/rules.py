@@ -11,7 +11,7 @@ from math import gcd
 
 from headgate.checks import microseconds
 from headgate.gate.bucket import Bucket
-from headgate.gate.gate import Rule
+from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
 from headgate.gate.quota import Quota as QuotaRule
 from headgate.gate.slots import Slots
 from headgate.gate.window import Window as WindowRule
@@ -70,10 +70,11 @@ def program(rules: Sequence[Rule]) -> str:
 class Declaration:
     """What a name is held to: the rules as text, and what a request must know of them before it is sent."""
 
-    __slots__ = ("capacity", "holds", "lease", "program", "rated", "timeless")
+    __slots__ = ("_order", "capacity", "holds", "lease", "program", "rated", "timeless")
 
     def __init__(self, rules: Sequence[Rule]) -> None:
         self.program = program(rules)
+        self._order = [rule.unit for rule in rules]
         self.capacity: dict[str, int] = {}
         for rule in rules:
             self.capacity[rule.unit] = min(rule.capacity, self.capacity.get(rule.unit, rule.capacity))
@@ -82,6 +83,10 @@ class Declaration:
         self.holds = bool(leases)
         self.timeless = not self.rated and "permits" in self.capacity  # nothing of what an acquire takes depends on the time
         self.lease = min(leases, default=0)
+
+    def costs(self, units: Units) -> Costs:
+        """What an acquire of `units` takes of each rule, in the order of the program."""
+        return tuple(units.get(unit, ONE_EACH.get(unit, 0)) for unit in self._order)
 
     def rules(self) -> tuple[Rule, ...]:
         """Fresh rules: each state has its own."""

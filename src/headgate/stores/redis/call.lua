@@ -23,26 +23,6 @@ local function look_at_head(known)
   return State.int(t) .. ' 0'
 end
 
--- The moment until which a promise made here may have to be remembered.
-local function last_promise()
-  local last = gate.t + KEEP + WAITER
-  for _, rule in ipairs(gate.rules) do
-    local idle = rule:idle_at()
-    last = math.max(last, idle < NEVER and idle or math.max(gate.t, gate.act) + rule.lease)
-    if rule.size and rule.start < rule.size then last = math.max(last, gate.t + 86400000000) end
-  end
-  return last
-end
-
--- Every key outlives every promise made in it (S8, T12).
-local function keep_alive(extended)
-  if not extended and not next(touched) then return end
-  local left = State.int(math.ceil((gate.ttl - gate.t) / 1000))
-  for _, key in ipairs(KEYS) do
-    if extended or touched[key] then redis.call('PEXPIRE', key, left) end
-  end
-end
-
 local requests = Requests.read()
 local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION, 'm' .. SESSION, 'told')
 local program, state, record, mail = stored[1], stored[2], stored[3], stored[4]
@@ -75,19 +55,17 @@ local answers = Requests.answers(requests)
 local head = '-1 0'
 if State.queue_length() > 0 then
   Gate.advance(HORIZON, function(caller, t, fence)
-    Sessions.hold(caller, t)
+    Promises.hold(caller, t)
     Sessions.deliver(caller, t, fence)
   end)
   head = look_at_head(stored[5])
 end
 Sessions.send_mail()
-alive_until = Sessions.attend(alive_until)
-local last = last_promise()
-local extended = last > gate.ttl
-if extended then gate.ttl = last + 60000000 end
+alive_until = Promises.attend(alive_until)
+local extended = Promises.extend()
 local answered = reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
 redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.save(), 'r' .. SESSION,
   ARGV[4] .. ' ' .. State.int(alive_until) .. ' ' .. answered)
 if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
-keep_alive(extended)
+Promises.keep(extended)
 return answered

@@ -19,6 +19,7 @@ from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration, parsed
 from headgate.request import Request
+from headgate.stores.redis.script import Script, quick, whole
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ MOST = 1000  # callers in one call (S9)
 
 
 Answer = list[str] | StoreError
-Command = tuple[Any, ...]
+
+
+class Command(NamedTuple):
+    """A script and what it is told."""
+
+    script: Script
+    words: tuple[Any, ...]
 
 
 class Ticket:
@@ -95,6 +102,8 @@ class Lane:
         self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
         self._alarm: TimerHandle | None = None  # for the first of them
         self._queued = False  # the link knows that there is something to send
+        self._calling = False  # a call is on its way
+        self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
         self._sent_at = 0.0
         self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
@@ -151,8 +160,7 @@ class Lane:
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
-        busy = (self._tickets, self._errands, self._waiting, self._booked, self._queued, self._renewal)
-        return not any(busy) and self._sent == ([], [])
+        return not any((self._tickets, self._errands, self._waiting, self._booked, self._queued, self._calling, self._renewal))
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
@@ -162,13 +170,13 @@ class Lane:
     # Sending -------------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        if not self._queued:
+        if not self._queued and not self._calling:
             self._queued = True
             self.link.ready(self)
 
     def command(self) -> Command:
-        """What is to be sent, as the script's keys and arguments; the same again if it is not answered."""
-        self._queued = False
+        """What is to be sent; the same again if it is not answered."""
+        self._queued, self._calling = False, True
         asked = [ticket for ticket in self._tickets if not ticket.future.done()]
         tickets, self._tickets = asked[:MOST], asked[MOST:]
         errands, self._errands = self._errands[:MOST], self._errands[MOST:]
@@ -179,16 +187,23 @@ class Lane:
             ticket.session = self._session
             self._waiting[ticket.number] = ticket
         self._sent_at = monotonic()
-        keys = self.line.keys
-        header = (self.line.declared.program, int(self.line.declares), self._session, self._call, int(waits), HORIZON)
-        return (len(keys), *keys, *header, *(errand.words for errand in errands), *runs(tickets))
+        keys, declared = self.line.keys, self.line.declared
+        header = (len(keys), *keys, declared.program, int(self.line.declares), self._session, self._call, int(waits), HORIZON)
+        is_quick = self._calm and len(tickets) == 1 and not (errands or waits or self.line.declares)
+        if is_quick:
+            request = tickets[0].request
+            return Command(quick(), (*header, tickets[0].number, request.text, *declared.costs(request.units)))
+        return Command(whole(), (*header, *(errand.words for errand in errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
     def answered(self, reply: Any) -> None:
         """Act on the reply to the last command."""
         tickets, errands = self._sent
-        self._sent = [], []
+        self._sent, self._calling = ([], []), False
+        if reply is None:
+            self._again("", [], tickets, errands)
+            return
         if isinstance(reply, Exception):
             self._sent = tickets, errands
             self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of {unquote(self.line.name)!r}: {reply}"))
@@ -215,6 +230,7 @@ class Lane:
         for ticket, (kind, number, fence) in zip(tickets, answers, strict=False):
             self._decided(ticket, kind, int(number), int(fence))
         self._mail(list(rest)[1:], self._server)
+        self._calm = not (self._waiting or self._booked)
         self._plan(head if mine else None)
 
     def _answers(self, words: Iterator[str]) -> Iterator[list[str]]:
@@ -305,6 +321,7 @@ class Lane:
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         (tickets, errands), self._sent = self._sent, ([], [])
+        self._queued = self._calling = False
         self._refused(error, tickets, errands)
         waiting, self._waiting = list(self._waiting.values()), {}
         asked, self._tickets = self._tickets, []
@@ -333,7 +350,10 @@ class Lane:
 
     def _again(self, verdict: str, words: list[str], tickets: list[Ticket], errands: list[Errand]) -> None:
         """The script has done nothing yet: it wants to know who we are now, or that we know the limits."""
-        if verdict == "stale":
+        self._calm = False
+        if not verdict:  # the quick script: there is more to it
+            self._call -= 1
+        elif verdict == "stale":
             self.line.declared = Declaration([parsed(text) for text in " ".join(words).split(";")])
         else:
             self._session, self._call = self.link.new_session(), 0

@@ -1,7 +1,8 @@
 """A link: one event loop's connection to one server, on which the calls of all its lanes travel.
 
-Here live sending, receiving and reconnecting. What arrives while a round is under way travels in the next one; an idle link sends
-at once. A call whose reply was lost is sent again, byte for byte: the script knows its number and does nothing twice.
+Here live sending, sending again and reconnecting. Each lane has one call on its way at most, and what arrives meanwhile travels in
+its next; a lane with nothing on its way sends at once. A call whose reply was lost is sent again, byte for byte: the script knows
+its number and does nothing twice.
 """
 
 from __future__ import annotations
@@ -11,17 +12,15 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hiredis import pack_command
-from redis.exceptions import ConnectionError as RedisConnectionError
+from hiredis import HiredisError
 from redis.exceptions import RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from headgate.errors import StoreError
 from headgate.stores.redis.lane import Command, Lane
-from headgate.stores.redis.script import digest, script
+from headgate.stores.redis.wire import Wire
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -29,13 +28,21 @@ if TYPE_CHECKING:
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
 
-REPLY_TIMEOUT = 5.0  # seconds for the replies of one round
-ATTEMPTS = 3  # sendings of one round on a server that was there before
-BACKOFF = 0.05  # seconds before the second sending, doubled for each further one, with full jitter
+REPLY_TIMEOUT = 5.0  # seconds for a reply
+ATTEMPTS = 3  # connections in a row that may fail before the calls on their way do
+BACKOFF = 0.05  # seconds before the second of them, doubled for each further one, with full jitter
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
 TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
-LOST = (RedisConnectionError, RedisTimeoutError, ConnectionError, OSError, TimeoutError, asyncio.IncompleteReadError)
+LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)
+
+
+class Call(NamedTuple):
+    """One command on its way."""
+
+    lane: Lane
+    command: Command
+    sent: float
 
 
 class Link:
@@ -49,14 +56,18 @@ class Link:
         self.process = os.getpid()
         self.closed = False
         self.lanes: dict[str, Lane] = {}
-        self._sessions = 0
         self._most = FEWEST_LANES
+        self._sessions = 0
         self._ready: list[Lane] = []
-        self._wake: asyncio.Future[None] | None = None
-        self._connection: AbstractConnection | None = None
+        self._calls: deque[Call] = deque()
+        self._wire: Wire | None = None
         self._met = False  # the server has answered before
-        self._pump = self.loop.create_task(self._run(), name="headgate-link")
+        self._failures = 0
+        self._watch: asyncio.TimerHandle | None = None
+        self._quiet: asyncio.Future[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._ears: asyncio.Task[None] | None = None
+        self._guardian = self.loop.create_task(self._guard(), name="headgate-link")
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` on this link."""
@@ -75,83 +86,107 @@ class Link:
     # Sending -------------------------------------------------------------------------------------------------------------
 
     def ready(self, lane: Lane) -> None:
-        """`lane` has something to send: now, if nothing is under way."""
+        """`lane` has something to send: at the end of this turn of the loop, so that who comes together travels together."""
+        if not self._ready:
+            self.loop.call_soon(self._flush)
         self._ready.append(lane)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
-    async def _run(self) -> None:
-        try:
-            while True:
-                if not self._ready:
-                    self._wake = self.loop.create_future()
-                    await self._wake
-                    self._wake = None
-                await self._round()
-        finally:
-            await self._farewell()
-
-    async def _round(self) -> None:
-        """One call of every lane that is ready. Whatever goes wrong is said to those who wait for it, and ends here."""
-        lanes, self._ready = self._ready, []
-        try:
-            replies = await self._exchange([lane.command() for lane in lanes])
-        except Exception as lost:  # noqa: BLE001 - a lost server, a refused log-in, an answer that is no Redis: all the same
-            await self._disconnect()
-            for lane in lanes:
-                lane.failed(self._lost(lost))
+    def _flush(self) -> None:
+        if self._wire is None:
+            self._open()
             return
-        for lane, reply in zip(lanes, replies, strict=True):
-            try:
-                lane.answered(reply)
-            except Exception as senseless:  # noqa: BLE001 - a reply that cannot be read says nothing of the next one
-                await self._disconnect()
-                lane.failed(self._lost(senseless))
+        lanes, self._ready = self._ready, []
+        for lane in lanes:
+            self._send(Call(lane, lane.command(), self.loop.time()))
 
-    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to `commands`, sent again for as long as it may help."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                return await self._once(commands)
-            except LOST:
-                if attempt == ATTEMPTS or not self._met:
-                    raise
-                await self._disconnect()
-                await asyncio.sleep(random.uniform(0, BACKOFF * 2**attempt))  # noqa: S311 - jitter, no secret
-        raise AssertionError("unreachable")
+    def _send(self, call: Call) -> None:
+        self._calls.append(call)
+        if self._watch is None:
+            self._watch = self.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+        if self._wire is not None:
+            self._wire.send("EVALSHA", call.command.script.digest, *call.command.words)
 
-    async def _once(self, commands: Sequence[Command]) -> list[Any]:
-        connection = await self._connected()
-        async with asyncio.timeout(REPLY_TIMEOUT):
-            packed = [pack_command(("EVALSHA", digest(), *command)) for command in commands]
-            await connection.send_packed_command(packed, check_health=False)
-            replies = [await _reply(connection) for _ in commands]
-            for index, reply in enumerate(replies):
-                while isinstance(reply, ResponseError) and _again(reply):
-                    await connection.send_command("EVAL", script(), *commands[index])
-                    reply = replies[index] = await _reply(connection)
-                    if isinstance(reply, ResponseError):
-                        await asyncio.sleep(BACKOFF)
-        return replies
+    def _replied(self, reply: Any) -> None:
+        self._failures, self._met = 0, True
+        call = self._calls.popleft()
+        if isinstance(reply, HiredisError) and str(reply).startswith(("NOSCRIPT", *TRANSIENT)):
+            self._send_again(call, str(reply))
+        else:
+            self._answer(call.lane, reply)
+        if self._quiet is not None and not self._quiet.done():
+            self._quiet.set_result(None)
 
-    async def _connected(self) -> AbstractConnection:
-        if self._connection is None:
+    def _answer(self, lane: Lane, reply: Any) -> None:
+        try:
+            lane.answered(reply)
+        except Exception as senseless:
+            lane.failed(self._cannot(senseless))
+            if self._wire is not None:
+                self._wire.cut(senseless)
+
+    def _send_again(self, call: Call, refusal: str) -> None:
+        """The server has refused before the script began: it gets the script itself, or a moment."""
+        if refusal.startswith("NOSCRIPT") and self._wire is not None:
+            self._calls.append(call)
+            self._wire.send("EVAL", call.command.script.text, *call.command.words)
+        elif self.loop.time() - call.sent < REPLY_TIMEOUT:
+            self.loop.call_later(BACKOFF, self._send, call)
+        else:
+            call.lane.failed(self._cannot(ResponseError(refusal)))
+
+    def _look_at_calls(self) -> None:
+        """A server that does not answer in time is as good as gone."""
+        self._watch = None
+        if self._calls:
+            left = self._calls[0].sent + REPLY_TIMEOUT - self.loop.time()
+            if left > 0:
+                self._watch = self.loop.call_later(left, self._look_at_calls)
+            elif self._wire is not None:
+                self._wire.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+
+    # Connecting ----------------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._opening is None and not self.closed:
+            self._opening = self.loop.create_task(self._connect(), name="headgate-connect")
+
+    async def _connect(self) -> None:
+        """Connect, and send what is on its way again; or tell those who wait that it cannot be done."""
+        try:
+            if self._failures:
+                await asyncio.sleep(random.uniform(0, BACKOFF * 2**self._failures))
             connection = self.endpoint.connection()
-            await _connect(connection)
-            self._connection, self._met = connection, True
-        return self._connection
+            await connect(connection)
+            self._wire = Wire(connection, self._replied, self._lose)
+        except Exception as lost:
+            self._opening = None
+            self._lose(lost)
+        else:
+            self._opening = None
+            calls, self._calls = self._calls, deque()
+            for call in calls:
+                self._send(call._replace(sent=self.loop.time()))
+            self._flush()
 
-    async def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await _hang_up(connection)
+    def _lose(self, lost: Exception) -> None:
+        """The connection is gone: another one, if the server was there before and somebody waits for it."""
+        self._wire = None
+        self._failures += 1
+        if self._met and self._failures < ATTEMPTS and isinstance(lost, LOST) and (self._calls or self._ready):
+            self._open()
+            return
+        self._failures = 0
+        lanes = [call.lane for call in self._calls] + self._ready
+        self._calls.clear()
+        self._ready = []
+        for lane in lanes:
+            lane.failed(self._cannot(lost))
 
-    def _lost(self, lost: BaseException) -> StoreError:
-        error = StoreError(
+    def _cannot(self, lost: BaseException) -> StoreError:
+        return StoreError(
             f"The Redis server at {self.endpoint} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
             "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
         )
-        return error
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
@@ -165,7 +200,7 @@ class Link:
         while True:
             connection = self.endpoint.connection()
             try:
-                await _connect(connection)
+                await connect(connection)
                 await connection.send_command("SUBSCRIBE", f"headgate:{self.id}")
                 await connection.read_response()
                 attempt = 0
@@ -173,11 +208,11 @@ class Link:
                     lane.look()  # what was announced before we listened
                 while True:
                     self._heard(await connection.read_response())
-            except (*LOST, RedisError):
+            except LOST:
                 attempt += 1
-                await asyncio.sleep(random.uniform(0, min(5.0, BACKOFF * 2**attempt)))  # noqa: S311 - jitter, no secret
+                await asyncio.sleep(random.uniform(0, min(5.0, BACKOFF * 2**attempt)))
             finally:
-                await _hang_up(connection)
+                await connection.disconnect(nowait=True)
 
     def _heard(self, message: Any) -> None:
         if message[0] == b"message":
@@ -188,51 +223,39 @@ class Link:
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
-    async def _farewell(self) -> None:
-        """The loop ends: let its tasks end, then send what they gave back. What comes later goes another way."""
+    async def _guard(self) -> None:
+        """Stay until the loop ends; then let its tasks end, and send what they gave back. What comes later goes another way."""
         try:
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await self.loop.create_future()
+        finally:
+            try:
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                await self._say_goodbye()
+            finally:
+                self.closed = True
+                for task in (self._ears, self._opening):
+                    if task is not None:
+                        task.cancel()
+                if self._watch is not None:
+                    self._watch.cancel()
+                if self._wire is not None:
+                    await self._wire.close()
+
+    async def _say_goodbye(self) -> None:
+        try:
             async with asyncio.timeout(FAREWELL):
-                while self._ready and self._met:
-                    await self._round()
+                while self._wire is not None and (self._calls or self._ready):
+                    self._quiet = self.loop.create_future()
+                    await self._quiet
         except TimeoutError:
             pass  # the leases end by themselves
-        finally:
-            self.closed = True
-            if self._ears is not None:
-                self._ears.cancel()
-            await self._disconnect()
 
-    async def aclose(self) -> None:
-        self._pump.cancel()
-        await asyncio.wait([self._pump])
+
+async def connect(connection: AbstractConnection) -> None:
+    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
 
 
 def reason(lost: BaseException) -> str:
     """What went wrong in a few words: the server's own, or only the kind of a lost connection, whose text may tell secrets."""
     return str(lost) if isinstance(lost, (ResponseError, StoreError)) else type(lost).__name__
-
-
-async def _connect(connection: AbstractConnection) -> None:
-    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-
-
-async def _reply(connection: AbstractConnection) -> Any:
-    try:
-        return await connection.read_response()
-    except ResponseError as error:
-        return error
-
-
-def _again(error: ResponseError) -> bool:
-    """Whether the server refused before the script began, and may accept it now."""
-    return str(error).startswith(("NOSCRIPT", "No matching script", *TRANSIENT))
-
-
-async def _hang_up(connection: AbstractConnection) -> None:
-    try:
-        await connection.disconnect(nowait=True)
-    except LOST:
-        pass  # it was gone already
-

@@ -37,7 +37,7 @@ local verbs = {}
 
 -- acquire first count max_sleep max_waiters asked
 function verbs.acquire(words)
-  local first, asked, holds = words[2], words[6], Sessions.lease()
+  local first, asked, holds = words[2], words[6], Promises.lease()
   local costs = State.costs_of(State.parsed_units(asked))
   for i, cost in ipairs(costs) do
     if cost > gate.rules[i].capacity then
@@ -49,7 +49,7 @@ function verbs.acquire(words)
     local kind, t, fence = Gate.acquire(costs, HORIZON, words[4], words[5])
     local caller = (holds or kind == 'wait') and SESSION .. ':' .. number .. ':' .. asked
     if kind == 'grant' then
-      if holds then Sessions.hold(caller, t) end
+      if holds then Promises.hold(caller, t) end
       answer(kind, t, fence)
     else
       if kind == 'wait' then Gate.join(caller, costs) end
@@ -65,7 +65,7 @@ function verbs.cancel(words)
   if not done then
     local mailed = words[2] == SESSION and Sessions.recall(words[3]) or 0
     if t == 0 then t = mailed end
-    done = redis.call('ZREM', HOLDERS, caller) == 1 or (t > 0 and not Sessions.lease())
+    done = redis.call('ZREM', HOLDERS, caller) == 1 or (t > 0 and not Promises.lease())
     if done then Gate.cancel(State.units_of(caller), t) end
   end
   answer('done', done and 1 or 0)

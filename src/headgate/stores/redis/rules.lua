@@ -1,4 +1,4 @@
--- From the text of a declaration to rules, and the state between two calls.
+-- The state between two calls.
 --
 -- The whole state is one table of plain values in MessagePack, which keeps whole numbers whole and is read and written in one step
 -- each; what a rule can do comes from its twin, as its metatable.
@@ -7,7 +7,7 @@ Rules = {}
 
 local made = {}
 
-local function able(rule)
+function Rules.able(rule)
   local name = rule.kind
   if not made[name] then
     local kind = Kinds[name]()
@@ -16,51 +16,11 @@ local function able(rule)
   return setmetatable(rule, made[name])
 end
 
-function Rules.parsed(program)
-  local rules = {}
-  for text in string.gmatch(program, '[^;]+') do
-    local words, numbers = {}, {}
-    for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
-    for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
-    local rule = able({ kind = words[1] }).new(words[2], numbers)
-    rules[#rules + 1] = able(rule)
-  end
-  return rules
-end
-
--- Each window has one of the log keys for as long as it lives; a new one gets the first that is free.
-function Rules.give_slots(rules)
-  local used = {}
-  for _, rule in ipairs(rules) do
-    if rule.slot then used[rule.slot] = true end
-  end
-  for _, rule in ipairs(rules) do
-    if rule.logs and not rule.slot then
-      local slot = 1
-      while used[slot] do slot = slot + 1 end
-      used[slot] = true
-      rule.slot = slot
-      redis.call('DEL', State.log_key(rule))
-    end
-  end
-end
-
 function Rules.load(packed)
   gate = cmsgpack.unpack(packed)
-  for _, rule in ipairs(gate.rules) do able(rule) end
+  for _, rule in ipairs(gate.rules) do Rules.able(rule) end
 end
 
 function Rules.save()
   return cmsgpack.pack(gate)
-end
-
-function Rules.new(program, now)
-  gate = { t = now, act = 0, fence = now, order = 0, ttl = 0, soonest = 0, sweep = now, cursor = 0, waiting = {} }
-  gate.rules = Rules.parsed(program)
-  for i, rule in ipairs(gate.rules) do
-    gate.waiting[i] = 0
-    rule:open(now)
-  end
-  Rules.give_slots(gate.rules)
-  redis.call('DEL', QUEUE, HOLDERS, SESSIONS)
 end

@@ -1,4 +1,4 @@
-"""The one Lua script, put together from its files: the gate's twins and what surrounds them on a server.
+"""The Lua scripts, put together from their files: the gate's twins and what surrounds them on a server.
 
 Here lives the only loader of Lua. The text is constant: whatever a user names or numbers travels as an argument.
 """
@@ -10,7 +10,8 @@ from functools import cache
 from importlib.resources import files
 
 KINDS = ("bucket", "window", "quota", "slots")
-PARTS = ("state", "rules", "gate", "sessions", "requests")
+WHOLE = ("state", "rules", "promises", "queue", "declare", "gate", "sessions", "requests", "call")
+QUICK = ("state", "rules", "promises", "quick")
 
 
 def source(part: str) -> str:
@@ -18,20 +19,29 @@ def source(part: str) -> str:
     return files("headgate").joinpath(f"{folder}/{part}.lua").read_text(encoding="utf-8")
 
 
-def composed(clock: str) -> bytes:
-    """The script, told the time by `clock`. A kind is made only when a limiter has it: most of a call is the making of functions."""
+def composed(clock: str, parts: tuple[str, ...] = WHOLE) -> bytes:
+    """A script, told the time by `clock`. A kind is made only when a limiter has it: most of a call is the making of functions."""
     text = [clock, source("shared")]
     text += [f"Kinds.{kind} = function()\n{source(kind)}\nend" for kind in KINDS]
-    text += [f"do\n{source(part)}\nend" for part in PARTS]
-    return "\n".join([*text, source("call")]).encode()
+    text += [f"do\n{source(part)}\nend" for part in parts[:-1]]
+    return "\n".join([*text, source(parts[-1])]).encode()
+
+
+class Script:
+    """A script and the name that EVALSHA knows it by: SHA-1 is the protocol's choice, and no secret."""
+
+    def __init__(self, parts: tuple[str, ...]) -> None:
+        self.text = composed(source("clock"), parts)
+        self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
 
 
 @cache
-def script() -> bytes:
-    return composed(source("clock"))
+def whole() -> Script:
+    """Any call."""
+    return Script(WHOLE)
 
 
 @cache
-def digest() -> str:
-    """What EVALSHA asks for: SHA-1 is the protocol's name of a script, no secret."""
-    return hashlib.sha1(script(), usedforsecurity=False).hexdigest()
+def quick() -> Script:
+    """One acquire that can pass this instant; otherwise it does nothing."""
+    return Script(QUICK)

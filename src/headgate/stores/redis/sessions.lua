@@ -18,17 +18,6 @@ function Sessions.alive(session)
   return known
 end
 
--- Stay alive, and forget sessions that have been silent for long.
-function Sessions.attend(until_moment)
-  if until_moment >= gate.t + 0.75 * WAITER then return until_moment end
-  State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
-  for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
-    redis.call('ZREM', SESSIONS, session)
-    redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
-  end
-  return gate.t + WAITER
-end
-
 -- Mail: grants that were made outside the answer to an acquire, "number moment fence" each, in the order of the grants. Those for
 -- other sessions are kept for them until their next call, and announced: an announcement may be lost.
 
@@ -88,22 +77,6 @@ end
 
 -- Holders ---------------------------------------------------------------------------------------------------------------------
 
-function Sessions.lease()
-  local shortest
-  for _, rule in ipairs(gate.rules) do
-    if rule.lease then shortest = math.min(shortest or rule.lease, rule.lease) end
-  end
-  return shortest
-end
-
-function Sessions.hold(caller, t)
-  local lease = Sessions.lease()
-  if lease then
-    State.add(HOLDERS, State.int(t + lease), caller)
-    if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
-  end
-end
-
 -- Returns what leases ended with; `soonest` is a lower bound of the next end, since renewals only move it on.
 function Sessions.expire_holders()
   if gate.soonest == 0 or gate.soonest > gate.t then return end
@@ -119,7 +92,7 @@ end
 function Sessions.renew(caller)
   local score = redis.call('ZSCORE', HOLDERS, caller)
   if not score or tonumber(score) <= gate.t then return false end
-  State.add(HOLDERS, State.int(gate.t + Sessions.lease()), caller)
+  State.add(HOLDERS, State.int(gate.t + Promises.lease()), caller)
   return true
 end
 

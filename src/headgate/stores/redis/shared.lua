@@ -14,4 +14,4 @@ local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local gate -- the state: see rules.lua
 local touched = {} -- keys that this call has added to
 local Kinds = {} -- makers of the twins, by name: only what a limiter's limits need is made
-local State, Rules, Gate, Sessions, Requests
+local State, Rules, Promises, Gate, Sessions, Requests

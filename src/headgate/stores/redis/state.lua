@@ -1,6 +1,4 @@
--- The state of one name in its keys: read at the start of a call, written at its end.
---
--- All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
+-- Numbers and keys. All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
 
 State = {}
 
@@ -15,78 +13,4 @@ end
 
 function State.log_key(rule)
   return KEYS[LOGS + rule.slot]
-end
-
--- A caller is "session:number:asked", and asked is "-" or "requests=3,tokens=900".
-function State.session_of(caller)
-  return string.match(caller, '^[^:]+')
-end
-
-local units_seen = {}
-
-function State.parsed_units(text)
-  local units = units_seen[text]
-  if not units then
-    units = {}
-    for unit, number in string.gmatch(text, '([a-z0-9_]+)=(-?%d+)') do units[unit] = tonumber(number) end
-    units_seen[text] = units
-  end
-  return units
-end
-
-function State.units_of(caller)
-  return State.parsed_units(string.match(caller, '[^:]+$'))
-end
-
-local ONE_EACH = { requests = 1, permits = 1 }
-local costs_seen = {}
-
-function State.costs_of(units)
-  local costs = costs_seen[units]
-  if not costs then
-    costs = {}
-    for i, rule in ipairs(gate.rules) do costs[i] = units[rule.unit] or ONE_EACH[rule.unit] or 0 end
-    costs_seen[units] = costs
-  end
-  return costs
-end
-
-function State.forget_costs()
-  costs_seen = {}
-end
-
--- The queue -----------------------------------------------------------------------------------------------------------------
-
-local queued -- its length, once known
-local front, at = {}, 1 -- the callers at its head, and the first of them that is still there
-
-function State.queue_length()
-  if not queued then queued = redis.call('ZCARD', QUEUE) end
-  return queued
-end
-
-function State.first_in_queue()
-  if not front[at] and State.queue_length() > 0 then front, at = redis.call('ZRANGE', QUEUE, 0, 63), 1 end
-  return front[at]
-end
-
-function State.queue_add(place, caller)
-  queued = State.queue_length() + 1
-  State.add(QUEUE, State.int(place), caller)
-end
-
-function State.queue_remove(caller)
-  if redis.call('ZREM', QUEUE, caller) == 0 then return false end
-  if queued then queued = queued - 1 end
-  if front[at] == caller then at = at + 1 else front, at = {}, 1 end
-  return true
-end
-
-function State.each_queued(see)
-  local from = 0
-  repeat
-    local callers = redis.call('ZRANGE', QUEUE, from, from + 99)
-    for _, caller in ipairs(callers) do see(caller) end
-    from = from + 100
-  until #callers < 100
 end

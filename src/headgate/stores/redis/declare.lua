@@ -1,0 +1,41 @@
+-- From the text of a declaration to rules, and a state that is new.
+
+function Rules.parsed(program)
+  local rules = {}
+  for text in string.gmatch(program, '[^;]+') do
+    local words, numbers = {}, {}
+    for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
+    for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
+    local rule = Rules.able({ kind = words[1] }).new(words[2], numbers)
+    rules[#rules + 1] = Rules.able(rule)
+  end
+  return rules
+end
+
+-- Each window has one of the log keys for as long as it lives; a new one gets the first that is free.
+function Rules.give_slots(rules)
+  local used = {}
+  for _, rule in ipairs(rules) do
+    if rule.slot then used[rule.slot] = true end
+  end
+  for _, rule in ipairs(rules) do
+    if rule.logs and not rule.slot then
+      local slot = 1
+      while used[slot] do slot = slot + 1 end
+      used[slot] = true
+      rule.slot = slot
+      redis.call('DEL', State.log_key(rule))
+    end
+  end
+end
+
+function Rules.new(program, now)
+  gate = { t = now, act = 0, fence = now, order = 0, ttl = 0, soonest = 0, sweep = now, cursor = 0, waiting = {} }
+  gate.rules = Rules.parsed(program)
+  for i, rule in ipairs(gate.rules) do
+    gate.waiting[i] = 0
+    rule:open(now)
+  end
+  Rules.give_slots(gate.rules)
+  redis.call('DEL', QUEUE, HOLDERS, SESSIONS)
+end

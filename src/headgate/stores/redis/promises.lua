@@ -1,0 +1,58 @@
+-- What outlasts a call: leases, sessions, and the time for which the keys must be remembered.
+
+Promises = {}
+
+function Promises.lease()
+  local shortest
+  for _, rule in ipairs(gate.rules) do
+    if rule.lease then shortest = math.min(shortest or rule.lease, rule.lease) end
+  end
+  return shortest
+end
+
+function Promises.hold(caller, t)
+  local lease = Promises.lease()
+  if lease then
+    State.add(HOLDERS, State.int(t + lease), caller)
+    if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
+  end
+end
+
+-- Stay alive, and forget sessions that have been silent for long.
+function Promises.attend(until_moment)
+  if until_moment >= gate.t + 0.75 * WAITER then return until_moment end
+  State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
+  for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
+    redis.call('ZREM', SESSIONS, session)
+    redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+  end
+  return gate.t + WAITER
+end
+
+-- The moment until which a promise made here may have to be remembered.
+local function last_promise()
+  local last = gate.t + KEEP + WAITER
+  for _, rule in ipairs(gate.rules) do
+    local idle = rule:idle_at()
+    last = math.max(last, idle < NEVER and idle or math.max(gate.t, gate.act) + rule.lease)
+    if rule.size and rule.start < rule.size then last = math.max(last, gate.t + 86400000000) end
+  end
+  return last
+end
+
+-- Whether the keys must live longer than they were told last.
+function Promises.extend()
+  local last = last_promise()
+  if last <= gate.ttl then return false end
+  gate.ttl = last + 60000000
+  return true
+end
+
+-- Every key outlives every promise made in it (S8, T12).
+function Promises.keep(extended)
+  if not extended and not next(touched) then return end
+  local left = State.int(math.ceil((gate.ttl - gate.t) / 1000))
+  for _, key in ipairs(KEYS) do
+    if extended or touched[key] then redis.call('PEXPIRE', key, left) end
+  end
+end

@@ -1,0 +1,421 @@
+"""What the caller holds in the hand: given back once and only once, whoever does it and wherever (S4, S7), settled, numbered (S5)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from itertools import pairwise
+
+import pytest
+
+from headgate import Concurrency, Limiter, Permit, Rate
+from headgate.stores.memory import MemoryStore
+from tests.conformance.world import HOUR, World, at_rest, held, soon, told, until, used, waiting
+from tests.virtual import VirtualClock
+
+# Release -----------------------------------------------------------------------------------------------------------------------
+
+
+@told
+async def test_a_second_release_gives_back_nothing_more(world: World) -> None:
+    """S4, S7: the place that is freed is another's by then, and stays theirs."""
+    limiter = world.limiter(Concurrency(1))
+    mine = await limiter.acquire()
+    mine.release()
+    theirs = await soon(limiter.acquire())
+
+    mine.release()
+    assert await mine.arelease() is False
+
+    assert held(await limiter.astatus()) == 1
+    assert not await limiter.atry_acquire()
+    theirs.release()
+    await at_rest(limiter)
+
+
+@told
+async def test_leaving_the_block_after_a_release_is_harmless(world: World) -> None:
+    limiter = world.limiter(Concurrency(2))
+    other = await limiter.acquire()
+
+    async with limiter.acquire() as permit:
+        permit.release()
+
+    assert held(await until(lambda status: held(status) == 1, limiter)) == 1
+    other.release()
+    await at_rest(limiter)
+
+
+@told
+async def test_arelease_says_whether_it_was_held_and_is_over_when_it_returns(world: World) -> None:
+    limiter = world.limiter(Concurrency(1))
+    permit = await limiter.acquire()
+
+    assert await permit.arelease() is True
+    assert held(await limiter.astatus()) == 0
+    assert await permit.arelease() is False
+
+
+@told
+async def test_a_permit_can_be_released_by_another_task(world: World) -> None:
+    limiter = world.limiter(Concurrency(1))
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(_acquired(limiter))
+    await waiting(limiter, 1)
+
+    async def other() -> None:
+        permit.release()
+
+    await asyncio.create_task(other())
+
+    (await soon(waiter)).release()
+    await at_rest(limiter)
+
+
+async def test_a_permit_can_be_released_by_another_thread(store: object, name: str) -> None:
+    """When a thread gives it back, then the task that waits in this loop gets it."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(_acquired(limiter))
+    await waiting(limiter, 1)
+
+    await asyncio.to_thread(permit.release)
+
+    (await soon(waiter)).release()
+    await at_rest(limiter)
+
+
+async def test_many_threads_that_release_one_permit_release_it_once(store: object, name: str) -> None:
+    """S7: eight threads at the same moment, one place given back."""
+    limiter = Limiter(name, Concurrency(2), store=store)
+    others, permit = await limiter.acquire(), await limiter.acquire()
+    start = threading.Barrier(8)
+
+    def release() -> None:
+        start.wait()
+        permit.release()
+
+    threads = [threading.Thread(target=release) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    await asyncio.to_thread(_joined, threads)
+
+    assert held(await until(lambda status: held(status) <= 1, limiter)) == 1
+    others.release()
+    await at_rest(limiter)
+
+
+def test_a_permit_survives_its_loop_and_is_released_in_the_next(store: object, name: str) -> None:
+    limiter = Limiter(name, Concurrency(1), store=store)
+    permit = asyncio.run(_acquired(limiter))
+
+    async def later() -> None:
+        assert held(await limiter.astatus()) == 1
+        permit.release()
+        await at_rest(limiter)
+
+    asyncio.run(later())
+
+
+def test_a_permit_survives_its_loop_and_is_released_without_any(store: object, name: str) -> None:
+    limiter = Limiter(name, Concurrency(1), store=store)
+    permit = asyncio.run(_acquired(limiter))
+
+    permit.release()
+
+    limiter.acquire_sync(max_sleep=5).release()
+
+
+@told
+async def test_an_error_in_the_body_gives_the_permit_back_and_comes_out(world: World) -> None:
+    """F6: exactly one release, by both ways of entering."""
+    limiter = world.limiter(Concurrency(1))
+
+    with pytest.raises(ZeroDivisionError):
+        async with limiter.acquire():
+            1 / 0  # noqa: B018
+    await at_rest(limiter)
+    with pytest.raises(ZeroDivisionError):
+        async with limiter:
+            1 / 0  # noqa: B018
+
+    await at_rest(limiter)
+
+
+def test_an_error_in_a_blocking_body_gives_the_permit_back_too(store: object, name: str) -> None:
+    limiter = Limiter(name, Concurrency(1), store=store)
+
+    for entered in (limiter, limiter.acquire()):
+        with pytest.raises(ZeroDivisionError), entered:
+            1 / 0  # noqa: B018
+
+    limiter.acquire_sync(max_sleep=5).release()
+
+
+@told
+async def test_one_acquire_is_one_permit(world: World) -> None:
+    """What acquire() returns is used once: a second use would be a permit that nobody gives back."""
+    limiter = world.limiter(Concurrency(5))
+    asked = limiter.acquire()
+    async with asked:
+        with pytest.raises(RuntimeError, match="used before"):
+            await asked
+
+    await at_rest(limiter)
+
+
+@told
+async def test_an_acquire_that_is_never_awaited_says_so(world: World) -> None:
+    """Nothing would be limited: a forgotten await must not pass in silence."""
+    limiter = world.limiter(Concurrency(5))
+
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        limiter.acquire()
+        gc.collect()
+
+    assert held(await limiter.astatus()) == 0
+
+
+# Dropped permits ---------------------------------------------------------------------------------------------------------------
+
+
+@told
+async def test_a_dropped_permit_warns_and_goes_back(world: World) -> None:
+    """F6: nobody can release what nobody has any more, so it goes back by itself, and not in silence."""
+    limiter = world.limiter(Concurrency(1))
+    permit = await limiter.acquire()
+
+    with pytest.warns(ResourceWarning, match="without a release"):
+        del permit
+        gc.collect()
+
+    await at_rest(limiter)
+
+
+@told
+async def test_a_waiter_gets_what_was_dropped(world: World) -> None:
+    """L2: the drop is a release like any other."""
+    limiter = world.limiter(Concurrency(1))
+    permits = [await limiter.acquire()]
+    waiter = asyncio.create_task(_acquired(limiter))
+    await waiting(limiter, 1)
+
+    with pytest.warns(ResourceWarning):
+        permits.clear()
+        gc.collect()
+
+    (await soon(waiter)).release()
+    await at_rest(limiter)
+
+
+@told
+async def test_a_permit_that_holds_nothing_may_be_dropped(world: World) -> None:
+    """A token is spent when it is granted: there is nothing to give back, and nothing to warn about."""
+    limiter = world.limiter(Rate(5, per=HOUR))
+
+    await limiter.acquire()
+    gc.collect()
+
+    assert used(await limiter.astatus()) == [1]
+
+
+def test_a_permit_dropped_inside_the_stores_own_code_is_seen_by_the_next_try(name: str) -> None:
+    """F6: the collector runs when it likes, even while a line is locked; the next one to come finds the place free."""
+
+    class Dropping(VirtualClock):
+        victims: list[Permit]
+
+        def now(self) -> int:
+            self.victims.clear()
+            return super().now()
+
+    clock = Dropping()
+    clock.victims = []
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore(clock))
+    clock.victims.append(limiter.acquire_sync())
+
+    with pytest.warns(ResourceWarning):
+        limiter.try_acquire()
+    permit = limiter.try_acquire()
+
+    assert permit
+    permit.release()
+
+
+# Settling ----------------------------------------------------------------------------------------------------------------------
+
+
+def _tokens(world: World, capacity: int = 1000) -> Limiter:
+    return world.limiter(Rate(100, per=HOUR), Rate(capacity, per=1000 * HOUR, unit="tokens"))
+
+
+@told
+async def test_settle_gives_back_what_was_not_used(world: World) -> None:
+    limiter = _tokens(world)
+
+    async with limiter.acquire(tokens=900) as permit:
+        permit.settle(tokens=300)
+
+    await until(lambda status: used(status) == [1, 300], limiter)
+    assert await limiter.atry_acquire(tokens=700)
+
+
+@told
+async def test_settle_charges_what_was_used_beyond(world: World) -> None:
+    limiter = _tokens(world)
+
+    async with limiter.acquire(tokens=100) as permit:
+        permit.settle(tokens=950)
+
+    await until(lambda status: used(status) == [1, 950], limiter)
+    assert not await limiter.atry_acquire(tokens=51)
+    assert await limiter.atry_acquire(tokens=50)
+
+
+@told
+async def test_what_was_used_beyond_all_there_is_becomes_a_debt(world: World) -> None:
+    """S7: nothing is forgotten; whoever comes next waits until the debt is paid."""
+    limiter = _tokens(world)
+
+    (await limiter.acquire(tokens=1000)).settle(tokens=1500)
+
+    status = await until(lambda status: status.limits[1].left < 0, limiter)
+    assert (status.limits[1].used, status.limits[1].left) == (1500, -500)
+    refusal = await limiter.atry_acquire(tokens=1)
+    assert not refusal
+    assert refusal.retry_after == pytest.approx(501 * HOUR, rel=1e-6)
+
+
+@told
+async def test_the_last_word_counts(world: World) -> None:
+    """Settling again corrects what was said before, and may come after the release."""
+    limiter = _tokens(world)
+    async with limiter.acquire(tokens=500) as permit:
+        permit.settle(tokens=800)
+        permit.settle(tokens=200)
+    await until(lambda status: used(status) == [1, 200], limiter)
+
+    permit.settle(tokens=0)
+
+    await until(lambda status: used(status) == [1, 0], limiter)
+    permit.settle(tokens=0)
+    assert used(await limiter.astatus()) == [1, 0]
+
+
+@told
+async def test_a_budget_that_was_not_asked_for_can_still_be_settled(world: World) -> None:
+    limiter = _tokens(world)
+
+    permit = await limiter.acquire()
+    permit.settle(tokens=50)
+    await until(lambda status: used(status) == [1, 50], limiter)
+    permit.settle(requests=0)
+
+    await until(lambda status: used(status) == [0, 50], limiter)
+
+
+@told
+async def test_a_refund_moves_those_who_wait(world: World) -> None:
+    """L2: what comes back is what the head of the queue was waiting for."""
+    limiter = _tokens(world)
+    permit = await limiter.acquire(tokens=1000)
+    waiter = asyncio.create_task(_acquired(limiter, tokens=400))
+    await waiting(limiter, 1)
+
+    permit.settle(tokens=600)
+
+    await soon(waiter)
+    assert used(await limiter.astatus())[1] == 1000
+
+
+@told
+async def test_a_permit_can_be_settled_from_another_thread(world: World) -> None:
+    limiter = _tokens(world)
+    permit = await limiter.acquire(tokens=100)
+
+    thread = threading.Thread(target=permit.settle, kwargs={"tokens": 40})
+    thread.start()
+    thread.join()
+
+    await until(lambda status: used(status) == [1, 40], limiter)
+
+
+# What a permit knows -----------------------------------------------------------------------------------------------------------
+
+
+@told
+async def test_waited_is_how_long_it_took(world: World) -> None:
+    limiter = world.limiter(Rate(1, per=world.beat))
+
+    first, second = await limiter.acquire(), await limiter.acquire()
+
+    assert 0.0 <= first.waited <= world.slack
+    # Part of the beat had gone by when the second asked.
+    assert 0.0 < second.waited <= world.beat + world.slack
+    assert second.waited == world.beat or not world.virtual
+
+
+@told
+async def test_fences_grow_with_every_grant(world: World) -> None:
+    """S5: strictly, in the order of the grants, whatever the way: at once, after a wait, by a try."""
+    limiter = world.limiter(Concurrency(2), Rate(1, per=world.beat / 2, capacity=3))
+    fences = []
+    for _ in range(3):
+        async with limiter.acquire() as permit:
+            fences.append(permit.fence)
+    holders = [await limiter.acquire(), await limiter.acquire()]
+    fences += [holder.fence for holder in holders]
+    waiter = asyncio.create_task(_acquired(limiter))
+    await waiting(limiter, 1)
+    holders[0].release()
+    last = await soon(waiter)
+
+    fences.append(last.fence)
+
+    assert all(after > before for before, after in pairwise(fences))
+    assert max(fences) < 2**53
+    holders[1].release()
+    last.release()
+    await at_rest(limiter)
+
+
+def test_fences_grow_from_one_loop_to_the_next(store: object, name: str) -> None:
+    """S5: the number belongs to the name, not to the connection or the limiter object."""
+    fences = []
+    for _ in range(3):
+        permit = asyncio.run(_acquired(Limiter(name, Rate(100, per=1), store=store)))
+        fences.append(permit.fence)
+    fences.append(Limiter(name, Rate(100, per=1), store=store).acquire_sync().fence)
+
+    assert all(after > before for before, after in pairwise(fences))
+
+
+@told
+async def test_a_permit_that_is_held_is_not_lost(world: World) -> None:
+    limiter = world.limiter(Concurrency(1))
+
+    async with limiter.acquire() as permit:
+        assert permit.lost is False
+
+    assert permit.lost is False
+
+
+@told
+async def test_a_permit_can_be_shown_in_every_state(world: World) -> None:
+    limiter = world.limiter(Concurrency(1))
+    permit = await limiter.acquire()
+
+    assert "held" in repr(permit)
+    permit.release()
+    assert "held" not in repr(permit)
+    await at_rest(limiter)
+
+
+async def _acquired(limiter: Limiter, **cost: int) -> Permit:
+    return await limiter.acquire(**cost)
+
+
+def _joined(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,120 @@
+"""What a limiter says about itself is what is so: per limit in use and left, how many wait, when the next could go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headgate import Concurrency, Limiter, LimitStatus, Permit, Quota, Rate, Status, Window
+from tests.conformance.world import HOUR, World, at_rest, soon, told, until, waiting
+
+
+@told
+async def test_a_new_limiter_is_all_free(world: World) -> None:
+    limiter = world.limiter(Concurrency(5), Rate(10, per=HOUR, initial=4), Window(20, per=HOUR), Quota(30, per=24 * HOUR))
+
+    status = await limiter.astatus()
+
+    assert status.limits == (
+        LimitStatus("Concurrency", "permits", 5, 0, 5),
+        LimitStatus("Rate", "requests", 10, 6, 4),
+        LimitStatus("Window", "requests", 20, 0, 20),
+        LimitStatus("Quota", "requests", 30, 0, 30),
+    )
+    assert (status.waiting, status.retry_after) == (0, 0.0)
+
+
+@told
+async def test_the_numbers_follow_what_happens(world: World) -> None:
+    """In use while a permit is held; spent tokens stay spent; both return to rest (L6)."""
+    limiter = world.limiter(Concurrency(5), Rate(10, per=HOUR), Window(100, per=HOUR, unit="tokens"))
+
+    async with limiter.acquire(3, tokens=40), limiter.acquire(tokens=5):
+        status = await limiter.astatus()
+        assert [(limit.used, limit.left) for limit in status.limits] == [(2, 3), (4, 6), (45, 55)]
+
+    status = await at_rest(limiter)
+    assert [(limit.used, limit.left) for limit in status.limits] == [(0, 5), (4, 6), (45, 55)]
+
+
+@told
+async def test_retry_after_is_none_when_only_a_release_can_help(world: World) -> None:
+    limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR))
+
+    async with limiter:
+        assert (await limiter.astatus()).retry_after is None
+
+    assert (await at_rest(limiter)).retry_after == 0.0
+
+
+@told
+async def test_retry_after_is_the_wait_of_one_who_comes_now(world: World) -> None:
+    limiter = world.limiter(Rate(1, per=HOUR))
+    await limiter.acquire()
+    alone = await limiter.astatus()
+    callers = [asyncio.create_task(_acquired(limiter)) for _ in range(2)]
+
+    behind_two = await waiting(limiter, 2)
+
+    assert alone.retry_after == pytest.approx(HOUR, abs=world.slack or 0.01)
+    assert behind_two.retry_after == pytest.approx(3 * HOUR, abs=world.slack or 0.01)
+    for caller in callers:
+        caller.cancel()
+    await asyncio.wait(callers)
+    await waiting(limiter, 0)
+
+
+@told
+async def test_waiting_counts_those_who_wait(world: World) -> None:
+    limiter = world.limiter(Concurrency(1))
+    holder = await limiter.acquire()
+    callers = [asyncio.create_task(_acquired(limiter)) for _ in range(3)]
+    await waiting(limiter, 3)
+
+    callers[1].cancel()
+    await waiting(limiter, 2)
+    holder.release()
+    (await soon(callers[0])).release()
+    (await soon(callers[2])).release()
+
+    await at_rest(limiter)
+
+
+@told
+async def test_asking_changes_nothing(world: World) -> None:
+    limiter = world.limiter(Rate(10, per=1000 * HOUR), Concurrency(3))
+    async with limiter:
+        first = await limiter.astatus()
+        for _ in range(20):
+            again = await limiter.astatus()
+
+    assert again.limits == first.limits
+
+
+def test_both_twins_say_the_same(store: object, name: str) -> None:
+    limiter = Limiter(name, Concurrency(2), Rate(10, per=1000 * HOUR), store=store)
+    with limiter:
+        blocking = limiter.status()
+        awaited = asyncio.run(limiter.astatus())
+
+    assert isinstance(blocking, Status)
+    assert blocking == awaited
+
+
+@told
+async def test_a_limiter_shows_itself_by_its_own_name(world: World) -> None:
+    """Names are shown as the user wrote them."""
+    limiter = world.limiter(Concurrency(2), name=f"my api: {world.name}")
+
+    permit = await limiter.acquire()
+    texts = [repr(limiter), repr(permit), (await limiter.astatus()).name, repr(limiter["a b"])]
+
+    assert all("my api: " in text for text in texts)
+    assert "a b" in texts[3]
+    permit.release()
+    await until(lambda status: status.limits[0].used == 0, limiter)
+
+
+async def _acquired(limiter: Limiter) -> Permit:
+    return await limiter.acquire()

@@ -1,0 +1,78 @@
+"""Every example runs, as a reader would run it: a program of its own, quiet on stderr, over in a moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE = 20.0  # seconds, for a machine that is busy; the examples themselves take less than two
+
+# program: what it must say, as patterns
+SAID = {
+    "one_process": [r"^12 calls in 0\.\d s, at most [123] at once$", r"0 of 3 permits used \(Concurrency\), 0 waiting"],
+    "fleet": [r"^20 jobs in 4 processes, at most [12] at once, 20 different fences$"],
+    "llm_budgets": [r"^10 calls asked for 4000 tokens and took 140; 8\d\d of 1000 are left$"],
+    "keyed_tenants": [
+        r"^ann: 3 x found$",
+        r"^ann: 2 x 429, retry after 20 minutes$",
+        r"^bob: 1 x found$",
+        r"^bob: 1 x not found$",
+    ],
+    "threads": [r"^20 calls of threads and 20 of tasks, at most [123] at once, the same digests: True$"],
+    "decorators": [r"^6400 bytes became \d\d; permits in use now: 0$"],
+    "classics": [
+        r"^Semaphore: 10 digests, two at a time$",
+        r"^TokenBucket: three entries, .*: True$",
+        r"^TokenBucket: refused at once, the next token is (60|59) minutes away$",
+        r"^RateLimiter: passed$",
+    ],
+}
+WITH_A_SERVER = ["fleet", "classics"]
+WITHOUT = sorted(SAID.keys() - {"fleet"})
+
+
+def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The example in a Python that shows every warning, and finds what this one finds."""
+    command = [sys.executable, "-X", "dev", str(EXAMPLES / f"{example}.py"), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
+
+
+def check(done: subprocess.CompletedProcess[str], example: str) -> None:
+    assert (done.stderr, done.returncode) == ("", 0)
+    missing = [pattern for pattern in SAID[example] if not re.search(pattern, done.stdout, re.MULTILINE)]
+    assert missing == [], done.stdout
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == set(SAID)
+
+
+@pytest.mark.parametrize("example", WITHOUT)
+def test_the_example_runs_without_a_server(example: str) -> None:
+    check(run(example), example)
+
+
+@pytest.mark.parametrize("example", WITH_A_SERVER)
+def test_the_example_runs_on_a_server(example: str, redis_url: str) -> None:
+    check(run(example, redis_url), example)
+
+
+def test_the_fleet_asks_where_the_server_is() -> None:
+    done = run("fleet")
+    assert done.returncode == 1
+    assert "redis://localhost:6379" in done.stderr
+
+
+@pytest.mark.parametrize("example", WITH_A_SERVER)
+def test_a_server_that_is_not_there_is_said_in_a_sentence(example: str) -> None:
+    done = run(example, "redis://:canary@127.0.0.1:1")
+    assert done.returncode != 0
+    assert "127.0.0.1:1" in done.stderr
+    assert "canary" not in done.stdout + done.stderr
