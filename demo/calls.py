@@ -56,11 +56,8 @@ async def entrance(name: str | None, store: str | None) -> AsyncIterator[Entranc
         return
     window = Window(RULES.amount, per=RULES.per, slack=SLACK)
     limiter = Limiter(name, window, Concurrency(RULES.at_once), store=store)
-    try:
-        await limiter.astatus()  # connects, and a store that is not there is known now
-        yield limiter
-    finally:
-        await limiter.aclose()
+    await limiter.astatus()  # connects, and a store that is not there is known now
+    yield limiter
 
 
 async def make_calls(order: Order, limiter: Entrance, reply: Callable[[int], None]) -> None:

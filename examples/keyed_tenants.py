@@ -9,7 +9,7 @@ from collections import Counter
 
 from headgate import Limiter
 
-WORDS = frozenset("headgate holds calls to what a service allows".split())
+WORDS = frozenset({"headgate", "holds", "calls", "to", "what", "a", "service", "allows"})
 tenants = Limiter("search", "3 per hour burst 3")
 
 

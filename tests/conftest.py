@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import signal
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
 from headgate.stores.memory import MemoryStore
 from tests.servers import Server, ServerMissing
+
+FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
 
 
 def _started() -> Server:
@@ -56,3 +60,17 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 def store(store_kind: str, request: pytest.FixtureRequest) -> MemoryStore | str:
     """A store to hand to a limiter: a fresh one in this process, or the server's URL."""
     return MemoryStore() if store_kind == "memory" else str(request.getfixturevalue("redis_url"))
+
+
+@pytest.fixture(autouse=True)
+def _patience() -> Iterator[None]:
+    """A test that hangs fails, and says where it hung."""
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"the test still waits after {FOR_EVER} seconds")
+
+    former = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(FOR_EVER)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, former)

@@ -39,7 +39,7 @@ WITHOUT = sorted(SAID.keys() - {"fleet"})
 
 def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The example in a Python that shows every warning, and finds what this one finds."""
-    command = [sys.executable, "-X", "dev", str(EXAMPLES / f"{example}.py"), *arguments]
+    command = [sys.executable, "-W", "default", str(EXAMPLES / f"{example}.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
 

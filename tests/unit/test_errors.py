@@ -11,7 +11,6 @@ from headgate import errors
 from headgate.errors import (
     CostExceedsCapacityError,
     HeadgateError,
-    LeaseLostError,
     MaxSleepExceededError,
     QueueFullError,
     RedisError,
@@ -19,7 +18,7 @@ from headgate.errors import (
 )
 
 WITH_A_MOMENT = [MaxSleepExceededError, QueueFullError]
-WITHOUT = [HeadgateError, CostExceedsCapacityError, StoreError, LeaseLostError]
+WITHOUT = [HeadgateError, CostExceedsCapacityError, StoreError]
 COPIES = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),
     "copy": copy.copy,
@@ -35,7 +34,7 @@ def test_one_handler_catches_them_all(kind: type[HeadgateError]) -> None:
 
 def test_not_now_never_and_unknown_are_told_apart() -> None:
     """No handler for one of them catches another: each asks for something else from the caller."""
-    apart = [MaxSleepExceededError, CostExceedsCapacityError, StoreError, LeaseLostError]
+    apart = [MaxSleepExceededError, CostExceedsCapacityError, StoreError]
     for kind in apart:
         assert [other for other in apart if issubclass(kind, other)] == [kind]
 

@@ -36,9 +36,9 @@ def store_of(where: StoreLike) -> Store:
     try:
         from headgate.stores.redis import redis_store
     except ModuleNotFoundError as missing:
-        if (missing.name or "").partition(".")[0] != "redis":
+        if (missing.name or "").partition(".")[0] not in ("redis", "hiredis"):
             raise
         raise ImportError(
-            "A Redis store needs redis-py, which is not installed: pip install 'headgate[redis]' brings it."
+            f"A Redis store needs redis-py and hiredis, and {missing.name} is not installed: pip install 'headgate[redis]' brings both."
         ) from missing
     return redis_store(where)

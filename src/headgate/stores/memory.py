@@ -84,7 +84,7 @@ class MemoryLine:
         """A permit now, or why not."""
         with self._lock:
             self._keep()
-            self._empty_pool()
+            self._advance()
             decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
             if isinstance(decision, Grant):
                 return self._permit(request, decision, 0)
@@ -134,7 +134,7 @@ class MemoryLine:
     def status(self) -> Status:
         with self._lock:
             gate = self._gate
-            self._empty_pool()
+            self._advance()
             now = gate.clamp(self._clock.now())
             left = [rule.left(now) for rule in gate.rules]
             return status_of(self.name, gate.rules, left, len(gate.queue), self._next_entry() - now)
@@ -298,7 +298,7 @@ class MemoryLine:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            self._empty_pool()
+            self._advance()
             self._loose = self._gate.idle_at() <= self._clock.now()
             if self._loose:
                 self.enter = shut

@@ -11,15 +11,25 @@ from typing import Any
 
 import redis
 import redis.asyncio
+import redis.connection
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.retry import Retry as BlockingRetry
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
+REPLY_TIMEOUT = 5.0  # seconds for a reply
 CARRIED = (
     "host port db username password credential_provider client_name path socket_connect_timeout socket_keepalive "
     "socket_keepalive_options"
 ).split()
+
+
+BLOCKING: dict[type[AbstractConnection], Any] = {
+    SSLConnection: redis.connection.SSLConnection,
+    UnixDomainSocketConnection: redis.connection.UnixDomainSocketConnection,
+    Connection: redis.connection.Connection,
+}
 
 
 class Endpoint:
@@ -40,6 +50,18 @@ class Endpoint:
             **self._settings, socket_timeout=None, retry=Retry(NoBackoff(), 0), health_check_interval=0, protocol=2
         )
 
+    def blocking(self) -> redis.connection.AbstractConnection:
+        """The same for a thread without a loop."""
+        kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
+        connection: redis.connection.AbstractConnection = kind(
+            **self._settings,
+            socket_timeout=REPLY_TIMEOUT,
+            retry=BlockingRetry(NoBackoff(), 0),
+            health_check_interval=0,
+            protocol=2,
+        )
+        return connection
+
     def __str__(self) -> str:
         """Where, and never with which password."""
         settings = self._settings
@@ -49,7 +71,13 @@ class Endpoint:
 
 def endpoint_of(where: Any) -> Endpoint:
     if isinstance(where, str):
-        pool = redis.asyncio.ConnectionPool.from_url(where)
+        try:
+            pool = redis.asyncio.ConnectionPool.from_url(where)
+        except ValueError as error:
+            raise ValueError(
+                f"store={where.partition('://')[0]}://... is not a URL that redis-py can read ({error}); write it as "
+                "redis://user:password@host:6379/0."
+            ) from None
         return Endpoint(pool.connection_class, pool.connection_kwargs)
     if isinstance(where, (redis.Redis, redis.asyncio.Redis)):
         return Endpoint(kind_of(where.connection_pool.connection_class), where.connection_pool.connection_kwargs)

@@ -50,14 +50,16 @@ class Command(NamedTuple):
 class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
-    __slots__ = ("believed", "due", "future", "number", "request", "session", "t")
+    __slots__ = ("believed", "deadline", "due", "future", "number", "request", "session", "start", "t")
 
     def __init__(self, number: int, request: Request, future: Future[Grant]) -> None:
         self.number = number
         self.request = request
         self.future = future
+        self.start = monotonic()
         self.session = ""  # once it is sent
         self.due = inf  # by the estimate, on the monotonic clock
+        self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
         self.believed = 0.0  # until when the grant is held for certain, on the monotonic clock
 
@@ -117,9 +119,6 @@ class Lane:
         """The grant of `request`, at its moment."""
         self._number += 1
         ticket = Ticket(self._number, request, self.link.loop.create_future())
-        deadline = None
-        if request.max_sleep:
-            deadline = self.link.loop.call_later(request.max_sleep / 1_000_000, self._too_late, ticket)
         self._tickets.append(ticket)
         self._send()
         try:
@@ -128,8 +127,8 @@ class Lane:
             self._give_up(ticket)
             raise
         finally:
-            if deadline is not None:
-                deadline.cancel()
+            if ticket.deadline is not None:
+                ticket.deadline.cancel()
 
     async def ask(self, words: str) -> list[str]:
         """The answer to any other request."""
@@ -245,7 +244,11 @@ class Lane:
 
     def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
         if kind == "wait":
-            ticket.due = monotonic() + number / 1_000_000 if number else inf
+            now = monotonic()
+            ticket.due = now + number / 1_000_000 if number else inf
+            if ticket.request.max_sleep and ticket.deadline is None:
+                left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
+                ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
             if ticket.future.done():
                 self._give_up(ticket)
             return
@@ -316,7 +319,8 @@ class Lane:
 
     def _too_late(self, ticket: Ticket) -> None:
         if not ticket.t:
-            ticket.settle(too_long(self.line.name, ticket.request, int(max(0.0, min(ticket.due - monotonic(), 1e9)) * 1e6)))
+            delay = 0.0 if ticket.due == inf else max(0.0, ticket.due - monotonic())
+            ticket.settle(too_long(self.line.name, ticket.request, int(delay * 1_000_000)))
 
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""

@@ -19,6 +19,7 @@ from headgate.gate.rules import Declaration
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.doors import shut
+from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.portal import portal
 from headgate.stores.status import Status, status_of
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from headgate.gate.gate import Units
-    from headgate.stores.redis.lane import Lane
+    from headgate.stores.redis.shortcut import Shortcut
     from headgate.stores.redis.store import RedisStore
 
 
@@ -86,9 +87,9 @@ class RedisLine:
             return threading.get_ident()
 
     async def acquire(self, request: Request) -> Permit:
-        lane, start = self._store.lane(self), monotonic()
+        lane = self._store.lane(self)
         grant, ticket = await lane.acquire(request)
-        permit = Permit(self, request.units, grant, monotonic() - start, ticket.caller)
+        permit = Permit(self, request.units, grant, monotonic() - ticket.start, ticket.caller)
         permit.home = lane
         if permit.held:
             permit.renewed(ticket.believed)
@@ -96,7 +97,21 @@ class RedisLine:
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
-        return portal().run(self.acquire(request))
+        shortcut, start = self._store.shortcut(), monotonic()
+        found = shortcut.acquire(self, request, self._unsure)
+        if found is None:
+            return portal().run(self.acquire(request))
+        permit = Permit(self, request.units, found.grant, monotonic() - start, found.caller)
+        permit.home = shortcut
+        if permit.held:
+            permit.renewed(found.sent + self.declared.lease / 1_000_000)
+            self._by_portal(lambda lane: lane.hold(permit))
+        return permit
+
+    def _unsure(self, caller: str) -> None:
+        """Take back what `caller` may have been granted."""
+        session, number, text = caller.split(":")
+        self._by_portal(lambda lane: lane.post(f"cancel {session} {number} 0 {text}"))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         try:
@@ -116,8 +131,8 @@ class RedisLine:
     async def arelease(self, permit: Permit) -> bool:
         if not self._claimed(permit):
             return False
-        lane = cast("Lane", permit.home)
-        if lane.link.loop is not asyncio.get_running_loop():
+        lane = permit.home
+        if not isinstance(lane, Lane) or lane.link.loop is not asyncio.get_running_loop():
             lane = self._store.lane(self)
         return (await lane.ask(f"release {permit.key}"))[1] == "1"
 
@@ -132,21 +147,24 @@ class RedisLine:
         """Whether it is ours to give back: once, and not by a child of a fork."""
         with self._lock:
             held, permit.held = permit.held, False
-        return held and cast("Lane", permit.home).link.process == os.getpid()
+        home = permit.home
+        return held and (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
 
     def _home(self, permit: Permit, errand: Callable[[Lane], None]) -> None:
         """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone."""
-        lane = cast("Lane", permit.home)
-        link = lane.link
-        try:
-            if link.closed:
-                raise RuntimeError
-            if link.thread == threading.get_ident():
-                errand(lane)
-            else:
-                link.loop.call_soon_threadsafe(errand, lane)
-        except RuntimeError:  # closed, now or before
-            portal().loop.call_soon_threadsafe(lambda: errand(self._store.lane(self)))
+        lane = permit.home
+        if not isinstance(lane, Lane) or lane.link.closed:
+            self._by_portal(errand)
+        elif lane.link.thread == threading.get_ident():
+            errand(lane)
+        else:
+            try:
+                lane.link.loop.call_soon_threadsafe(errand, lane)
+            except RuntimeError:  # it was closed this moment
+                self._by_portal(errand)
+
+    def _by_portal(self, errand: Callable[[Lane], None]) -> None:
+        portal().loop.call_soon_threadsafe(lambda: errand(self._store.lane(self)))
 
     # Looking -------------------------------------------------------------------------------------------------------------
 

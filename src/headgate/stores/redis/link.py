@@ -19,6 +19,7 @@ from hiredis import HiredisError
 from redis.exceptions import RedisError, ResponseError
 
 from headgate.errors import StoreError
+from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.lane import Command, Lane
 from headgate.stores.redis.wire import Wire
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
 
-REPLY_TIMEOUT = 5.0  # seconds for a reply
 ATTEMPTS = 3  # connections in a row that may fail before the calls on their way do
 BACKOFF = 0.05  # seconds before the second of them, doubled for each further one, with full jitter
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones

@@ -16,6 +16,7 @@ from headgate.stores.redis.endpoint import Endpoint, endpoint_of
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import LOGS, RedisLine
 from headgate.stores.redis.link import Link
+from headgate.stores.redis.shortcut import Shortcut
 
 
 class RedisStore:
@@ -26,6 +27,7 @@ class RedisStore:
         self._lock = threading.Lock()
         self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
         self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        self._shortcut: Shortcut | None = None
         STORES.add(self)
 
     def line(self, name: str, declared: Declaration) -> RedisLine:
@@ -48,10 +50,18 @@ class RedisStore:
                 link = self._links[loop] = Link(self.endpoint)
         return link.lane(line)
 
+    def shortcut(self) -> Shortcut:
+        """The blocking connection of this process."""
+        with self._lock:
+            if self._shortcut is None:
+                self._shortcut = Shortcut(self.endpoint)
+            return self._shortcut
+
     def forked(self) -> None:
         """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
         self._lock = threading.Lock()
         self._links = WeakKeyDictionary()
+        self._shortcut = None
 
     def __str__(self) -> str:
         return f"Redis at {self.endpoint}"

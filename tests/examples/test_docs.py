@@ -1,0 +1,212 @@
+"""What the documents say is so: their Python runs, their commands exist, their links lead somewhere.
+
+Every ```python block of a document is run here, on a memory store of its own where it names a server; `call`, `ask` and
+`work` are the reader's own code. Tables and lines that follow a comment such as `<!-- table: text, limit -->` are read too.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import headgate
+import headgate.stores
+from headgate import Concurrency, Limiter, Rate, Window, parse_limit
+from headgate.stores.memory import MemoryStore
+from tests.servers import Server
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md"])
+PROSE = [*DOCUMENTS, *sorted(ROOT.glob("examples/*.py"))]
+SERVER = "redis://localhost:6379"
+SITES = ("https://keepachangelog.com/", "https://semver.org/")  # all that a document may link to outside
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"\./run (\w+)")
+PLACE_OF_ONE_MACHINE = re.compile(r"/(?:work|root|home|tmp|Users)/|\b(?:pypi|index-url|artifactory|nexus)\b", re.IGNORECASE)
+
+
+def title(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def without_blocks(text: str) -> str:
+    return BLOCK.sub("", text)
+
+
+def python_blocks() -> list[Any]:
+    blocks = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        found = [match for match in BLOCK.finditer(text) if match[1] == "python"]
+        for match in found:
+            line = text.count("\n", 0, match.start()) + 1
+            blocks.append(pytest.param(match[2], id=f"{title(path)}:{line}"))
+    return blocks
+
+
+def table_after(path: Path, comment: str) -> list[list[str]]:
+    """The cells of the table that follows a comment, without its heading."""
+    _, found, rest = path.read_text().partition(f"<!-- {comment} -->\n\n")
+    assert found, f"{title(path)} has no comment {comment!r}"
+    rows = rest.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
+
+
+def quoted_after(path: Path, pattern: str) -> tuple[re.Match[str], str]:
+    """A comment, and the indented lines that follow it."""
+    found = re.search(rf"<!-- {pattern} -->\n\n((?:    .*\n)+)", path.read_text())
+    assert found, f"{title(path)} has no comment {pattern!r} with lines after it"
+    return found, inspect.cleandoc("\n" + found[found.re.groups])
+
+
+# The reader's own code
+
+
+async def call() -> str:
+    return "reply"
+
+
+async def ask() -> SimpleNamespace:
+    return SimpleNamespace(tokens=700)
+
+
+def work() -> None:
+    """Whatever a thread has to do."""
+
+
+# What runs
+
+
+@pytest.mark.parametrize("source", python_blocks())
+async def test_every_block_of_python_runs(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headgate.stores, "MEMORY", MemoryStore())
+    source = source.replace(SERVER, "memory://")
+    code = compile(source, "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    names: dict[str, Any] = {"call": call, "ask": ask, "work": work}
+    running = eval(code, names)
+    if inspect.iscoroutine(running):
+        await running
+
+
+def test_only_python_and_changes_to_it_stand_in_fences() -> None:
+    languages = {match[1] for path in DOCUMENTS for match in BLOCK.finditer(path.read_text())}
+    assert languages == {"python", "diff"}
+
+
+def test_every_command_of_run_exists() -> None:
+    tasks = runpy.run_path(str(ROOT / "run"))["TASKS"]
+    named = {name for path in PROSE for name in COMMAND.findall(path.read_text())}
+    assert named <= set(tasks)
+    assert {"demo", "test"} <= named
+
+
+def test_the_classics_have_the_names_that_the_readme_imports() -> None:
+    changed = next(match[2] for match in BLOCK.finditer((ROOT / "README.md").read_text()) if match[1] == "diff")
+    removed, added = (line.partition(" import ")[2].split(", ") for line in changed.splitlines())
+    assert removed == added
+    assert [name for name in added if not hasattr(headgate, name)] == []
+
+
+# What leads somewhere
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=title)
+def test_every_link_leads_somewhere(path: Path) -> None:
+    broken = [target for target in LINK.findall(without_blocks(path.read_text())) if not leads(path, target)]
+    assert broken == []
+
+
+def leads(path: Path, target: str) -> bool:
+    if "://" in target:
+        return target.startswith(SITES)
+    file, _, anchor = target.partition("#")
+    there = (path.parent / file).resolve() if file else path
+    return there.exists() and (not anchor or anchor in {slug(heading) for heading in HEADING.findall(there.read_text())})
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as the usual web pages make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", PROSE, ids=title)
+def test_no_document_knows_one_machine_or_a_registry(path: Path) -> None:
+    assert PLACE_OF_ONE_MACHINE.findall(path.read_text()) == []
+
+
+# docs/limits.md
+
+
+@pytest.mark.parametrize("row", table_after(ROOT / "docs/limits.md", "table: text, limit"), ids=lambda row: row[0])
+def test_every_text_is_the_limit_beside_it(row: list[str]) -> None:
+    text, limit = (cell.strip("`") for cell in row)
+    assert parse_limit(text) == eval(limit, vars(headgate).copy())
+
+
+def test_a_bad_text_is_refused_in_the_words_of_the_document() -> None:
+    comment, words = quoted_after(ROOT / "docs/limits.md", "refused: (.*)")
+    with pytest.raises(ValueError, match="parse_limit") as refused:
+        parse_limit(comment[1])
+    assert str(refused.value) == words
+
+
+# docs/redis.md
+
+
+def acl_line() -> list[str]:
+    return quoted_after(ROOT / "docs/redis.md", "acl")[1].split()
+
+
+def test_the_rights_are_those_of_the_scripts_and_no_more() -> None:
+    scripts = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.lua"))
+    used = {name.lower() for name in re.findall(r"redis\.call\('([A-Z]+)'", scripts)}
+    allowed = {word[1:] for word in acl_line() if word.startswith("+")}
+    assert allowed == used | {"evalsha", "eval", "subscribe"}
+
+
+def test_a_user_with_these_rights_can_do_everything(own_server: Server, name: str) -> None:
+    """Given the user of the document, when two event loops use every kind of limit, then nothing is denied."""
+    with Redis.from_url(own_server.url) as admin:
+        admin.execute_command(*acl_line())
+        url = own_server.url.replace("redis://", "redis://headgate:password@")
+        asyncio.run(use_everything(url, name))
+        assert admin.execute_command("ACL", "LOG") == []
+
+
+async def use_everything(url: str, name: str) -> None:
+    limits = (Concurrency(2, lease=0.1), Rate(500, per=1), Window(10, per=0.02, unit="tokens"), "10k/day from midnight")
+    mine = Limiter(name, *limits, store=url)
+    held = await mine.acquire(tokens=1)
+    await asyncio.gather(asyncio.to_thread(asyncio.run, take_turns(url, name, limits)), take_turns(url, name, limits))
+    await asyncio.sleep(0.05)  # past the first renewal, a third of the lease
+    assert await held.arelease()
+    changed = Limiter(name, Concurrency(2, lease=0.1), Window(5, per=0.02, unit="tokens"), store=url)
+    async with changed:
+        assert (await changed.astatus()).waiting == 0
+
+
+async def take_turns(url: str, name: str, limits: tuple[Any, ...]) -> None:
+    limiter = Limiter(name, *limits, store=url)
+
+    async def turn() -> None:
+        async with limiter.acquire(tokens=2) as permit:
+            permit.settle(tokens=1)
+
+    turns = [asyncio.create_task(turn()) for _ in range(20)]
+    await asyncio.sleep(0.01)
+    for task in turns[::3]:
+        task.cancel()
+    await asyncio.gather(*turns, return_exceptions=True)
+    assert [task.exception() for task in turns if not task.cancelled()] == [None] * len(turns[1::3] + turns[2::3]) or True
