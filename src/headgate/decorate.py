@@ -26,10 +26,16 @@ def limited(limiter: Limiter, function: Callable[P, R]) -> Callable[P, R]:
         (inspect.iscoroutinefunction, limited_coroutine),
         (inspect.isgeneratorfunction, limited_generator),
     )
-    body = function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
-    plain = inspect.unwrap(body, stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds))
-    wrap = next((wrap for is_kind, wrap in kinds if is_kind(plain)), limited_function)
+    body = inspect.unwrap(body_of(function), stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds))
+    wrap = next((wrap for is_kind, wrap in kinds if is_kind(body)), limited_function)
     return cast("Callable[P, R]", functools.wraps(function)(wrap(limiter, function)))
+
+
+def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs when `function` is called: behind a partial, or in an object's own `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
 
 def limited_function(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -75,6 +75,10 @@ class Permit:
         self._actual = {**self._actual, **actual}
         self._line.settle(self, {unit: extra for unit, extra in extras.items() if extra})
 
+    def __bool__(self) -> Literal[True]:
+        """True, as a `Refusal` is false."""
+        return True
+
     def __del__(self) -> None:
         if self.held and not self.lost:
             warnings.warn(f"{self!r} was dropped without a release; it goes back now", ResourceWarning, source=self, stacklevel=2)

@@ -1,111 +1,137 @@
-"""How stories are made up: limits of every kind and mixture, and steps that like the edges."""
+"""How stories are made up from a seed: limits of every kind and mixture, and steps that like the edges; and how one is cut short."""
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from typing import Any
-
-from hypothesis import strategies as st
 
 from headgate.gate.rules import program, rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.twins.driver import Story
 from tests.twins.model import KEEP, WAITER
 
-PERIODS = [1_000, 7_000, 333_333, 1_000_000, 60_000_000, 3_600_000_000]
-UNITS = ["requests", "requests", "tokens"]
-amounts = st.integers(1, 20)
-seconds = st.sampled_from(PERIODS).map(lambda microseconds: microseconds / 1_000_000)
+PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
+EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER]
+HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
+RATED = ["requests", "requests", "tokens"]
+PATIENCE = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
+ERRANDS = ["cancel", "cancel", "release", "release", "release", "renew", "settle", "status"]
+STEPS = {"call": 10, "time": 4, "to_head": 3, "to_grant": 1, "declare": 1, "again": 1}
 
 
-@st.composite
-def rates(draw: st.DrawFn) -> Limit:
-    amount, capacity, initial = draw(amounts), draw(st.none() | amounts), None
-    if draw(st.booleans()):
-        initial = draw(st.integers(0, capacity or amount))
-    unit, slack = draw(st.sampled_from(UNITS)), draw(st.sampled_from([0, 0.0005]))
-    return Rate(amount, draw(seconds), capacity, initial, draw(st.booleans()), unit, slack)
+class Author:
+    """Makes up stories; the same seed, the same story."""
+
+    def __init__(self, seed: object) -> None:
+        self.dice = random.Random(str(seed))
+        self.period = self.dice.choice(PERIODS)  # most limits of one story have periods that get into each other's way
+
+    def story(self, length: int) -> Story:
+        return {"programs": self.programs(), "steps": [self.step() for _ in range(length)]}
+
+    # Limits --------------------------------------------------------------------------------------------------------------
+
+    def programs(self) -> list[str]:
+        """Declarations that follow one another under one name; what is held stays counted in the same units."""
+        units = self.dice.choice(HELD)
+        return [self.program(units) for _ in range(3)]
+
+    def program(self, units: list[str]) -> str:
+        held: list[Limit] = [Concurrency(self.amount(), self.dice.choice([0.02, 1, 30]), unit) for unit in units]
+        limits = held + [self.rated() for _ in range(self.dice.randint(0 if held else 1, 3))]
+        self.dice.shuffle(limits)
+        return program(rules_of(limits))
+
+    def rated(self) -> Limit:
+        dice, unit = self.dice, self.dice.choice(RATED)
+        per = self.period if dice.random() < 0.7 else dice.choice(PERIODS)
+        slack = dice.choice([0, 0, 0.0005])
+        match dice.randrange(4):
+            case 0:
+                return Window(self.amount(), per, unit, slack)
+            case 1:
+                anchor = dice.choice([None, 0.25, 1_700_000_000, -5])
+                return Quota(self.amount(), per, anchor, unit, dice.choice([0, per / 10, per * 0.9]))
+            case _:
+                capacity = dice.choice([None, self.amount()])
+                amount = self.amount()
+                initial = dice.choice([None, None, 0, dice.randint(0, capacity or amount)])
+                return Rate(amount, per, capacity, initial, dice.random() < 0.4, unit, slack)
+
+    def amount(self) -> int:
+        return self.dice.choice([1, 1, 2, 3, 5, 10, 20])
+
+    # Steps ---------------------------------------------------------------------------------------------------------------
+
+    def step(self) -> list[Any]:
+        kind = self.dice.choices(list(STEPS), list(STEPS.values()))[0]
+        return [kind, *getattr(self, kind)()]
+
+    def time(self) -> list[Any]:
+        """Tiny, about a period or a part of one, about what the script remembers, and backwards."""
+        dice, period = self.dice, int(self.period * 1_000_000)
+        match dice.randrange(8):
+            case 0:
+                return [-dice.randint(1, 2 * period)]
+            case 1:
+                return [dice.choice(EDGES) + dice.choice([-1, 0, 1])]
+            case 2 | 3:
+                return [period // dice.choice([1, 1, 2, 3, 10]) + dice.choice([-1, 0, 1])]
+            case _:
+                return [dice.randint(0, period // 2)]
+
+    def to_head(self) -> list[Any]:
+        return [self.dice.choice([0, 0, 0, -1, 1, -50_000])]
+
+    def to_grant(self) -> list[Any]:
+        return [self.dice.randrange(12), self.dice.choice([0, 0, -1, 1])]
+
+    def declare(self) -> list[Any]:
+        return [self.dice.randrange(3), self.dice.randrange(3)]
+
+    def again(self) -> list[Any]:
+        return [self.dice.randrange(3), self.dice.choice([0, 0, 1, 2])]
+
+    def call(self) -> list[Any]:
+        dice = self.dice
+        requests = [self.errand() for _ in range(dice.choice([0, 0, 0, 1, 1, 2]))]
+        requests += [self.acquire() for _ in range(dice.choice([0, 1, 1, 1, 2]))]
+        if dice.random() < 0.2:
+            dice.shuffle(requests)
+        return [dice.randrange(3), dice.choice([0, 50_000, 50_000, 1_000_000]), requests]
+
+    def acquire(self) -> list[Any]:
+        dice = self.dice
+        most_waiters = dice.choice([None, None, None, None, dice.randrange(5)])
+        return ["acquire", dice.choice([1, 1, 1, 2, 5]), self.asked(1), dice.choice(PATIENCE), most_waiters]
+
+    def errand(self) -> list[Any]:
+        kind = self.dice.choice(ERRANDS)
+        if kind == "status":
+            return [kind, self.asked(1)]
+        details = {"cancel": [self.dice.random() < 0.8], "settle": [self.asked(-4)]}
+        return [kind, self.dice.randrange(12), *details.get(kind, [])]
+
+    def asked(self, least: int) -> str:
+        """Mostly what everybody takes, sometimes other costs; some are more than a limit ever holds."""
+        dice = self.dice
+        if least == 1 and dice.random() < 0.6:
+            return "-"
+        units = dice.sample(["mb", "requests", "tokens"], dice.randint(1, 2))
+        return ",".join(f"{unit}={dice.randint(least, dice.choice([2, 3, 7]))}" for unit in sorted(units))
 
 
-@st.composite
-def windows(draw: st.DrawFn) -> Limit:
-    slack = draw(st.sampled_from([0, 0.0005]))
-    return Window(draw(amounts), draw(seconds), draw(st.sampled_from(UNITS)), slack)
-
-
-@st.composite
-def quotas(draw: st.DrawFn) -> Limit:
-    per = draw(seconds)
-    slack = draw(st.sampled_from([0, per / 10, per * 0.9]))
-    anchor = draw(st.none() | st.sampled_from([0.25, 1_700_000_000, -5]))
-    return Quota(draw(amounts), per, anchor, draw(st.sampled_from(UNITS)), slack)
-
-
-def slots(units: list[str]) -> st.SearchStrategy[list[Limit]]:
-    """One concurrency limit for each of `units`."""
-    leases = st.sampled_from([0.02, 1, 30])
-    return st.tuples(*(st.builds(Concurrency, st.integers(1, 6), leases, st.just(unit)) for unit in units)).map(list)
-
-
-@st.composite
-def programs(draw: st.DrawFn, most: int = 3) -> list[str]:
-    """Declarations that follow one another under one name; what is held stays counted in the same units."""
-    units = draw(st.sampled_from([[], [], ["permits"], ["mb"], ["permits", "mb"]]))
-    counted = st.lists(rates() | windows() | quotas(), min_size=0 if units else 1, max_size=3)
-    several = st.lists(st.tuples(counted, slots(units)), min_size=1, max_size=most)
-    return [program(rules_of(draw(st.permutations([*rated, *held])))) for rated, held in draw(several)]
-
-
-def deltas() -> st.SearchStrategy[int]:
-    """Steps of time: tiny, about a period, about what the script remembers, and backwards."""
-    edges = [*PERIODS, 50_000, 20_000, WAITER, KEEP, KEEP + WAITER, 30_000_000, 0]
-    near = st.builds(lambda edge, by: edge // by[0] + by[1], st.sampled_from(edges), st.sampled_from([(1, 0), (1, 1), (1, -1), (10, 0), (3, 1)]))
-    return near | near | st.integers(0, 2_000_000) | st.integers(-2_000_000, 0)
-
-
-@st.composite
-def asked(draw: st.DrawFn, smallest: int = 1) -> str:
-    """Mostly what everybody takes, sometimes other costs; `mb=7` is more than most limits ever hold."""
-    if smallest == 1 and draw(st.integers(0, 2)):
-        return "-"
-    units = draw(st.lists(st.sampled_from(["mb", "requests", "tokens"]), min_size=1, max_size=3, unique=True))
-    return ",".join(f"{unit}={draw(st.integers(smallest, 7))}" for unit in sorted(units))
-
-
-picks = st.integers(0, 11)
-waits = st.none() | st.none() | st.sampled_from([0, 1, 1_000, 50_000, 1_000_000, 100_000_000])
-acquires = st.tuples(st.just("acquire"), st.sampled_from([1, 1, 1, 2, 5]), asked(), waits, st.none() | st.none() | st.integers(0, 4))
-errands = st.one_of(
-    st.tuples(st.just("cancel"), picks, st.booleans()),
-    st.tuples(st.just("cancel"), picks, st.just(True)),
-    st.tuples(st.just("release"), picks),
-    st.tuples(st.just("release"), picks),
-    st.tuples(st.just("renew"), picks),
-    st.tuples(st.just("settle"), picks, asked(-7)),
-    st.tuples(st.just("status"), asked()),
-)
-whose = st.integers(0, 2)
-calls = st.tuples(
-    st.just("call"),
-    whose,
-    st.sampled_from([0, 50_000, 50_000, 1_000_000]),
-    st.builds(lambda first, second: [*first, *second], st.lists(errands, max_size=2), st.lists(acquires, max_size=2)),
-)
-moves = st.one_of(
-    st.tuples(st.just("time"), deltas()),
-    st.tuples(st.just("to_head"), st.sampled_from([0, 0, -1, 1, -50_000])),
-    st.tuples(st.just("to_grant"), picks, st.sampled_from([0, -1, 1])),
-)
-surprises = st.one_of(
-    st.tuples(st.just("declare"), whose, st.integers(0, 2)),
-    st.tuples(st.just("again"), whose, st.integers(0, 2)),
-)
-steps = st.one_of(calls, calls, calls, moves, moves, surprises)
-
-
-def plain(value: Any) -> Any:
-    """As JSON keeps it."""
-    return [plain(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def stories(most: int = 40) -> st.SearchStrategy[Story]:
-    return st.fixed_dictionaries({"programs": programs(), "steps": st.lists(steps, min_size=2, max_size=most).map(plain)})
+def cut(story: Story, fails: Callable[[Story], bool]) -> Story:
+    """The same failure with as few steps as can be: whole stretches are left out, then shorter ones, down to single steps."""
+    size = len(story["steps"]) // 2
+    while size:
+        start = 0
+        while start < len(story["steps"]):
+            shorter = {**story, "steps": story["steps"][:start] + story["steps"][start + size :]}
+            if fails(shorter):
+                story = shorter
+            else:
+                start += size
+        size //= 2
+    return story

@@ -326,6 +326,7 @@ class Lane:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         (tickets, errands), self._sent = self._sent, ([], [])
         self._queued = self._calling = False
+        errands, self._errands = errands + self._errands, []
         self._refused(error, tickets, errands)
         waiting, self._waiting = list(self._waiting.values()), {}
         asked, self._tickets = self._tickets, []

@@ -240,7 +240,7 @@ class Link:
                 if self._watch is not None:
                     self._watch.cancel()
                 if self._wire is not None:
-                    await self._wire.close()
+                    self._wire.close()
 
     async def _say_goodbye(self) -> None:
         try:

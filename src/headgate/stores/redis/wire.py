@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hiredis import ProtocolError, Reader, pack_command
 
@@ -22,11 +22,11 @@ class Wire(asyncio.Protocol):
     def __init__(
         self, connection: AbstractConnection, replied: Callable[[Any], None], lost: Callable[[Exception], None]
     ) -> None:
-        self._connection = connection
         self._replied = replied
         self._lost = lost
         self._reader = Reader()
-        self._transport: asyncio.Transport = connection._writer.transport  # type: ignore[union-attr,assignment]  # no public way
+        self._writer = detached(connection)  # kept, because it closes the transport when it is dropped
+        self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
 
     def send(self, *command: Any) -> None:
@@ -49,9 +49,17 @@ class Wire(asyncio.Protocol):
         lost, self._lost = self._lost, _nobody
         lost(error)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._lost = _nobody
-        await self._connection.disconnect(nowait=True)
+        self._transport.close()
+
+
+def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
+    """The open stream of `connection`, which is left without: redis-py has no public way to hand it over."""
+    writer = connection._writer
+    assert writer is not None, "the connection was made just now"
+    connection._writer = connection._reader = None
+    return writer
 
 
 def _nobody(error: Exception) -> None:

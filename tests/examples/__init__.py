@@ -1,0 +1,1 @@
+"""What a reader tries first: the examples and the code in the documents, all of it run."""
