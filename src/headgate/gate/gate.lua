@@ -4,6 +4,7 @@
 -- sorted set of callers by place; what a caller asks for is part of its name, see caller.lua.
 
 Gate = {}
+local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)
 local GRANTS = 1000 -- grants that one call makes (S9)
 
 function Gate.clamp(now)
@@ -13,7 +14,7 @@ end
 
 function Gate.ready(costs)
   local t = math.max(gate.t, gate.act)
-  while true do
+  for _ = 1, ROUNDS do
     local moment = t
     for i = 1, #costs do
       if costs[i] > 0 then moment = gate.rules[i]:ready(costs[i], moment) end
@@ -21,6 +22,7 @@ function Gate.ready(costs)
     if moment == t or moment >= NEVER then return moment end
     t = moment
   end
+  return NEVER
 end
 
 function Gate.take(costs, t)

@@ -15,6 +15,7 @@ from headgate.gate.slots import NEVER
 
 Units = Mapping[str, int]  # what an acquire asks for by name: {"tokens": 900}
 Costs = tuple[int, ...]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
+ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
 ONE_EACH = {"requests": 1, "permits": 1}  # what every acquire takes when it does not say otherwise
 
 
@@ -75,7 +76,7 @@ class Gate:
         self.act = 0  # the latest moment granted; nobody passes before it (T3)
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
-        self.waiting = [0] * len(self.rules)  # what the whole queue will cost, for each rule
+        self.waiting = [0] * len(self.rules)  # what the whole queue will cost, for each rule that counts over time
         for rule in self.rules:
             rule.open(t)
         self.read_rules()
@@ -97,7 +98,7 @@ class Gate:
     def ready(self, costs: Costs) -> int:
         """The first moment at which all rules allow `costs`; NEVER when only a release can help."""
         t = max(self.t, self.act)
-        while True:
+        for _ in range(ROUNDS):
             moment = t
             for rule, cost in zip(self.rules, costs, strict=True):
                 if cost:
@@ -105,6 +106,7 @@ class Gate:
             if moment == t or moment >= NEVER:
                 return moment
             t = moment
+        return NEVER  # quotas whose slacks leave them no open moment in common
 
     def take(self, costs: Costs, t: int) -> Grant:
         for rule, cost in zip(self.rules, costs, strict=True):
@@ -161,16 +163,16 @@ class Gate:
 
     def join(self, caller: Hashable, units: Units, costs: Costs) -> None:
         self.queue[caller] = units, costs
-        for index, cost in enumerate(costs):
-            self.waiting[index] += cost
+        for index, _ in self.rated:
+            self.waiting[index] += costs[index]
 
     def leave(self, caller: Hashable) -> bool:
         """Take a waiter out of the queue; those behind move forward because nothing was booked for them (T5)."""
         asked = self.queue.pop(caller, None)
         if asked is None:
             return False
-        for index, cost in enumerate(asked[1]):
-            self.waiting[index] -= cost
+        for index, _ in self.rated:
+            self.waiting[index] -= asked[1][index]
         return True
 
     def advance(self, now: int, horizon: int = 0) -> list[tuple[Hashable, Grant]]:
@@ -185,6 +187,16 @@ class Gate:
             self.leave(caller)
             granted.append((caller, self.take(costs, t)))
         return granted
+
+    def pass_on(self, now: int) -> tuple[Hashable, Grant]:
+        """Let the head of the queue have what somebody leaves who asked for one of each unit, if it asks for the same."""
+        for caller, (_, costs) in self.queue.items():
+            if costs == self.usual and all([rule.left(now) >= 0 for _, rule in self.slots]):  # after a cut, nobody passes
+                self.leave(caller)
+                self.fence += 1
+                return caller, Grant(self.clamp(now), self.fence)
+            break
+        return None, Grant(0, 0)
 
     def next_at(self) -> int:
         """When the head of the queue could pass; NEVER when nobody waits or only a release can help."""

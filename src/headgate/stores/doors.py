@@ -43,7 +43,9 @@ def pooled_door(gate: Gate, pool: list[None], otherwise: Door) -> Door:
     pop = pool.pop
 
     def enter() -> bool:
-        if gate.queue or not pool:
+        if gate.queue:
+            return False
+        if not pool:
             return otherwise()
         try:
             pop()

@@ -58,12 +58,6 @@ class MemoryLine:
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
 
-    async def enter_later(self, request: Request) -> None:
-        await self.wait(request)
-
-    def enter_sync(self, request: Request) -> None:
-        self.wait_sync(request)
-
     def leave(self) -> None:
         """Return what was entered with: to the pool if nobody waits, and to the gate if somebody does.
 
@@ -71,6 +65,8 @@ class MemoryLine:
         the two sees the other, so no permit stays in the pool while somebody waits for it.
         """
         if self._pools:
+            if self._gate.queue and self._hand_over():
+                return
             self._pool.append(None)
             if self._gate.queue:
                 with self._lock:
@@ -79,6 +75,16 @@ class MemoryLine:
             with self._lock:
                 self._gate.release({})
                 self._advance()
+
+    def _hand_over(self) -> bool:
+        """Give what was entered with to the head of the queue, if that is what it asks for: no need to count it back and forth."""
+        with self._lock:
+            caller, grant = self._gate.pass_on(self._clock.now())
+            if caller is None:
+                return False
+            waiter = cast(Waiter, caller)
+            waiter.grant = grant
+            return waiter.wake()
 
     def take(self, request: Request) -> Permit | Refusal:
         """A permit now, or why not."""
@@ -122,6 +128,9 @@ class MemoryLine:
         """Seconds until a waiter looks by itself."""
         moment = min(waiter.look_at, waiter.deadline)
         return None if moment >= NEVER else max(0, moment - self._clock.now()) / 1_000_000
+
+    enter_later = wait  # who enters needs no permit
+    enter_sync = wait_sync
 
     async def acquire(self, request: Request) -> Permit:
         start = self._clock.now()
@@ -204,7 +213,13 @@ class MemoryLine:
         with self._lock:
             self._keep()
             self._empty_pool()
-            request, gate, now = waiter.request, self._gate, self._clock.now()
+            request, gate = waiter.request, self._gate
+            if self._pools and gate.queue and request.max_sleep is None and request.max_waiters is None:
+                gate.join(waiter, request.units, gate.costs(request.units))  # behind others, for as long as it takes
+                if self._pool:
+                    self._advance()
+                return waiter.grant is not None
+            now = self._clock.now()
             decision = gate.acquire(
                 now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
             )

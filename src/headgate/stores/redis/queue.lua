@@ -41,6 +41,7 @@ end
 -- The queue -----------------------------------------------------------------------------------------------------------------
 
 local queued -- its length, once known
+local stretch = 2
 local front, at = {}, 1 -- the callers at its head, and the first of them that is still there
 
 function State.queue_length()
@@ -49,7 +50,10 @@ function State.queue_length()
 end
 
 function State.first_in_queue()
-  if not front[at] and State.queue_length() > 0 then front, at = redis.call('ZRANGE', QUEUE, 0, 63), 1 end
+  if not front[at] and State.queue_length() > 0 then
+    front, at = redis.call('ZRANGE', QUEUE, 0, stretch), 1
+    stretch = 63 -- whoever needs more than the first few needs many
+  end
   return front[at]
 end
 

@@ -93,7 +93,7 @@ end
 function verbs.status(words)
   flush()
   local costs = State.costs_of(State.parsed_units(words[2]))
-  local t = State.queue_length() > 0 and math.max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
+  local t = Sessions.head_of_queue() and math.max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
   out[#out + 1] = 'status ' .. State.int(State.queue_length()) .. ' ' .. State.int(t - gate.t)
   for _, rule in ipairs(gate.rules) do out[#out + 1] = State.int(rule:left(gate.t)) end
 end
