@@ -44,9 +44,7 @@ def check_count(value: object, call: str = "Limiter", field: str = "max_waiters"
     return None if value is None else count(call, field, value)
 
 
-def seconds(
-    call: str, field: str, value: object, *, zero: bool = False, least: float = MICROSECOND, way: str = ""
-) -> float:
+def seconds(call: str, field: str, value: object, *, zero: bool = False, least: float = MICROSECOND, way: str = "") -> float:
     """`value` as finite seconds from `least` to below ten years, or 0 where `zero` allows it.
 
     `way` is the way out where the call knows a better one than to write another number.

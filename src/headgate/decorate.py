@@ -75,7 +75,7 @@ def limited_async_generator(limiter: Limiter, function: Callable[..., Any]) -> C
                     step = items.asend((yield item))
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # noqa: BLE001 - whatever is thrown in belongs to the inner generator
+                except BaseException as error:  # whatever is thrown in belongs to the inner generator
                     step = items.athrow(error)
 
     return call

@@ -324,9 +324,7 @@ class _Parser:
         if first in _LETTERS:
             word = _Token("word", self.run(at, _WORD).lower(), at, tight)
             if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
-                self.fail(
-                    word, "digits, letters and digits in one; write the number in full, or a space after it"
-                )
+                self.fail(word, "digits, letters and digits in one; write the number in full, or a space after it")
             return word
         if first == "/":
             return _Token("sign", first, at)

@@ -1,7 +1,7 @@
 """Names are data: the one place where a user's name becomes part of a key.
 
-Everything but letters, digits, `_`, `.`, `-` and `~` is percent-encoded, byte by byte, so that no name can break a key, leave its hash tag
-or meet another name.
+Everything but letters, digits, `_`, `.`, `-` and `~` is percent-encoded, byte by byte, so that no name can break a key, leave
+its hash tag or meet another name.
 """
 
 from __future__ import annotations

@@ -66,9 +66,7 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> N
     if type(number) is not int:
         raise TypeError(f"{call} of limiter {name!r}: a cost is a whole number (int), not {type(number).__name__}.")
     if not 0 < number < LARGEST:
-        raise ValueError(
-            f"{call} of limiter {name!r}: a cost is at least 1 and below 2**53; leave a unit out to take none of it."
-        )
+        raise ValueError(f"{call} of limiter {name!r}: a cost is at least 1 and below 2**53; leave a unit out to take none of it.")
     check_unit(declared, name, call, unit)
 
 

@@ -184,7 +184,7 @@ async def test_a_light_caller_waits_behind_a_heavy_one(world: World) -> None:
     heavy.cancel()
     permit = await soon(light)
 
-    assert permit.fence == first.fence + 1
+    assert permit.fence > first.fence
     first.release()
     permit.release()
     await at_rest(limiter)
@@ -220,7 +220,7 @@ async def test_one_release_lets_in_everybody_it_makes_room_for(world: World, wei
     heavy.release()
     permits = await soon(asyncio.gather(*callers))
 
-    assert [permit.fence - heavy.fence for permit in permits] == [1, 2, 3]
+    assert heavy.fence < permits[0].fence < permits[1].fence < permits[2].fence
     for permit in permits:
         permit.release()
     await at_rest(limiter)

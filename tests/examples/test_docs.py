@@ -1,7 +1,7 @@
 """What the documents say is so: their Python runs, their commands exist, their links lead somewhere.
 
-Every ```python block of a document is run here, on a memory store of its own where it names a server; `call`, `ask` and
-`work` are the reader's own code. Tables and lines that follow a comment such as `<!-- table: text, limit -->` are read too.
+Every block of Python is run here, on a memory store where it names a server; `call`, `ask` and `work` are the reader's own.
+Tables and lines that follow a comment such as `<!-- table: text, limit -->` are read too.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ from tests.servers import Server
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md"])
 PROSE = [*DOCUMENTS, *sorted(ROOT.glob("examples/*.py"))]
+PROMISES = ROOT / "docs/promises.md"
 SERVER = "redis://localhost:6379"
 SITES = ("https://keepachangelog.com/", "https://semver.org/")  # all that a document may link to outside
+
+TWICE = "<!-- run twice -->"  # before a block whose second run takes the branches that the first did not
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -52,7 +55,8 @@ def python_blocks() -> list[Any]:
         found = [match for match in BLOCK.finditer(text) if match[1] == "python"]
         for match in found:
             line = text.count("\n", 0, match.start()) + 1
-            blocks.append(pytest.param(match[2], id=f"{title(path)}:{line}"))
+            times = 2 if text[: match.start()].endswith(f"{TWICE}\n\n") else 1
+            blocks.append(pytest.param(match[2], times, id=f"{title(path)}:{line}"))
     return blocks
 
 
@@ -89,15 +93,16 @@ def work() -> None:
 # What runs
 
 
-@pytest.mark.parametrize("source", python_blocks())
-async def test_every_block_of_python_runs(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("source", "times"), python_blocks())
+async def test_every_block_of_python_runs(source: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headgate.stores, "MEMORY", MemoryStore())
     source = source.replace(SERVER, "memory://")
     code = compile(source, "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"call": call, "ask": ask, "work": work}
-    running = eval(code, names)
-    if inspect.iscoroutine(running):
-        await running
+    for _ in range(times):
+        running = eval(code, names)
+        if inspect.iscoroutine(running):
+            await running
 
 
 def test_only_python_and_changes_to_it_stand_in_fences() -> None:
@@ -210,3 +215,19 @@ async def take_turns(url: str, name: str, limits: tuple[Any, ...]) -> None:
         task.cancel()
     await asyncio.gather(*turns, return_exceptions=True)
     assert [task.exception() for task in turns if not task.cancelled() and task.exception()] == []
+
+
+# docs/promises.md
+
+
+def test_every_invariant_has_its_line() -> None:
+    numbers = [row[0] for row in table_after(PROMISES, "table: number, invariant, tests")]
+    assert numbers == [f"{kind}{n}" for kind, most in (("S", 9), ("L", 6), ("T", 12)) for n in range(1, most + 1)] + ["TL1"]
+
+
+@pytest.mark.parametrize("row", table_after(PROMISES, "table: number, invariant, tests"), ids=lambda row: row[0])
+def test_every_invariant_is_cited_where_its_line_says(row: list[str]) -> None:
+    number, _, links = row
+    tests = [(PROMISES.parent / target).resolve() for target in LINK.findall(links)]
+    assert tests, f"no test cites {number}"
+    assert [title(path) for path in tests if not re.search(rf"\b{number}\b", path.read_text())] == []

@@ -52,7 +52,7 @@ class Author:
                 return Window(self.amount(), per, unit, slack)
             case 1:
                 anchor = dice.choice([None, 0.25, 1_700_000_000, -5])
-                return Quota(self.amount(), per, anchor, unit, dice.choice([0, per / 10, per * 0.9]))
+                return Quota(self.amount(), per, anchor, unit, dice.choice([0, per / 10, per * 0.3]))
             case _:
                 capacity = dice.choice([None, self.amount()])
                 amount = self.amount()

@@ -30,7 +30,7 @@ function Gate.take(costs, t)
     if costs[i] > 0 then gate.rules[i]:take(costs[i], t, gate.t) end
   end
   gate.act = t
-  gate.fence = gate.fence + 1
+  gate.fence = math.max(gate.fence + 1, gate.t)
   return t, gate.fence
 end
 

@@ -113,7 +113,7 @@ class Gate:
             if cost:
                 rule.take(cost, t, self.t)
         self.act = t
-        self.fence += 1
+        self.fence = max(self.fence + 1, self.t)  # grows even if the state was lost, for as long as time does (S5)
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
@@ -191,10 +191,10 @@ class Gate:
     def pass_on(self, now: int) -> tuple[Hashable, Grant]:
         """Let the head of the queue have what somebody leaves who asked for one of each unit, if it asks for the same."""
         for caller, (_, costs) in self.queue.items():
-            if costs == self.usual and all([rule.left(now) >= 0 for _, rule in self.slots]):  # after a cut, nobody passes
+            if costs == self.usual and all(rule.left(now) >= 0 for _, rule in self.slots):  # after a cut, nobody passes
                 self.leave(caller)
-                self.fence += 1
-                return caller, Grant(self.clamp(now), self.fence)
+                self.fence = max(self.fence + 1, self.clamp(now))
+                return caller, Grant(self.t, self.fence)
             break
         return None, Grant(0, 0)
 

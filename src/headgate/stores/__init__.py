@@ -39,6 +39,7 @@ def store_of(where: StoreLike) -> Store:
         if (missing.name or "").partition(".")[0] not in ("redis", "hiredis"):
             raise
         raise ImportError(
-            f"A Redis store needs redis-py and hiredis, and {missing.name} is not installed: pip install 'headgate[redis]' brings both."
+            f"A Redis store needs redis-py and hiredis, and {missing.name} is not installed: "
+            "pip install 'headgate[redis]' brings both."
         ) from missing
     return redis_store(where)

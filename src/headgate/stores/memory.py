@@ -34,7 +34,21 @@ FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 class MemoryLine:
     """The queue of one name in this process."""
 
-    __slots__ = ("__weakref__", "_abandoned", "_clock", "_epoch", "_gate", "_lock", "_loose", "_pool", "_pools", "_store", "declared", "enter", "name")
+    __slots__ = (
+        "__weakref__",
+        "_abandoned",
+        "_clock",
+        "_epoch",
+        "_gate",
+        "_lock",
+        "_loose",
+        "_pool",
+        "_pools",
+        "_store",
+        "declared",
+        "enter",
+        "name",
+    )
 
     def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
         self.name = name
@@ -220,9 +234,7 @@ class MemoryLine:
                     self._advance()
                 return waiter.grant is not None
             now = self._clock.now()
-            decision = gate.acquire(
-                now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
-            )
+            decision = gate.acquire(now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters)
             if isinstance(decision, Grant):
                 waiter.grant = decision
                 return True

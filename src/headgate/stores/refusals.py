@@ -24,16 +24,16 @@ def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
 
 def queue_full(name: str, request: Request, delay: int) -> QueueFullError:
     return QueueFullError(
-        f"An acquire of limiter {unquote(name)!r} found {request.max_waiters} or more waiting before it, as many as its queue may hold; "
-        "nothing was charged. Try again later (retry_after), or raise max_waiters (max_position).",
+        f"An acquire of limiter {unquote(name)!r} found {request.max_waiters} or more waiting before it, as many as its queue "
+        "may hold; nothing was charged. Try again later (retry_after), or raise max_waiters (max_position).",
         _seconds(delay),
     )
 
 
 def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
     return CostExceedsCapacityError(
-        f"An acquire of limiter {unquote(name)!r} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold no more "
-        f"than {', '.join(f'{unit}={most}' for unit, most in declared.capacity.items())}: it can never pass. Ask for less."
+        f"An acquire of limiter {unquote(name)!r} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold "
+        f"no more than {', '.join(f'{unit}={most}' for unit, most in declared.capacity.items())}: it can never pass. Ask for less."
     )
 
 

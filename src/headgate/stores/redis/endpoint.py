@@ -20,9 +20,18 @@ from redis.retry import Retry as BlockingRetry
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
 CARRIED = (
-    "host port db username password credential_provider client_name path socket_connect_timeout socket_keepalive "
-    "socket_keepalive_options"
-).split()
+    "host",
+    "port",
+    "db",
+    "username",
+    "password",
+    "credential_provider",
+    "client_name",
+    "path",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_keepalive_options",
+)
 
 
 BLOCKING: dict[type[AbstractConnection], Any] = {
@@ -46,9 +55,7 @@ class Endpoint:
 
     def connection(self) -> AbstractConnection:
         """A new connection, not connected yet: it never repeats a command by itself and never decodes."""
-        return self._kind(
-            **self._settings, socket_timeout=None, retry=Retry(NoBackoff(), 0), health_check_interval=0, protocol=2
-        )
+        return self._kind(**self._settings, socket_timeout=None, retry=Retry(NoBackoff(), 0), health_check_interval=0, protocol=2)
 
     def blocking(self) -> redis.connection.AbstractConnection:
         """The same for a thread without a loop."""

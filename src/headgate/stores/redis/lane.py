@@ -205,7 +205,8 @@ class Lane:
             return
         if isinstance(reply, Exception):
             self._sent = tickets, errands
-            self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of {unquote(self.line.name)!r}: {reply}"))
+            name = unquote(self.line.name)
+            self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of limiter {name!r}: {reply}"))
             return
         session, call, verdict, *words = reply.decode().split(" ")
         if (session, int(call)) != (self._session, self._call):

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 from headgate.errors import StoreError
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.lane import Command, Lane
+from headgate.stores.redis.portal import GUARDIAN
 from headgate.stores.redis.wire import Wire
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Link:
         self._quiet: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ears: asyncio.Task[None] | None = None
-        self._guardian = self.loop.create_task(self._guard(), name="headgate-link")
+        self._guardian = self.loop.create_task(self._guard(), name=GUARDIAN)
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` on this link."""

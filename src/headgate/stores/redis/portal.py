@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+GUARDIAN = "headgate-link"  # the name of the task that ends with a link
 FAREWELL = 2.0  # seconds for the last releases of a process that ends
 
 
@@ -28,14 +29,7 @@ class Portal:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self.loop.close()
+        self.loop.run_forever()
 
     def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
@@ -50,9 +44,17 @@ class Portal:
             raise
 
     def close(self) -> None:
+        """Let the links say goodbye. The loop itself runs on: threads that still wait are not woken by the end of the process."""
         if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(FAREWELL)
+            concurrent.futures.wait([self.start(farewell())], FAREWELL)
+
+
+async def farewell() -> None:
+    guardians = [task for task in asyncio.all_tasks() if task.get_name() == GUARDIAN]
+    for guardian in guardians:
+        guardian.cancel()
+    if guardians:
+        await asyncio.wait(guardians)
 
 
 _lock = threading.Lock()

@@ -27,7 +27,7 @@ for i = 1, #rules do
   local cost = tonumber(ARGV[8 + i])
   if cost > 0 then rules[i]:take(cost, now, now) end
 end
-gate.t, gate.act, gate.fence = now, now, gate.fence + 1
+gate.t, gate.act, gate.fence = now, now, math.max(gate.fence + 1, now)
 Promises.hold(SESSION .. ':' .. ARGV[7] .. ':' .. ARGV[8], now)
 
 alive_until = Promises.attend(alive_until)

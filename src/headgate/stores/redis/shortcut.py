@@ -13,14 +13,13 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hiredis import pack_command
-from redis.exceptions import NoScriptError, ResponseError
+from hiredis import HiredisError, Reader, pack_command
 
 from headgate.gate.gate import Grant
 from headgate.stores.redis.script import quick
 
 if TYPE_CHECKING:
-    from redis.connection import AbstractConnection
+    import socket
 
     from headgate.request import Request
     from headgate.stores.redis.endpoint import Endpoint
@@ -42,7 +41,8 @@ class Shortcut:
         self.process = os.getpid()
         self._endpoint = endpoint
         self._lock = threading.Lock()
-        self._connection: AbstractConnection | None = None
+        self._socket: socket.socket | None = None
+        self._reader = Reader()
         self._session = ""
         self._calls: dict[str, int] = {}
 
@@ -56,16 +56,13 @@ class Shortcut:
             self._lock.release()
 
     def _ask(self, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
-        connection = self._connection or self._open()
-        if connection is None:
+        if self._socket is None and not self._open():
             return None
         number = self._calls[line.key] = self._calls.get(line.key, 0) + 1
         caller, sent = f"{self._session}:{number}:{request.text}", monotonic()
         header = (len(line.keys), *line.keys, line.declared.program, 0, self._session, number, 0, 0)
         try:
-            reply = exchange(connection, (*header, number, request.text, *line.declared.costs(request.units)))
-        except ResponseError:
-            return None  # the portal finds the words for what the server refuses
+            reply = self._exchange(*header, number, request.text, *line.declared.costs(request.units))
         except BaseException as lost:
             self._close()
             unsure(caller)
@@ -74,39 +71,45 @@ class Shortcut:
             return None
         return passed(reply, caller, sent)
 
-    def _open(self) -> AbstractConnection | None:
+    def _open(self) -> bool:
         connection = self._endpoint.blocking()
         try:
-            connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves these unannotated
+            connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except Exception:
-            return None  # the portal finds the words for that too
-        self._session, self._calls = f"{secrets.token_hex(16)}.0", {}
-        self._connection = connection
-        return connection
+            return False  # the portal finds the words for that
+        self._session, self._calls, self._reader = f"{secrets.token_hex(16)}.0", {}, Reader()
+        self._socket, connection._sock = connection._sock, None  # as in wire.py: ours from here on
+        return True
+
+    def _exchange(self, *words: Any) -> Any:
+        reply = self._ask_server("EVALSHA", quick().digest, *words)
+        if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
+            reply = self._ask_server("EVAL", quick().text, *words)
+        return reply
+
+    def _ask_server(self, *command: Any) -> Any:
+        socket, reader = self._socket, self._reader
+        assert socket is not None, "it was opened for this call"
+        socket.sendall(pack_command(command))
+        while (reply := reader.gets()) is False:
+            data = socket.recv(65_536)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            reader.feed(data)
+        return reply
 
     def _close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()  # type: ignore[no-untyped-call]
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            socket.close()
 
-
-def exchange(connection: AbstractConnection, words: tuple[Any, ...]) -> Any:
-    script = quick()
-    send(connection, "EVALSHA", script.digest, *words)
-    try:
-        return connection.read_response()
-    except NoScriptError:
-        send(connection, "EVAL", script.text, *words)
-        return connection.read_response()
-
-
-def send(connection: AbstractConnection, *command: Any) -> None:
-    connection.send_packed_command([pack_command(command)], check_health=False)  # type: ignore[no-untyped-call]
+    def __del__(self) -> None:
+        self._close()
 
 
 def passed(reply: Any, caller: str, sent: float) -> Passed | None:
     """What the quick script said: "session number ok now -1 0 grant 1 moment fence |", or nothing, or a limit we do not know."""
-    words = reply.decode().split(" ") if reply is not None else []
+    words = reply.decode().split(" ") if isinstance(reply, bytes) else []  # an error: the portal finds the words for it
     if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
         return None
     return Passed(Grant(int(words[8]), int(words[9])), caller, sent)

@@ -33,7 +33,7 @@ class RedisStore:
     def line(self, name: str, declared: Declaration) -> RedisLine:
         """The line of `name`; nothing is sent before the first acquire."""
         if declared.program.count("window ") > LOGS:
-            raise ValueError(f"A limiter on Redis may have {LOGS} Window limits at most; join or drop some of {declared.program!r}.")
+            raise ValueError(f"A limiter on Redis may have {LOGS} Window limits at most; drop some of {declared.program!r}.")
         with self._lock:
             line = self._lines.get(name)
             if line is None:

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class Wire(asyncio.Protocol):
     """One connection: `replied` hears each reply in the order of the commands, `lost` hears once that there will be no more."""
 
-    def __init__(
-        self, connection: AbstractConnection, replied: Callable[[Any], None], lost: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, connection: AbstractConnection, replied: Callable[[Any], None], lost: Callable[[Exception], None]) -> None:
         self._replied = replied
         self._lost = lost
         self._reader = Reader()

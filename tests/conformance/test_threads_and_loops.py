@@ -1,0 +1,244 @@
+"""One limiter, many worlds: threads, several event loops at once and one after another, both ways of entering (F9, F20)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
+from tests.conformance.world import HOUR, at_rest, held, soon, until, waiting
+
+
+class Room:
+    """Counts who is inside, over all threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.inside = self.most = self.visits = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.inside += 1
+            self.visits += 1
+            self.most = max(self.most, self.inside)
+
+    def __exit__(self, *outcome: object) -> None:
+        with self._lock:
+            self.inside -= 1
+
+
+def at_once(*works: Callable[[], object]) -> None:
+    """Every work in a thread of its own; the first error comes out."""
+    with ThreadPoolExecutor(len(works)) as threads:
+        for done in [threads.submit(work) for work in works]:
+            done.result()
+
+
+def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:
+    """S1, S7, L5: four threads, two loops with five tasks each, capacity 3: never a fourth inside, and all get through."""
+    limiter = Limiter(name, Concurrency(3), store=store)
+    room = Room()
+
+    def thread() -> None:
+        for _ in range(10):
+            with limiter, room:
+                time.sleep(0.000_2)
+
+    async def task() -> None:
+        for _ in range(10):
+            async with limiter:
+                with room:
+                    await asyncio.sleep(0.000_2)
+
+    async def loop() -> None:
+        await asyncio.gather(*(task() for _ in range(5)))
+
+    at_once(*[thread] * 4, *[lambda: asyncio.run(loop())] * 2)
+
+    assert (room.visits, room.most) == (140, 3)
+    asyncio.run(at_rest(limiter))
+
+
+def test_a_rate_is_one_rate_for_threads_and_loops(store: object, name: str) -> None:
+    """T1: whoever asks from wherever, the bucket is one; T3: fences and moments rise together."""
+    limiter = Limiter(name, Rate(2, per=0.01, capacity=1), store=store)
+    permits: list[Permit] = []
+
+    def thread() -> None:
+        for _ in range(3):
+            with limiter.acquire() as permit:
+                permits.append(permit)
+
+    async def loop() -> None:
+        async def task() -> None:
+            async with limiter.acquire() as permit:
+                permits.append(permit)
+
+        await asyncio.gather(*(task() for _ in range(3)))
+
+    at_once(thread, thread, lambda: asyncio.run(loop()), lambda: asyncio.run(loop()))
+
+    permits.sort(key=lambda permit: permit.fence)
+    moments = [permit.t for permit in permits]
+    assert len(moments) == 12
+    assert all(after - before >= 5_000 for before, after in zip(moments, moments[1:], strict=False))
+
+
+def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> None:
+    """L2: a release in a thread wakes a task in its loop, and a release in a task wakes a thread."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    order: list[str] = []
+    first = limiter.acquire_sync()
+
+    async def story() -> None:
+        async def task() -> None:
+            async with limiter:
+                order.append("task")
+                await waiting(limiter, 1)
+
+        entered = asyncio.create_task(task())
+        await waiting(limiter, 1)
+        thread = asyncio.create_task(asyncio.to_thread(blocking))
+        await waiting(limiter, 2)
+        await asyncio.to_thread(first.release)
+        await soon(asyncio.wait([entered, thread]))
+
+    def blocking() -> None:
+        with limiter:
+            order.append("thread")
+
+    asyncio.run(story())
+
+    assert order == ["task", "thread"]
+
+
+def test_a_limiter_made_before_any_loop_works_in_one_loop_after_another(store: object, name: str) -> None:
+    """F9: the import-time limiter of a module, and a script that calls asyncio.run again and again."""
+    limiter = Limiter(name, Concurrency(1), Rate(100, per=HOUR), store=store)
+
+    async def enter() -> None:
+        async with limiter:
+            assert held(await limiter.astatus()) == 1
+
+    for _ in range(3):
+        asyncio.run(enter())
+    with limiter:
+        pass
+
+    assert asyncio.run(at_rest(limiter)).limits[1].used == 4
+
+
+def test_what_a_loop_held_when_it_ended_is_still_held_in_the_next(store: object, name: str) -> None:
+    """S7: the end of a loop is not the end of its permits."""
+    limiter = Limiter(name, Concurrency(2), store=store)
+
+    async def take() -> Permit:
+        return await limiter.acquire()
+
+    permits = [asyncio.run(take()), asyncio.run(take())]
+
+    assert not limiter.try_acquire()
+    for permit in permits:
+        permit.release()
+    asyncio.run(at_rest(limiter))
+
+
+def test_waiters_of_a_loop_that_ended_hold_up_nobody(store: object, name: str) -> None:
+    """F7: two wait in a loop that is ended under them; those who come later do not wait for them."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    holder = limiter.acquire_sync()
+
+    async def abandoned() -> None:
+        tasks = [asyncio.create_task(enter()) for _ in range(2)]
+        await waiting(limiter, 2)
+        assert not any(task.done() for task in tasks)
+
+    async def enter() -> None:
+        async with limiter:
+            pass
+
+    asyncio.run(abandoned())
+    holder.release()
+
+    limiter.acquire_sync(max_sleep=5).release()
+    asyncio.run(at_rest(limiter))
+
+
+def test_a_thread_that_waited_long_enough_gets_its_error(store: object, name: str) -> None:
+    limiter = Limiter(name, Concurrency(1), store=store, max_sleep=0.02)
+    with limiter:
+        start = time.monotonic()
+        with pytest.raises(MaxSleepExceededError):
+            limiter.acquire_sync()
+        assert time.monotonic() - start >= 0.02
+
+    asyncio.run(at_rest(limiter))
+
+
+def test_an_interrupted_thread_leaves_no_trace(store: object, name: str) -> None:
+    """F1: Ctrl-C in a blocking wait comes out of it, and the place in the queue is gone."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    holder = limiter.acquire_sync()
+
+    def interrupt_once_it_waits() -> None:
+        asyncio.run(waiting(limiter, 1))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    other = threading.Thread(target=interrupt_once_it_waits)
+    other.start()
+    with pytest.raises(KeyboardInterrupt), limiter:
+        pass  # never entered
+
+    other.join()
+    asyncio.run(waiting(limiter, 0))
+    holder.release()
+    asyncio.run(at_rest(limiter))
+
+
+@pytest.mark.parametrize("tasks", [1, 50])
+async def test_a_limiter_shared_by_tasks_that_nest_other_limiters(store: object, name: str, tasks: int) -> None:
+    """Entered objects belong to whoever entered them: nesting and interleaving mix nothing up."""
+    outer, inner = (Limiter(name + end, Concurrency(2), store=store) for end in "ab")
+
+    async def nest() -> None:
+        async with outer, inner:
+            await asyncio.sleep(0)
+            assert held(await inner.astatus()) >= 1
+
+    await asyncio.gather(*(nest() for _ in range(tasks)))
+
+    await at_rest(outer)
+    await at_rest(inner)
+
+
+async def test_a_limiter_is_entered_twice_by_one_task(store: object, name: str) -> None:
+    """Each entry is a permit of its own, also when one task holds both."""
+    limiter = Limiter(name, Concurrency(2), store=store)
+
+    async with limiter:
+        async with limiter:
+            assert held(await limiter.astatus()) == 2
+        await until(lambda status: held(status) == 1, limiter)
+
+    await at_rest(limiter)
+
+
+async def test_stacks_may_enter_in_one_task_and_leave_in_another(store: object, name: str) -> None:
+    """A permit entered by `async with limiter` is given back even where another task closes the block."""
+    limiter = Limiter(name, Concurrency(2), store=store)
+    await limiter.__aenter__()
+    async with limiter:
+        await asyncio.create_task(_leave(limiter))
+        assert held(await until(lambda status: held(status) == 1, limiter)) == 1
+
+    await at_rest(limiter)
+
+
+async def _leave(limiter: Limiter) -> None:
+    await limiter.__aexit__(None, None, None)
