@@ -11,6 +11,7 @@ import pytest
 
 from headgate.stores.memory import MemoryStore
 from tests.servers import Server, ServerMissing
+from tests.world import World
 
 FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
 
@@ -60,6 +61,18 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 def store(store_kind: str, request: pytest.FixtureRequest) -> MemoryStore | str:
     """A store to hand to a limiter: a fresh one in this process, or the server's URL."""
     return MemoryStore() if store_kind == "memory" else str(request.getfixturevalue("redis_url"))
+
+
+@pytest.fixture
+def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
+    """A store and its time: memory in virtual time, or Redis in real milliseconds."""
+    return World(name, None if store_kind == "memory" else request.getfixturevalue("redis_url"))
+
+
+@pytest.fixture
+def memory(name: str) -> World:
+    """Memory in virtual time alone: for what needs a clock that obeys to the microsecond."""
+    return World(name)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ Here lives what a test knows of another process; what such a process does stands
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 import subprocess
@@ -62,6 +63,10 @@ class Running:
     def line(self) -> str:
         """The next line that it says."""
         return self._lines.get(timeout=PATIENCE)
+
+    async def said(self) -> str:
+        """The next line, awaited: the loop goes on, and renews what it holds."""
+        return await asyncio.to_thread(self.line)
 
     def lines(self) -> list[str]:
         """All that it says until it ends."""

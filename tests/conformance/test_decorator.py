@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
-from tests.conformance.world import HOUR, World, at_rest, held, told, used
+from tests.world import HOUR, World, at_rest, held, told, used
 
 
 def at_most_one(name: str, store: object) -> Limiter:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter, Permit, Quota, Rate, Refusal, Window
-from tests.conformance.world import HOUR, World, assert_paced, at_rest, soon, told, until, waiting
+from tests.world import HOUR, World, assert_paced, at_rest, soon, told, until, waiting
 
 
 class Doorway:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
-from tests.conformance.world import at_rest, waiting
+from tests.world import at_rest, waiting
 from tests.processes import finished
 
 WAYS_TO_END = ["returns", "fails", "stops", "exits", "threads"]

@@ -19,7 +19,7 @@ from headgate import (
     Refusal,
     Window,
 )
-from tests.conformance.world import HOUR, World, at_rest, soon, told, until, used, waiting
+from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
 
 SPENT = [  # a limit, a cost that leaves too little of it, and then the cost that has to wait
     (Rate(10, per=60), 10, 1),

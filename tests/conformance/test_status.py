@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter, LimitStatus, Permit, Quota, Rate, Status, Window
-from tests.conformance.world import HOUR, World, at_rest, soon, told, until, waiting
+from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 
 @told

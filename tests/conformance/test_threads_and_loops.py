@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
-from tests.conformance.world import HOUR, at_rest, held, soon, until, waiting
+from tests.world import HOUR, at_rest, held, soon, until, waiting
 
 
 class Room:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, MaxSleepExceededError, Quota, Rate, Refusal, Window
-from tests.conformance.world import HOUR, World, at_rest, soon, told, until, used, waiting
+from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
 
 
 @told

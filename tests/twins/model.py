@@ -10,7 +10,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait, costs_of
+from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import NEVER, Slots
@@ -26,11 +26,11 @@ class PatientGate(Gate):
     def requeue(self) -> list[Hashable]:
         asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules)
         for caller, (units, _) in asked.items():
-            self.join(caller, units, costs_of(self.rules, units))
+            self.join(caller, units, self.costs(units))
         return []
 
     def never(self, units: Units) -> bool:
-        costs = costs_of(self.rules, units)
+        costs = self.costs(units)
         return any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True))
 
 
@@ -218,15 +218,15 @@ class Turn:
         return held
 
     def renew(self, caller: Caller) -> bool:
-        lease = self.model.lease()
-        if lease is None or self.model.holders.get(caller, 0) <= self.gate.t:
+        end = self.model.holders.get(caller, 0)
+        if end <= self.gate.t:
             return False
-        self.model.holders[caller] = self.gate.t + lease
+        self.model.holders[caller] = max(end, self.gate.t + (self.model.lease() or 0))
         return True
 
     def status(self, units: Units) -> Answer:
         gate = self.gate
-        costs = costs_of(gate.rules, units)
+        costs = gate.costs(units)
         t = max(gate.next_at(), gate.estimate(costs)) if self.head() else gate.ready(costs)
         return "status", len(gate.queue), t - gate.t, *(rule.left(gate.t) for rule in gate.rules)
 

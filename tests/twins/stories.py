@@ -98,6 +98,8 @@ class Author:
         requests = [self.errand() for _ in range(dice.choice([0, 0, 0, 1, 1, 2]))]
         requests += [self.acquire() for _ in range(dice.choice([0, 1, 1, 1, 2]))]
         if dice.random() < 0.2:
+            requests = [["acquire", 1, self.asked(1), dice.choice(PATIENCE), None]]  # what may be quick
+        if dice.random() < 0.2:
             dice.shuffle(requests)
         return [dice.randrange(3), dice.choice([0, 50_000, 50_000, 1_000_000]), requests]
 

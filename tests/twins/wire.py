@@ -14,7 +14,10 @@ from typing import Any, NamedTuple
 
 import redis
 
-from headgate.stores.redis.script import composed
+from headgate.gate.rules import Declaration
+from headgate.gate.rules import parsed as rule_of
+from headgate.request import units_of
+from headgate.stores.redis.script import QUICK, WHOLE, composed
 
 CLOCK = "local function clock() return tonumber(redis.call('GET', KEYS[1] .. ':clock')) end"
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
@@ -110,9 +113,26 @@ class Call:
     declares: bool = True
     horizon: int = 0
 
-    def words(self) -> list[str]:
+    def header(self) -> list[str]:
         header = (self.program, int(self.declares), self.session, self.number, int(self.waits), self.horizon)
-        return [*map(str, header), *(request.words for request in self.requests)]
+        return [*map(str, header)]
+
+    def words(self) -> list[str]:
+        return [*self.header(), *(request.words for request in self.requests)]
+
+    def quick_words(self) -> list[str]:
+        """The same for the quick script, which knows one acquire and is told its costs."""
+        (request,) = self.requests
+        assert isinstance(request, Acquire)
+        declared = Declaration([rule_of(text) for text in self.program.split(";")])
+        costs = declared.costs(units_of(request.asked))
+        return [*self.header(), str(request.first), request.asked, *map(str, costs)]
+
+    @property
+    def may_be_quick(self) -> bool:
+        """Whether a client may try the quick script first."""
+        single = len(self.requests) == 1 and isinstance(self.requests[0], Acquire) and self.requests[0].count == 1
+        return single and not self.waits and not self.declares
 
 
 Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, *left)
@@ -179,18 +199,23 @@ class Wire:
         self.clock = f"{self.key}:clock"
         self.keys = [self.key, *(f"{self.key}:{part}" for part in ("queue", "holders", "sessions"))]
         self.logs = [f"{self.key}:log{number}" for number in range(1, LOGS + 1)]
-        self.sha = client.script_load(composed(CLOCK))
+        self.whole, self.quick = (client.script_load(composed(CLOCK, parts)) for parts in (WHOLE, QUICK))
 
     def call(self, call: Call, now: int) -> Reply:
         """What the script replies to `call` at `now`."""
         return parsed(self.send(call.words(), now).decode(), call.program.count(";") + 1)
 
-    def send(self, words: list[str], now: int) -> Any:
+    def call_quickly(self, call: Call, now: int) -> Reply | None:
+        """What the quick script replies: the same, or nothing."""
+        text = self.send(call.quick_words(), now, self.quick)
+        return None if text is None else parsed(text.decode(), call.program.count(";") + 1)
+
+    def send(self, words: list[str], now: int, script: str = "") -> Any:
         """The raw reply to raw arguments."""
         keys = self.keys + (self.logs if "window " in words[0] else [])
         pipeline = self.client.pipeline(transaction=False)
         pipeline.set(self.clock, now)
-        pipeline.evalsha(self.sha, len(keys), *keys, *words)
+        pipeline.evalsha(script or self.whole, len(keys), *keys, *words)
         return pipeline.execute()[1]
 
     def forget(self) -> None:

@@ -58,13 +58,14 @@ function Gate.estimate(costs)
 end
 
 function Gate.join(caller, costs)
-  gate.order = gate.order + 1
+  gate.order, gate.queued = gate.order + 1, gate.queued + 1
   State.queue_add(gate.order, caller)
   for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + cost end
 end
 
 function Gate.leave(caller)
   if not State.queue_remove(caller) then return false end
+  gate.queued = gate.queued - 1
   for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] - cost end
   return true
 end

@@ -38,9 +38,13 @@ end
 local now = clock()
 if state then
   Rules.load(state)
-  if WAITS and alive_until <= Gate.clamp(now) then return reply('lapsed') end
-  if program ~= PROGRAM and not DECLARES then return reply('stale', program) end
   Gate.clamp(now)
+  if program ~= PROGRAM and not DECLARES then return reply('stale', program) end
+  Sessions.repair()
+  if WAITS and alive_until <= math.max(gate.t, gate.born + WAITER) then
+    redis.call('HSET', HASH, 'state', Rules.save())
+    return reply('lapsed')
+  end
 elseif WAITS then
   return reply('lapsed')
 else

@@ -30,7 +30,7 @@ function Rules.give_slots(rules)
 end
 
 function Rules.new(program, now)
-  gate = { t = now, act = 0, fence = now, order = 0, ttl = 0, soonest = 0, sweep = now, cursor = 0, waiting = {} }
+  gate = { t = now, act = 0, fence = now, order = 0, ttl = 0, soonest = 0, sweep = now, cursor = 0, queued = 0, born = 0, waiting = {} }
   gate.rules = Rules.parsed(program)
   for i, rule in ipairs(gate.rules) do
     gate.waiting[i] = 0

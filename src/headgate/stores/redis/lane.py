@@ -6,6 +6,7 @@ acts on what the script says. It decides nothing. Every method runs in the lane'
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
@@ -82,6 +83,18 @@ class Errand(NamedTuple):
     told: Callable[[Answer], object]
 
 
+class Sent(NamedTuple):
+    """A call on its way: what is sent, again if need be, and who is answered by it."""
+
+    command: Command
+    session: str
+    number: int
+    program: str
+    at: float
+    tickets: list[Ticket]
+    errands: list[Errand]
+
+
 def nobody(answer: Answer) -> None:
     """Nobody wants to know."""
 
@@ -99,14 +112,14 @@ class Lane:
         self._number = 0
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
-        self._sent: tuple[list[Ticket], list[Errand]] = ([], [])
+        self._sent: Sent | None = None
+        self._owed: Sent | None = None  # a call of which nobody knows whether it was run: sent again before any other
         self._waiting: dict[int, Ticket] = {}  # asked, in order; not granted yet
+        self._gone: dict[int, Ticket] = {}  # given up when the server was away, and perhaps granted before it heard of that
         self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
         self._alarm: TimerHandle | None = None  # for the first of them
         self._queued = False  # the link knows that there is something to send
-        self._calling = False  # a call is on its way
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
-        self._sent_at = 0.0
         self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
         self._timer: TimerHandle | None = None
@@ -124,6 +137,7 @@ class Lane:
         try:
             return await ticket.future, ticket
         except BaseException:
+            ticket.future.cancel()
             self._give_up(ticket)
             raise
         finally:
@@ -154,12 +168,13 @@ class Lane:
     def hold(self, permit: Permit) -> None:
         """Renew `permit` until it is released or dropped."""
         self._held[permit.key] = permit
-        if self._renewal is None:
+        if self._renewal is None and self.line.declared.holds:
             self._renewal = self.link.loop.call_later(self.line.declared.lease / 3_000_000, self._renew)
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
-        return not any((self._tickets, self._errands, self._waiting, self._booked, self._queued, self._calling, self._renewal))
+        going_on = (self._tickets, self._errands, self._waiting, self._booked, self._queued, self._sent, self._owed, self._renewal)
+        return not any(going_on)
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
@@ -169,97 +184,96 @@ class Lane:
     # Sending -------------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        if not self._queued and not self._calling:
+        if not self._queued and self._sent is None:
             self._queued = True
             self.link.ready(self)
 
     def command(self) -> Command:
-        """What is to be sent; the same again if it is not answered."""
-        self._queued, self._calling = False, True
+        """What is to be sent next; the same again if it is not answered."""
+        self._queued = False
+        self._sent, self._owed = self._owed or self._next(), None
+        return self._sent.command
+
+    def _next(self) -> Sent:
         asked = [ticket for ticket in self._tickets if not ticket.future.done()]
         tickets, self._tickets = asked[:MOST], asked[MOST:]
         errands, self._errands = self._errands[:MOST], self._errands[MOST:]
-        self._sent = tickets, errands
         self._call += 1
-        waits = bool(self._waiting)
+        command = self._written(tickets, errands)
         for ticket in tickets:
             ticket.session = self._session
             self._waiting[ticket.number] = ticket
-        self._sent_at = monotonic()
-        keys, declared = self.line.keys, self.line.declared
-        header = (len(keys), *keys, declared.program, int(self.line.declares), self._session, self._call, int(waits), HORIZON)
-        is_quick = self._calm and len(tickets) == 1 and not (errands or waits or self.line.declares)
-        if is_quick:
+        return Sent(command, self._session, self._call, self.line.declared.program, monotonic(), tickets, errands)
+
+    def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
+        line, waits = self.line, bool(self._waiting)
+        keys, program = line.keys, line.declared.program
+        header = (len(keys), *keys, program, int(line.declares), self._session, self._call, int(waits), HORIZON)
+        if self._calm and len(tickets) == 1 and not (errands or waits or line.declares):
             request = tickets[0].request
-            return Command(quick(), (*header, tickets[0].number, request.text, *declared.costs(request.units)))
+            return Command(quick(), (*header, tickets[0].number, request.text, *line.declared.costs(request.units)))
         return Command(whole(), (*header, *(errand.words for errand in errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
     def answered(self, reply: Any) -> None:
         """Act on the reply to the last command."""
-        tickets, errands = self._sent
-        self._sent, self._calling = ([], []), False
-        if reply is None:
-            self._again("", [], tickets, errands)
-            return
+        sent = self._sent
+        assert sent is not None, "a reply answers a call"
         if isinstance(reply, Exception):
-            self._sent = tickets, errands
-            name = unquote(self.line.name)
-            self.failed(StoreError(f"The Redis server at {self.link.endpoint} refused a call of limiter {name!r}: {reply}"))
+            self._refused(f"{reply}")
             return
-        session, call, verdict, *words = reply.decode().split(" ")
-        if (session, int(call)) != (self._session, self._call):
-            self._sent = tickets, errands
-            raise StoreError("it gave the reply to another call")
+        verdict, words = "more", []
+        if reply is not None:
+            session, number, verdict, *words = reply.decode().split(" ")
+            if (session, int(number)) != (sent.session, sent.number):
+                raise StoreError("it gave the reply to another call")
+        self._sent = None
         if verdict == "ok":
-            self._accept(words, tickets, errands)
+            self._accept(sent, words)
         else:
-            self._again(verdict, words, tickets, errands)
+            self._again(sent, verdict, words)
         if self._tickets or self._errands:
             self._send()
 
-    def _accept(self, words: list[str], tickets: list[Ticket], errands: list[Errand]) -> None:
-        self.line.declares = False
-        self._asked_at, self._server = self._sent_at, int(words[0])
+    def _accept(self, sent: Sent, words: list[str]) -> None:
+        if sent.program == self.line.declared.program:
+            self.line.declares = False
+        self._asked_at, self._server = sent.at, int(words[0])
         head, mine = int(words[1]), words[2] == "1"
         rest = iter(words[3:])
-        answers = self._answers(rest)
-        for errand, answer in zip(errands, answers, strict=False):
+        answers = answers_in(rest, len(sent.program.split(";")))
+        for errand, answer in zip(sent.errands, answers, strict=False):
             errand.told(answer)
-        for ticket, (kind, number, fence) in zip(tickets, answers, strict=False):
-            self._decided(ticket, kind, int(number), int(fence))
+        for ticket, (kind, number, fence) in zip(sent.tickets, answers, strict=False):
+            if ticket.number in self._waiting or ticket.future.done():
+                self._decided(ticket, kind, int(number), int(fence))
         self._mail(list(rest)[1:], self._server)
         self._calm = not (self._waiting or self._booked)
         self._plan(head if mine else None)
 
-    def _answers(self, words: Iterator[str]) -> Iterator[list[str]]:
-        """One answer for each request, in order: runs of equal ones are told as one."""
-        for word in words:
-            if word == "status":
-                yield list(islice(words, 2 + len(self.line.declared.program.split(";"))))
-                continue
-            count, number, fence = islice(words, 3)
-            for index in range(int(count)):
-                yield [word, number, str(int(fence) + index)]
-
     def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
+        if ticket.t:
+            return  # heard of by an announcement, which was faster
         if kind == "wait":
-            now = monotonic()
-            ticket.due = now + number / 1_000_000 if number else inf
-            if ticket.request.max_sleep and ticket.deadline is None:
-                left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
-                ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
-            if ticket.future.done():
-                self._give_up(ticket)
+            self._wait(ticket, number)
             return
-        del self._waiting[ticket.number]
+        self._waiting.pop(ticket.number, None)
         if kind == "grant":
             self._granted(ticket, number, fence, self._server)
         elif kind == "never":
             ticket.settle(never(self.line.name, self.line.declared, ticket.request))
         else:
             ticket.settle((queue_full if kind == "full" else too_long)(self.line.name, ticket.request, number))
+
+    def _wait(self, ticket: Ticket, delay: int) -> None:
+        now = monotonic()
+        ticket.due = now + delay / 1_000_000 if delay else inf
+        if ticket.future.done():
+            self._give_up(ticket)
+        elif ticket.request.max_sleep and ticket.deadline is None:
+            left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
+            ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
 
     def heard(self, announcement: str) -> None:
         """Act on an announcement: "session now head grants..."; it may come late, twice or never."""
@@ -271,10 +285,10 @@ class Lane:
     def _mail(self, words: list[str], server: int) -> None:
         """Grants that were made behind our back: "number moment fence" each."""
         for index in range(0, len(words) - 2, 3):
-            ticket = self._waiting.pop(int(words[index]), None)
+            number, t = int(words[index]), int(words[index + 1])
+            ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
             if ticket is None:
                 continue  # heard before, or given up
-            t = int(words[index + 1])
             if t < 0:
                 ticket.settle(never(self.line.name, self.line.declared, ticket.request))
             else:
@@ -283,7 +297,7 @@ class Lane:
     def _granted(self, ticket: Ticket, t: int, fence: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         ticket.t = t
-        ticket.believed = self._asked_at + (t + self.line.declared.lease - self._server) / 1_000_000
+        ticket.believed = self._believed(t)
         moment = self.link.loop.time() + max(0, t - server) / 1_000_000
         if ticket.future.done():
             self._give_up(ticket)
@@ -292,6 +306,12 @@ class Lane:
         else:
             self._booked.append((max(moment, self._booked[-1][0] if self._booked else 0.0), ticket, Grant(t, fence)))
             self._set_alarm()
+
+    def _believed(self, t: int) -> float:
+        """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2)."""
+        if not self._server:  # an announcement was faster than the first reply: the call that asked is older than the grant
+            return (self._sent.at if self._sent else 0.0) + self.line.declared.lease / 1_000_000
+        return self._asked_at + (t + self.line.declared.lease - self._server) / 1_000_000
 
     def _set_alarm(self) -> None:
         if self._alarm is None and self._booked:
@@ -309,7 +329,8 @@ class Lane:
 
     def _give_up(self, ticket: Ticket) -> None:
         """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
-        if ticket.session and ticket not in self._sent[0] and (ticket.number in self._waiting or ticket.t):
+        on_its_way = self._sent is not None and ticket in self._sent.tickets and not ticket.t
+        if not on_its_way and (ticket.number in self._waiting or ticket.t):
             self._waiting.pop(ticket.number, None)
             self._cancel(ticket)
             self._send()
@@ -325,49 +346,65 @@ class Lane:
 
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
-        (tickets, errands), self._sent = self._sent, ([], [])
-        self._queued = self._calling = False
-        errands, self._errands = errands + self._errands, []
-        self._refused(error, tickets, errands)
-        waiting, self._waiting = list(self._waiting.values()), {}
-        asked, self._tickets = self._tickets, []
-        for ticket in waiting:
-            self._cancel(ticket)
-        for ticket in (*waiting, *asked):
+        sent, self._sent = self._sent or self._owed, None
+        self._owed, self._queued, self._calm = sent, False, False
+        told = [errand for errand in self._errands if errand.told is not nobody]
+        self._errands = [errand for errand in self._errands if errand.told is nobody]
+        for errand in told + (sent.errands if sent else []):
+            errand.told(error)
+        on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
+        self._leave_queue({number: ticket for number, ticket in self._waiting.items() if number not in on_its_way})
+        tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], {}, []
+        for ticket in tickets:
             ticket.settle(error)
-        del self._errands[:-MOST]
-        if self._errands and self._retry is None:
+        if (self._errands or self._owed) and self._retry is None:
             self._retry = self.link.loop.call_later(RETRY, self._try_again)
+
+    def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
+        """Give up many at once: one by one, or with the whole session when they are too many for one call."""
+        self._gone = waiting
+        if len(waiting) > MOST:
+            self._errands.append(Errand(f"quit {self._session}", nobody))
+            self._session, self._call = self.link.new_session(), 0
+            return
+        for ticket in waiting.values():
+            self._cancel(ticket)
 
     def _try_again(self) -> None:
         self._retry = None
         self._send()
 
-    def _refused(self, error: StoreError, tickets: list[Ticket], errands: list[Errand]) -> None:
-        for ticket in tickets:
-            self._waiting.pop(ticket.number, None)
-            self._cancel(ticket)
-            ticket.settle(error)
-        for errand in errands:
-            if errand.told is nobody:
+    def _refused(self, refusal: str) -> None:
+        """The server answered with an error: what the call did before it, if anything, is undone by name."""
+        sent, self._sent = self._sent, None
+        error = StoreError(
+            f"The Redis server at {self.link.endpoint} refused a call of limiter {unquote(self.line.name)!r}: {refusal}"
+        )
+        self.failed(error)
+        for errand in sent.errands if sent else []:
+            errand.told(error)
+            if errand.told is nobody and not errand.words.startswith("settle"):  # once too often must change nothing
                 self._errands.append(errand)
-            else:
-                errand.told(error)
+        for ticket in sent.tickets if sent else []:
+            self._cancel(ticket)
 
-    def _again(self, verdict: str, words: list[str], tickets: list[Ticket], errands: list[Errand]) -> None:
-        """The script has done nothing yet: it wants to know who we are now, or that we know the limits."""
+    def _again(self, sent: Sent, verdict: str, words: list[str]) -> None:
+        """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""
         self._calm = False
-        if not verdict:  # the quick script: there is more to it
+        tickets = sent.tickets
+        if verdict == "more":
             self._call -= 1
         elif verdict == "stale":
-            self.line.declared = Declaration([parsed(text) for text in " ".join(words).split(";")])
+            if not self.line.declares:
+                self.line.declared = Declaration([parsed(text) for text in " ".join(words).split(";")])
+                self._renew()
         else:
             self._session, self._call = self.link.new_session(), 0
             tickets = list(self._waiting.values())
         for ticket in tickets:
-            del self._waiting[ticket.number]
+            self._waiting.pop(ticket.number, None)
         self._tickets[:0] = tickets
-        self._errands[:0] = errands
+        self._errands[:0] = sent.errands
         self._send()
 
     # Time ----------------------------------------------------------------------------------------------------------------
@@ -395,23 +432,31 @@ class Lane:
         return max(0.0, wait)
 
     def _renew(self) -> None:
+        """Renew what is held, at a third of the lease; sooner when the lease has become shorter."""
         permits = [permit for permit in self._held.values() if permit.held and not permit.lost]
-        self._renewal = None
-        if not permits:
-            return
-        lease = self.line.declared.lease / 1_000_000
-        self._renewal = self.link.loop.call_later(lease / 3, self._renew)
-        for permit in permits:
-            self._errands.append(Errand(f"renew {permit.key}", renewal(permit, monotonic() + lease)))
-        self._send()
+        if self._renewal is not None:
+            self._renewal.cancel()
+            self._renewal = None
+        if permits and self.line.declared.holds:
+            self._renewal = self.link.loop.call_later(self.line.declared.lease / 3_000_000, self._renew)
+            for permit in permits:
+                self._errands.append(Errand(f"renew {permit.key}", functools.partial(self._renewed, permit)))
+            self._send()
 
-
-def renewal(permit: Permit, believed: float) -> Callable[[Answer], None]:
-    def told(answer: Answer) -> None:
+    def _renewed(self, permit: Permit, answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
-            permit.renewed(believed if answer[1] == "1" else 0.0)
+            permit.renewed(self._asked_at + self.line.declared.lease / 1_000_000 if answer[1] == "1" else 0.0)
 
-    return told
+
+def answers_in(words: Iterator[str], rules: int) -> Iterator[list[str]]:
+    """One answer for each request, in order: runs of equal ones are told as one."""
+    for word in words:
+        if word == "status":
+            yield list(islice(words, 2 + rules))
+            continue
+        count, number, fence = islice(words, 3)
+        for index in range(int(count)):
+            yield [word, number, str(int(fence) + index)]
 
 
 def runs(tickets: list[Ticket]) -> Iterator[str]:

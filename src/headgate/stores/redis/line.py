@@ -7,6 +7,7 @@ task or thread gives it back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 from collections import defaultdict
@@ -164,7 +165,8 @@ class RedisLine:
                 self._by_portal(errand)
 
     def _by_portal(self, errand: Callable[[Lane], None]) -> None:
-        portal().loop.call_soon_threadsafe(lambda: errand(self._store.lane(self)))
+        with contextlib.suppress(RuntimeError):  # the process ends: its leases will
+            portal().loop.call_soon_threadsafe(lambda: errand(self._store.lane(self)))
 
     # Looking -------------------------------------------------------------------------------------------------------------
 

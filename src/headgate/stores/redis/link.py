@@ -104,7 +104,9 @@ class Link:
         self._calls.append(call)
         if self._watch is None:
             self._watch = self.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
-        if self._wire is not None:
+        if self._wire is None:
+            self._open()
+        else:
             self._wire.send("EVALSHA", call.command.script.digest, *call.command.words)
 
     def _replied(self, reply: Any) -> None:
@@ -114,6 +116,9 @@ class Link:
             self._send_again(call, str(reply))
         else:
             self._answer(call.lane, reply)
+        self._stir()
+
+    def _stir(self) -> None:
         if self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
@@ -182,6 +187,7 @@ class Link:
         self._ready = []
         for lane in lanes:
             lane.failed(self._cannot(lost))
+        self._stir()
 
     def _cannot(self, lost: BaseException) -> StoreError:
         return StoreError(
@@ -246,7 +252,7 @@ class Link:
     async def _say_goodbye(self) -> None:
         try:
             async with asyncio.timeout(FAREWELL):
-                while self._wire is not None and (self._calls or self._ready):
+                while (self._wire or self._opening) and (self._calls or self._ready):
                     self._quiet = self.loop.create_future()
                     await self._quiet
         except TimeoutError:
@@ -254,7 +260,13 @@ class Link:
 
 
 async def connect(connection: AbstractConnection) -> None:
-    await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
+    """Connect and log in; redis-py itself would wait for a server that accepts and says nothing."""
+    try:
+        async with asyncio.timeout(REPLY_TIMEOUT):
+            await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
+    except BaseException:
+        await connection.disconnect(nowait=True)
+        raise
 
 
 def reason(lost: BaseException) -> str:

@@ -58,12 +58,15 @@ async def farewell() -> None:
 
 
 _lock = threading.Lock()
+_ended: set[int] = set()  # processes that end: no thread can be started any more
 _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
 
 
 def portal() -> Portal:
-    """The portal of this process."""
+    """The portal of this process. Raises RuntimeError when the process is about to end."""
     with _lock:
+        if os.getpid() in _ended:
+            raise RuntimeError("this process is about to end, and no further call can be made")
         found = _portals.get(os.getpid())
         if found is None:
             found = _portals[os.getpid()] = Portal()
@@ -72,6 +75,7 @@ def portal() -> Portal:
 
 def _close() -> None:
     found = _portals.pop(os.getpid(), None)
+    _ended.add(os.getpid())
     if found is not None:
         found.close()
 

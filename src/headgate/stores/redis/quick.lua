@@ -16,6 +16,7 @@ end
 if redis.call('ZCARD', QUEUE) > 0 then return nil end
 
 Rules.load(stored[2])
+if gate.queued > 0 then return nil end
 local now = math.max(clock(), gate.t)
 if gate.act > now or (gate.soonest > 0 and gate.soonest <= now) then return nil end
 local rules = gate.rules

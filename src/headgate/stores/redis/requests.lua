@@ -71,6 +71,12 @@ function verbs.cancel(words)
   answer('done', done and 1 or 0)
 end
 
+-- quit session: all its places are given up at once.
+function verbs.quit(words)
+  Sessions.quit(words[2])
+  answer('done', 1)
+end
+
 -- release caller
 function verbs.release(words)
   local held = redis.call('ZREM', HOLDERS, words[2]) == 1
@@ -99,7 +105,7 @@ function verbs.status(words)
 end
 
 -- Which words of a request are numbers, and which may be -1 for none.
-local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, release = {}, renew = {}, settle = { 2 }, status = {} }
+local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, quit = {}, release = {}, renew = {}, settle = { 2 }, status = {} }
 local LIMITS = { acquire = { 4, 5 } }
 
 function Requests.read()

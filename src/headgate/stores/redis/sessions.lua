@@ -18,6 +18,13 @@ function Sessions.alive(session)
   return known
 end
 
+-- A session whose places are lost is not known any more: if it lives after all, it is asked who it is, and queues again.
+function Sessions.quit(session)
+  alive_seen[session] = false
+  redis.call('ZREM', SESSIONS, session)
+  redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+end
+
 -- Mail: grants that were made outside the answer to an acquire, "number moment fence" each, in the order of the grants. Those for
 -- other sessions are kept for them until their next call, and announced: an announcement may be lost.
 
@@ -64,7 +71,7 @@ function Sessions.send_mail()
       redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. text .. ' ')
     end
     local link = string.match(session, '^[^.]+')
-    redis.call('PUBLISH', 'headgate:' .. link,
+    redis.pcall('PUBLISH', 'headgate:' .. link,
       table.concat({ HASH, session, State.int(gate.t), mail.head or '-1', text }, ' '))
   end
 end
@@ -90,10 +97,25 @@ function Sessions.expire_holders()
 end
 
 function Sessions.renew(caller)
-  local score = redis.call('ZSCORE', HOLDERS, caller)
+  local score, lease = redis.call('ZSCORE', HOLDERS, caller), Promises.lease()
   if not score or tonumber(score) <= gate.t then return false end
-  State.add(HOLDERS, State.int(gate.t + Promises.lease()), caller)
+  if lease then State.add(HOLDERS, State.int(math.max(tonumber(score), gate.t + lease)), caller) end
   return true
+end
+
+-- Keys can be lost one by one, to an operator or to eviction. Without its holders nothing is held; without its queue nobody waits, and
+-- who was seen before `born` is asked to queue again.
+function Sessions.repair()
+  if gate.queued > 0 and State.queue_length() == 0 then
+    gate.queued, gate.born = 0, gate.t
+    for i = 1, #gate.waiting do gate.waiting[i] = 0 end
+  end
+  if gate.soonest > 0 and redis.call('EXISTS', HOLDERS) == 0 then
+    gate.soonest = 0
+    for _, rule in ipairs(gate.rules) do
+      if rule.holds then rule.used = 0 end
+    end
+  end
 end
 
 -- The queue's living -------------------------------------------------------------------------------------------------------
@@ -108,7 +130,7 @@ function Sessions.head_of_queue()
     local dead = not Sessions.alive(State.session_of(caller))
     if not dead and not never then return caller end
     Gate.leave(caller)
-    if not dead then Sessions.deliver(caller, -1, 0) end
+    if dead then Sessions.quit(State.session_of(caller)) else Sessions.deliver(caller, -1, 0) end
   end
   return nil
 end
@@ -118,7 +140,12 @@ function Sessions.sweep_queue()
   if gate.sweep > gate.t then return end
   local callers = redis.call('ZRANGE', QUEUE, State.int(gate.cursor), State.int(gate.cursor + CLEANUP - 1))
   for _, caller in ipairs(callers) do
-    if Sessions.alive(State.session_of(caller)) then gate.cursor = gate.cursor + 1 else Gate.leave(caller) end
+    if Sessions.alive(State.session_of(caller)) then
+      gate.cursor = gate.cursor + 1
+    else
+      Gate.leave(caller)
+      Sessions.quit(State.session_of(caller))
+    end
   end
   if #callers < CLEANUP then gate.sweep, gate.cursor = gate.t + WAITER, 0 end
 end

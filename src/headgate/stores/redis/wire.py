@@ -1,6 +1,6 @@
 """The wire: commands out, replies in, in order, many on their way at once.
 
-Here lives the only use of sockets: redis-py connects, logs in and speaks TLS, then the wire takes over the transport, because a call
+Here lives the traffic itself: redis-py connects, logs in and speaks TLS, then the wire takes over the transport, because a call
 through redis-py's own reader costs a quarter more (benchmarks, bucket-turn). hiredis reads and writes the protocol.
 """
 

@@ -34,6 +34,11 @@ class World:
         self.slack = 0.0 if self.virtual else 0.5  # what a busy machine may be late by
 
     @property
+    def place(self) -> dict[str, Any]:
+        """The world as the classics are told of it."""
+        return {"store": self.store} if self.virtual else {"redis_url": self.store}
+
+    @property
     def ticks(self) -> int:
         """A beat in microseconds."""
         return round(self.beat * 1_000_000)

@@ -1,0 +1,218 @@
+"""Semaphore: so many at once, first come, first served, keyword for keyword as it has always been."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+
+import pytest
+
+from headgate import MaxSleepExceededError, QueueFullError, Semaphore, TokenBucket
+from tests.world import HOUR, LONG, World, soon, told
+
+
+def test_it_takes_what_it_has_always_taken() -> None:
+    """Names, order and defaults of what can be given by position."""
+    parameters = inspect.signature(Semaphore).parameters.values()
+
+    assert [(each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
+        ("name", inspect.Parameter.empty),
+        ("capacity", inspect.Parameter.empty),
+        ("max_sleep", None),
+        ("expiry", 30),
+        ("redis_url", None),
+        ("max_position", None),
+    ]
+
+
+def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
+    by_position = Semaphore(name, 5, 60, 20, redis_url, 3)
+    by_keyword = Semaphore(name=name, capacity=5, max_sleep=60, expiry=20, redis_url=redis_url, max_position=3)
+
+    for each in (by_position, by_keyword):
+        seen = (each.name, each.capacity, each.max_sleep, each.expiry, each.max_position)
+        assert seen == (name, 5, 60, 20, 3)
+        assert name in repr(each)
+
+
+@told
+async def test_never_more_than_its_capacity_and_in_order(world: World) -> None:
+    """S1, S6: twelve callers, three at once, in the order of arrival."""
+    semaphore = Semaphore(world.name, 3, **world.place)
+    inside: set[int] = set()
+    order: list[int] = []
+
+    async def visit(number: int) -> None:
+        async with semaphore:
+            order.append(number)
+            inside.add(number)
+            assert len(inside) <= 3
+            await asyncio.sleep(world.beat / 4)
+            inside.remove(number)
+
+    await asyncio.gather(*(visit(number) for number in range(12)))
+
+    assert order == list(range(12))
+
+
+@told
+async def test_it_is_reusable(world: World) -> None:
+    """`while True: async with queue: ...`, as the documentation of the original has it."""
+    queue = Semaphore(name=world.name, capacity=1, max_sleep=LONG, **world.place)
+    rounds = 0
+
+    while True:
+        async with queue:
+            rounds += 1
+            if rounds == 20:
+                break
+
+    assert rounds == 20
+
+
+@told
+async def test_all_instances_of_one_name_are_one_semaphore(world: World) -> None:
+    """As many objects as there are callers, and still one capacity and one queue."""
+    order: list[int] = []
+
+    async def visit(number: int) -> None:
+        async with Semaphore(world.name, 1, **world.place):
+            order.append(number)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(visit(number) for number in range(10)))
+
+    assert order == list(range(10))
+
+
+@told
+async def test_other_names_are_other_semaphores(world: World) -> None:
+    async with Semaphore(world.name, 1, **world.place):
+        await soon(_visit(Semaphore(world.name + "2", 1, **world.place)))
+
+
+@told
+async def test_a_bucket_of_the_same_name_is_something_else(world: World) -> None:
+    async with Semaphore(world.name, 1, **world.place), TokenBucket(world.name, 1, 1, HOUR, **world.place):
+        assert not await _passes(Semaphore(world.name, 1, max_sleep=world.beat, **world.place))
+        assert not await _passes(TokenBucket(world.name, 1, 1, HOUR, max_sleep=world.beat, **world.place))
+
+
+@pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
+@told
+async def test_without_max_sleep_it_waits_as_long_as_it_takes(world: World, max_sleep: float | None) -> None:
+    """None and 0 both say so."""
+    semaphore = Semaphore(world.name, 1, max_sleep=max_sleep, **world.place)
+    await semaphore.__aenter__()
+    waiter = asyncio.create_task(_visit(semaphore))
+    done, _ = await asyncio.wait([waiter], timeout=HOUR if world.virtual else world.beat)
+
+    assert not done
+    await semaphore.__aexit__(None, None, None)
+    await soon(waiter)
+
+
+@told
+async def test_a_wait_longer_than_max_sleep_ends_with_an_error(world: World) -> None:
+    semaphore = Semaphore(world.name, 1, max_sleep=world.beat, **world.place)
+
+    async with semaphore:
+        start = world.now()
+        with pytest.raises(MaxSleepExceededError) as refused:
+            await _visit(semaphore)
+
+        assert world.beat - 1e-9 <= world.now() - start <= world.beat + world.slack
+        assert "max_sleep" in str(refused.value)
+
+    await soon(_visit(semaphore))  # and the place in the queue went with it
+
+
+@told
+async def test_a_wait_shorter_than_max_sleep_is_waited(world: World) -> None:
+    semaphore = Semaphore(world.name, 1, max_sleep=HOUR, **world.place)
+
+    async def stay() -> None:
+        async with semaphore:
+            await asyncio.sleep(world.beat)
+
+    await asyncio.gather(stay(), stay(), stay())
+
+
+@pytest.mark.parametrize("position", [0, 1, 2])
+@told
+async def test_max_position_refuses_at_once_whoever_has_more_before_it(world: World, position: int) -> None:
+    """With 0 before me I may wait; with more than `max_position` I am told so immediately."""
+    semaphore = Semaphore(world.name, 1, max_position=position, **world.place)
+    await semaphore.__aenter__()
+    # As many as may wait: with 0, 1, ... `position` others before them.
+    waiters = [asyncio.create_task(_visit(semaphore)) for _ in range(position + 1)]
+    await asyncio.sleep(0)
+    start = world.now()
+
+    with pytest.raises(QueueFullError) as refused:
+        await _visit(semaphore)
+
+    assert isinstance(refused.value, MaxSleepExceededError)  # one handler catches both
+    assert world.now() - start <= world.slack
+    assert not any(waiter.done() for waiter in waiters)
+    await semaphore.__aexit__(None, None, None)
+    await soon(asyncio.gather(*waiters))
+
+
+@told
+async def test_an_error_in_the_body_gives_the_place_back(world: World) -> None:
+    """F6."""
+    semaphore = Semaphore(world.name, 1, **world.place)
+
+    with pytest.raises(ZeroDivisionError):
+        async with semaphore:
+            1 / 0  # noqa: B018
+
+    await soon(_visit(semaphore))
+
+
+@told
+async def test_who_gives_up_waiting_is_forgotten(world: World) -> None:
+    semaphore = Semaphore(world.name, 1, **world.place)
+    async with semaphore:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(world.beat / 2):
+                await _visit(semaphore)
+
+    await soon(_visit(semaphore))
+
+
+def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
+    semaphore = Semaphore(name, 2, store=store)
+    inside: list[int] = []
+    most: list[int] = []
+
+    def visit() -> None:
+        for _ in range(5):
+            with semaphore:
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=visit) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(most) == 25
+    assert max(most) <= 2
+
+
+async def _visit(entrance: Semaphore) -> None:
+    async with entrance:
+        pass
+
+
+async def _passes(entrance: Semaphore | TokenBucket) -> bool:
+    try:
+        async with entrance:
+            return True
+    except MaxSleepExceededError:
+        return False

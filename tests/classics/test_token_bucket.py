@@ -1,0 +1,190 @@
+"""TokenBucket: a burst of its capacity, then `refill_amount` every `refill_frequency` seconds, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+
+from headgate import MaxSleepExceededError, TokenBucket
+from tests.world import HOUR, World, told
+
+
+def test_it_takes_what_it_has_always_taken() -> None:
+    """Names, order and defaults of what can be given by position."""
+    parameters = inspect.signature(TokenBucket).parameters.values()
+
+    assert [(each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
+        ("name", inspect.Parameter.empty),
+        ("capacity", inspect.Parameter.empty),
+        ("refill_amount", inspect.Parameter.empty),
+        ("refill_frequency", inspect.Parameter.empty),
+        ("max_sleep", None),
+        ("redis_url", None),
+        ("initial_tokens", None),
+    ]
+
+
+def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
+    by_position = TokenBucket(name, 10, 2, 0.5, 60, redis_url, 3)
+    by_keyword = TokenBucket(
+        name=name,
+        capacity=10,
+        refill_amount=2,
+        refill_frequency=0.5,
+        max_sleep=60,
+        redis_url=redis_url,
+        initial_tokens=3,
+    )
+
+    for each in (by_position, by_keyword):
+        seen = (each.name, each.capacity, each.refill_amount, each.refill_frequency, each.max_sleep, each.initial_tokens)
+        assert seen == (name, 10, 2, 0.5, 60, 3)
+        assert name in repr(each)
+
+
+async def entries(world: World, bucket: TokenBucket, count: int) -> list[tuple[int, float]]:
+    """Who passed when, of `count` callers who come at once."""
+    passed: list[tuple[int, float]] = []
+    start = world.now()
+
+    async def visit(number: int) -> None:
+        async with bucket:
+            passed.append((number, (world.now() - start) / world.beat))
+
+    await asyncio.gather(*(visit(number) for number in range(count)))
+    return passed
+
+
+def assert_passed(world: World, passed: list[tuple[int, float]], beats: list[int]) -> None:
+    """In order, each at its beat: exactly in virtual time, otherwise not before it and not much later."""
+    assert [number for number, _ in passed] == list(range(len(beats)))
+    for (_, seen), wanted in zip(passed, beats, strict=True):
+        assert wanted - 1e-6 <= seen <= wanted + 1e-6 + world.slack / world.beat
+
+
+@told
+async def test_a_burst_and_then_steps(world: World) -> None:
+    """T1, T3: three at once, then two with every refill."""
+    bucket = TokenBucket(world.name, 3, 2, world.beat, **world.place)
+
+    assert_passed(world, await entries(world, bucket, 9), [0, 0, 0, 1, 1, 2, 2, 3, 3])
+
+
+@told
+async def test_one_after_another(world: World) -> None:
+    """T2: the bucket of the documentation: one token, one refill, and a queue that moves once in `refill_frequency`."""
+    bucket = TokenBucket(name=world.name, capacity=1, refill_amount=1, refill_frequency=world.beat, **world.place)
+
+    assert_passed(world, await entries(world, bucket, 6), [0, 1, 2, 3, 4, 5])
+
+
+@told
+async def test_a_refill_beyond_the_capacity_is_lost(world: World) -> None:
+    bucket = TokenBucket(world.name, 2, 10, world.beat, **world.place)
+
+    assert_passed(world, await entries(world, bucket, 6), [0, 0, 1, 1, 2, 2])
+
+
+@pytest.mark.parametrize(("initial", "beats"), [(0, [1, 2, 3]), (1, [0, 1, 2]), (2, [0, 0, 1]), (None, [0, 0, 0])])
+@told
+async def test_initial_tokens_are_what_a_new_bucket_holds(world: World, initial: int | None, beats: list[int]) -> None:
+    bucket = TokenBucket(world.name, 3, 1, world.beat, initial_tokens=initial, **world.place)
+
+    assert_passed(world, await entries(world, bucket, 3), beats)
+
+
+@told
+async def test_a_second_instance_does_not_fill_the_bucket_again(world: World) -> None:
+    """All instances of one name share one bucket; the initial tokens are the first one's."""
+    for _ in range(2):
+        async with TokenBucket(world.name, 3, 1, HOUR, max_sleep=world.beat, initial_tokens=2, **world.place):
+            pass
+
+    with pytest.raises(MaxSleepExceededError):
+        async with TokenBucket(world.name, 3, 1, HOUR, max_sleep=world.beat, initial_tokens=2, **world.place):
+            pass
+
+
+@told
+async def test_it_is_reusable(world: World) -> None:
+    bucket = TokenBucket(world.name, 100, 1, HOUR, **world.place)
+    rounds = 0
+
+    while rounds < 50:
+        async with bucket:
+            rounds += 1
+
+    assert rounds == 50
+
+
+@told
+async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(world: World) -> None:
+    """T8: the wait is known; twenty refusals later the next token is still the next caller's, at its moment."""
+    bucket = TokenBucket(world.name, 1, 1, 3 * world.beat, max_sleep=world.beat, **world.place)
+    patient = TokenBucket(world.name, 1, 1, 3 * world.beat, **world.place)
+    async with bucket:
+        start = world.now()
+
+    for _ in range(20):
+        with pytest.raises(MaxSleepExceededError) as refused:
+            async with bucket:
+                pass
+        if world.now() - start > world.beat:
+            break  # a slow machine: by now the wait is short enough
+
+    assert world.now() - start <= world.slack
+    assert 0 < refused.value.retry_after <= 3 * world.beat
+    async with patient:
+        assert 3 * world.beat - 1e-6 <= world.now() - start + (0 if world.virtual else 0.005) <= 3 * world.beat + world.slack
+
+
+@told
+async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
+    """Three wait one, two and three hours; a fourth, who would wait four and is willing to wait three, is refused."""
+    waiters = [asyncio.create_task(_visit(TokenBucket(world.name, 1, 1, HOUR, **world.place))) for _ in range(4)]
+    await asyncio.sleep(0)
+
+    with pytest.raises(MaxSleepExceededError) as refused:
+        async with TokenBucket(world.name, 1, 1, HOUR, max_sleep=3.5 * HOUR, **world.place):
+            pass
+
+    assert refused.value.retry_after == pytest.approx(4 * HOUR, abs=world.slack or 0.01)
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.wait(waiters)
+
+
+@pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
+@told
+async def test_without_max_sleep_it_waits_as_long_as_it_takes(world: World, max_sleep: float | None) -> None:
+    bucket = TokenBucket(world.name, 1, 1, HOUR if world.virtual else world.beat, max_sleep=max_sleep, **world.place)
+
+    await _visit(bucket)
+    await _visit(bucket)
+
+
+@told
+async def test_leaving_gives_no_token_back(world: World) -> None:
+    bucket = TokenBucket(world.name, 1, 1, HOUR, max_sleep=world.beat, **world.place)
+    with pytest.raises(ZeroDivisionError):
+        async with bucket:
+            1 / 0  # noqa: B018
+
+    with pytest.raises(MaxSleepExceededError):
+        await _visit(bucket)
+
+
+def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
+    bucket = TokenBucket(name, 2, 1, HOUR, max_sleep=1, store=store)
+    with bucket, bucket:
+        pass
+
+    with pytest.raises(MaxSleepExceededError), bucket:
+        pass
+
+
+async def _visit(bucket: TokenBucket) -> None:
+    async with bucket:
+        pass
