@@ -28,7 +28,7 @@ class Entrance:
         if not self._line.enter():
             await self._line.enter_later(self._default)
 
-    async def __aexit__(self, *outcome: Outcome) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         self._line.leave()
 
     def __enter__(self) -> None:

@@ -18,13 +18,14 @@ LARGEST = 2**53
 class Request:
     """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all)."""
 
-    __slots__ = ("max_sleep", "max_waiters", "text", "units")
+    __slots__ = ("max_sleep", "max_waiters", "plain", "text", "units")
 
     def __init__(self, units: Units, max_sleep: int | None = None, max_waiters: int | None = None) -> None:
         self.units = units
         self.max_sleep = max_sleep
         self.max_waiters = max_waiters
         self.text = cost_text(units)
+        self.plain = not units and max_sleep is None and max_waiters is None  # one of each, however long it takes
 
 
 def cost_text(units: Units) -> str:

@@ -68,7 +68,7 @@ def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
 class Gate:
     """The state of one name: its rules, who waits, the last moment granted."""
 
-    __slots__ = ("act", "fence", "queue", "rated", "rules", "single", "slots", "t", "usual", "waiting")
+    __slots__ = ("act", "fence", "plain", "queue", "rated", "rules", "single", "slots", "t", "usual", "waiting")
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
@@ -84,6 +84,7 @@ class Gate:
     def read_rules(self) -> None:
         """What is asked of the rules again and again: what an acquire costs that names nothing, and which rules it touches."""
         self.usual = costs_of(self.rules, {})
+        self.plain: tuple[Units, Costs] = {}, self.usual
         self.single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
@@ -162,7 +163,7 @@ class Gate:
         return t
 
     def join(self, caller: Hashable, units: Units, costs: Costs) -> None:
-        self.queue[caller] = units, costs
+        self.queue[caller] = (units, costs) if units else self.plain
         for index, _ in self.rated:
             self.waiting[index] += costs[index]
 
@@ -188,15 +189,18 @@ class Gate:
             granted.append((caller, self.take(costs, t)))
         return granted
 
-    def pass_on(self, now: int) -> tuple[Hashable, Grant]:
+    def pass_on(self) -> Hashable | None:
         """Let the head of the queue have what somebody leaves who asked for one of each unit, if it asks for the same."""
-        for caller, (_, costs) in self.queue.items():
-            if costs == self.usual and all(rule.left(now) >= 0 for _, rule in self.slots):  # after a cut, nobody passes
-                self.leave(caller)
-                self.fence = max(self.fence + 1, self.clamp(now))
-                return caller, Grant(self.t, self.fence)
-            break
-        return None, Grant(0, 0)
+        caller = next(iter(self.queue), None)
+        if caller is None or self.queue[caller] is not self.plain:
+            return None
+        self.leave(caller)
+        self.fence += 1
+        return caller
+
+    def over(self) -> bool:
+        """Whether more is held than a capacity allows, after a cut."""
+        return any(rule.left(self.t) < 0 for _, rule in self.slots)
 
     def next_at(self) -> int:
         """When the head of the queue could pass; NEVER when nobody waits or only a release can help."""

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import threading
+from asyncio import Future
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from headgate.clock import Clock, SystemClock
@@ -19,7 +22,8 @@ from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
-from headgate.stores.doors import pooled_door, shut, timed_door
+from headgate.stores.crowd import Crowd, Place
+from headgate.stores.doors import pooled_door, pooled_exit, pooled_queue, shut, timed_door
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
 from headgate.stores.waiters import TaskWaiter, ThreadWaiter, Waiter
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from headgate.gate.gate import Units
 
 LOOK_AGAIN = 10_000  # microseconds from one look to the next of a waiter whose estimate came too early
+PLAIN = Request({})
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 
 
@@ -38,6 +43,7 @@ class MemoryLine:
         "__weakref__",
         "_abandoned",
         "_clock",
+        "_crowd",
         "_epoch",
         "_gate",
         "_lock",
@@ -47,8 +53,12 @@ class MemoryLine:
         "_store",
         "declared",
         "enter",
+        "enter_later",
+        "leave",
         "name",
     )
+
+    enter_later: Callable[[Request], Coroutine[Any, Any, None]]
 
     def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
         self.name = name
@@ -58,47 +68,32 @@ class MemoryLine:
         self._gate = Gate(declared.rules(), self._clock.now())
         self._loose = False  # the store has let go of this line because it was idle
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
+        self._crowd = Crowd()
         self._pools = declared.timeless
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._abandoned: deque[Permit] = deque()
         self._open(threading.Lock())
 
     def _open(self, lock: threading.Lock) -> None:
-        """`enter`: one of each unit if it can be had at once, for callers who ask for nothing in particular."""
+        """The ways in and out of who asks for nothing in particular: see doors.py."""
         self._lock = lock
         self.enter = timed_door(self._gate, lock, self._clock.now)
+        self.leave, self.enter_later = self._leave, self._enter_later
         if self._pools:
-            self.enter = pooled_door(self._gate, self._pool, self.enter)
+            self.enter = pooled_door(self._gate, self._pool, self._crowd, self.enter)
+            self.enter_later = pooled_queue(self, self._gate, self._pool, self._crowd)
+            self.leave = pooled_exit(self, self._gate, self._pool, self._crowd)
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """Return what was entered with: to the pool if nobody waits, and to the gate if somebody does.
-
-        The queue is looked at after the append, and a waiter looks at the pool after it has joined the queue (`_advance`): one of
-        the two sees the other, so no permit stays in the pool while somebody waits for it.
-        """
-        if self._pools:
-            if self._gate.queue and self._hand_over():
-                return
-            self._pool.append(None)
-            if self._gate.queue:
-                with self._lock:
-                    self._advance()
-        elif self.declared.holds:
+    def _leave(self) -> None:
+        if self.declared.holds:
             with self._lock:
                 self._gate.release({})
                 self._advance()
 
-    def _hand_over(self) -> bool:
-        """Give what was entered with to the head of the queue, if that is what it asks for: no need to count it back and forth."""
-        with self._lock:
-            caller, grant = self._gate.pass_on(self._clock.now())
-            if caller is None:
-                return False
-            waiter = cast(Waiter, caller)
-            waiter.grant = grant
-            return waiter.wake()
+    async def _enter_later(self, request: Request) -> None:
+        await self.wait(request)
 
     def take(self, request: Request) -> Permit | Refusal:
         """A permit now, or why not."""
@@ -115,16 +110,19 @@ class MemoryLine:
 
     async def wait(self, request: Request) -> Grant:
         """The grant of `request`, when its turn has come."""
-        waiter = TaskWaiter(request)
+        waiter = TaskWaiter(request, Future())
         if not self._join(waiter):
-            try:
-                await waiter.sleep(self._timeout(waiter))
-                while not self._look(waiter):
-                    await waiter.sleep(self._timeout(waiter))
-            except BaseException:
-                self._give_up(waiter)
-                raise
+            await self._turn(waiter)
         return cast(Grant, waiter.grant)
+
+    async def _turn(self, waiter: TaskWaiter) -> None:
+        try:
+            await waiter.sleep(self._timeout(waiter))
+            while not self._look(waiter):
+                await waiter.sleep(self._timeout(waiter))
+        except BaseException:
+            self._give_up(waiter)
+            raise
 
     def wait_sync(self, request: Request) -> Grant:
         waiter = ThreadWaiter(request)
@@ -143,8 +141,7 @@ class MemoryLine:
         moment = min(waiter.look_at, waiter.deadline)
         return None if moment >= NEVER else max(0, moment - self._clock.now()) / 1_000_000
 
-    enter_later = wait  # who enters needs no permit
-    enter_sync = wait_sync
+    enter_sync = wait_sync  # who enters needs no permit
 
     async def acquire(self, request: Request) -> Permit:
         start = self._clock.now()
@@ -172,13 +169,50 @@ class MemoryLine:
         """The last declaration wins: whoever waits is queued again under the new limits."""
         with self._lock:
             if declared.program != self.declared.program:
+                self._gather()
                 self._empty_pool()
-                self.declared, self._pools = declared, declared.timeless
+                self.declared = declared
                 for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
                     waiter.never = True
                     waiter.wake()
+                self._pools = declared.timeless and not self._gate.over()  # after a cut nobody may pass on what is left (S1)
                 self._open(self._lock)
                 self._advance()
+
+    # What the ways of a pooled line ask for ------------------------------------------------------------------------------
+
+    def hand_over(self) -> bool:
+        """Let the head of the gate's queue have what is left, if it asks for just that: no need to count it back and forth."""
+        gate = self._gate
+        with self._lock:
+            self._gather()
+            waiter = cast("Waiter | None", gate.pass_on())
+            if waiter is None:
+                return False
+            waiter.grant = Grant(gate.t, gate.fence)
+            return waiter.wake()
+
+    def advance(self) -> None:
+        """Let everybody in the crowd and in the queue have what is theirs."""
+        with self._lock:
+            self._advance()
+
+    async def wait_on(self, place: Place, waiter: TaskWaiter) -> None:
+        """Wait for one that has moved from the crowd into the gate's queue."""
+        del self._crowd.moved[place]
+        await self._turn(waiter)
+
+    def forsake(self, place: Place) -> None:
+        """Leave the crowd, with or without a permit, or the gate's queue if that is where the place has gone."""
+        if place.done() and not place.cancelled() and place.result() is None:
+            self.leave()
+            return
+        place.cancel()
+        with self._lock, suppress(ValueError):
+            self._crowd.remove(place)
+        waiter = self._crowd.moved.pop(place, None)
+        if waiter is not None:
+            self._give_up(waiter)
 
     # What a permit asks for ----------------------------------------------------------------------------------------------
 
@@ -226,13 +260,14 @@ class MemoryLine:
         """Ask the gate; true when the grant is there at once."""
         with self._lock:
             self._keep()
-            self._empty_pool()
             request, gate = waiter.request, self._gate
             if self._pools and gate.queue and request.max_sleep is None and request.max_waiters is None:
                 gate.join(waiter, request.units, gate.costs(request.units))  # behind others, for as long as it takes
                 if self._pool:
                     self._advance()
                 return waiter.grant is not None
+            self._gather()
+            self._empty_pool()
             now = self._clock.now()
             decision = gate.acquire(now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters)
             if isinstance(decision, Grant):
@@ -279,6 +314,7 @@ class MemoryLine:
     def _advance(self) -> None:
         """Let pass whoever is due, wake them, and see to it that the new head looks in time."""
         gate = self._gate
+        self._gather()
         self._empty_pool()
         while self._abandoned:
             self._put_back(self._abandoned.popleft())
@@ -292,6 +328,11 @@ class MemoryLine:
                     gate.cancel(gate.t, waiter.request.units, grant.t)
                     lost = True
         self._arm_head()
+
+    def _gather(self) -> None:
+        """Let the crowd wait in the gate's queue, with everybody else."""
+        while self._crowd and (waiter := self._crowd.move(PLAIN)) is not None:
+            self._gate.join(waiter, PLAIN.units, self._gate.usual)
 
     def _empty_pool(self) -> None:
         """Return what is in the pool to the gate, before it decides anything."""
@@ -328,7 +369,7 @@ class MemoryLine:
             self._advance()
             self._loose = self._gate.idle_at() <= self._clock.now()
             if self._loose:
-                self.enter = shut
+                self.enter, self.enter_later = shut, self._enter_later
             return self._loose
         finally:
             self._lock.release()
@@ -337,6 +378,7 @@ class MemoryLine:
         """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
         self._epoch += 1
         self._pool.clear()
+        self._crowd.clear()
         self._gate.orphan()
         self._open(threading.Lock())
 

@@ -5,9 +5,9 @@ Here live sleeping and waking and nothing else: a wake is a hint to look, and wh
 
 from __future__ import annotations
 
-import threading
 from asyncio import Future, get_running_loop
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 from headgate.gate.slots import NEVER
 
@@ -19,15 +19,11 @@ if TYPE_CHECKING:
 class Waiter:
     """One queued acquire: its grant once there is one, and the moment at which it looks by itself."""
 
-    __slots__ = ("deadline", "grant", "look_at", "never", "request", "woken")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.grant: Grant | None = None
-        self.never = False  # its cost is above what the limit now holds
-        self.look_at = NEVER
-        self.deadline = NEVER
-        self.woken = False
+    request: Request
+    grant: Grant | None = None
+    never = False  # its cost is above what the limit now holds
+    look_at = NEVER
+    deadline = NEVER
 
     def wake(self) -> bool:
         """Make the waiter look. False when it has nowhere to wake up any more."""
@@ -35,39 +31,33 @@ class Waiter:
 
 
 class TaskWaiter(Waiter):
-    """A waiter in a task of an event loop."""
+    """A waiter in a task of an event loop. Its future is done, with the waiter as its result, when there is something to see."""
 
-    __slots__ = ("future", "loop", "thread")
-
-    def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self.loop = get_running_loop()
-        self.thread = threading.get_ident()
-        self.future: Future[None] | None = None
+    def __init__(self, request: Request, future: Future[Any]) -> None:
+        self.request = request
+        self.future = future
 
     async def sleep(self, timeout: float | None) -> None:
-        if not self.woken:
-            self.future = self.loop.create_future()
-            timer = None if timeout is None else self.loop.call_later(timeout, self.stir)
-            try:
-                await self.future
-            finally:
-                self.future = None
-                if timer is not None:
-                    timer.cancel()
-        self.woken = False
+        """Until it is woken, or for `timeout` seconds."""
+        loop = self.future.get_loop()
+        timer = None if timeout is None else loop.call_later(timeout, self.stir)
+        try:
+            await self.future
+        finally:
+            if timer is not None:
+                timer.cancel()
+        self.future = loop.create_future()
 
     def stir(self) -> None:
-        self.woken = True
-        if self.future is not None and not self.future.done():
-            self.future.set_result(None)
+        if not self.future.done():
+            self.future.set_result(self)
 
     def wake(self) -> bool:
-        if self.thread == threading.get_ident():
-            self.stir()
-            return not self.loop.is_closed()
         try:
-            self.loop.call_soon_threadsafe(self.stir)
+            if is_here(self.future):
+                self.stir()
+            else:
+                self.future.get_loop().call_soon_threadsafe(self.stir)
         except RuntimeError:  # the loop is closed, and its waiters with it
             return False
         return True
@@ -76,11 +66,9 @@ class TaskWaiter(Waiter):
 class ThreadWaiter(Waiter):
     """A waiter that blocks its thread."""
 
-    __slots__ = ("event",)
-
     def __init__(self, request: Request) -> None:
-        super().__init__(request)
-        self.event = threading.Event()
+        self.request = request
+        self.event = Event()
 
     def sleep(self, timeout: float | None) -> None:
         self.event.wait(timeout)
@@ -89,3 +77,11 @@ class ThreadWaiter(Waiter):
     def wake(self) -> bool:
         self.event.set()
         return True
+
+
+def is_here(future: Future[Any]) -> bool:
+    """Whether `future` belongs to the loop that runs in this thread: only there may it be touched."""
+    try:
+        return future.get_loop() is get_running_loop()
+    except RuntimeError:  # no loop runs here
+        return False
