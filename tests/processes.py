@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -22,8 +23,8 @@ PATIENCE = 20.0  # seconds for a line or an end: never waited for when all is we
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the headgate that we test first on the path."""
-    path = [str(Path(headgate.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    """Ours, with the headgate that we test first on the path, and what the tests themselves share."""
+    path = [str(Path(headgate.__file__).parents[1]), str(PROGRAMS.parents[1]), os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
@@ -76,6 +77,9 @@ class Running:
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """kill -9: no `finally`, no farewell."""

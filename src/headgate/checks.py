@@ -44,6 +44,15 @@ def check_count(value: object, call: str = "Limiter", field: str = "max_waiters"
     return None if value is None else count(call, field, value)
 
 
+def filling(call: str, field: str, value: object, capacity: int) -> int | None:
+    """What a bucket of `capacity` starts with: None (full), or an int from 0 to its capacity."""
+    initial = check_count(value, call, field)
+    if initial is not None and initial > capacity:
+        rule = f"a bucket cannot start with more than its capacity of {capacity}"
+        raise ValueError(_sentence(call, field, value, rule, f"write at most {capacity}, or a larger capacity"))
+    return initial
+
+
 def seconds(call: str, field: str, value: object, *, zero: bool = False, least: float = MICROSECOND, way: str = "") -> float:
     """`value` as finite seconds from `least` to below ten years, or 0 where `zero` allows it.
 
@@ -118,18 +127,18 @@ def unit_fault(unit: str) -> str:
     return ""
 
 
-def check_name(name: object, call: str = "Limiter") -> str:
+def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
     """Text of 1 to 256 bytes in UTF-8. Names are data: spaces, colons, braces, NUL and emoji are fine."""
     if not isinstance(name, str):
-        rule = f"a name must be a str, not {_kind(name)}"
-        raise TypeError(_sentence(call, "name", name, rule, "write it in quotes or convert it with str(...)"))
+        rule = f"a {field} must be a str, not {_kind(name)}"
+        raise TypeError(_sentence(call, field, name, rule, "write it in quotes or convert it with str(...)"))
     if not name:
-        rule = "a name must have at least one character"
-        raise ValueError(_sentence(call, "name", name, rule, "name the service that the limit belongs to"))
-    size = len(name) if len(name) > LONGEST_NAME else len(_encoded(name, call))
+        rule = f"a {field} must have at least one character"
+        raise ValueError(_sentence(call, field, name, rule, "name what the limit belongs to"))
+    size = len(name) if len(name) > LONGEST_NAME else len(_encoded(name, call, field))
     if size > LONGEST_NAME:
-        rule = f"a name may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} or more"
-        raise ValueError(_sentence(call, "name", name, rule, "shorten it, or use a digest of it (hashlib)"))
+        rule = f"a {field} may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} or more"
+        raise ValueError(_sentence(call, field, name, rule, "shorten it, or use a digest of it (hashlib)"))
     return name
 
 
@@ -152,6 +161,8 @@ def show(value: object) -> str:
     """`value` for a message: its repr, kept short, and safe whatever it is."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
+    if isinstance(value, str) and "://" in value:  # it may hold a password
+        return f"{value.partition('://')[0][:16]!r} and more"
     try:
         return _SHORT.repr(value)
     except Exception:  # a repr may raise anything, and must not hide the error that was to be told
@@ -212,13 +223,13 @@ def _in_seconds(moment: int, call: str, field: str, value: object) -> float:
     return moment / 1_000_000 if moment % 1_000_000 else moment // 1_000_000
 
 
-def _encoded(name: str, call: str) -> bytes:
+def _encoded(name: str, call: str, field: str) -> bytes:
     try:
         return name.encode()
     except UnicodeEncodeError as error:
         rule = f"the character at index {error.start} is half of a surrogate pair, which UTF-8 cannot carry"
         way = "decode the bytes it came from with the right encoding, or with errors='replace'"
-        raise ValueError(_sentence(call, "name", name, rule, way)) from None
+        raise ValueError(_sentence(call, field, name, rule, way)) from None
 
 
 def _kind(value: object) -> str:

@@ -6,12 +6,13 @@ do not meet.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from headgate.checks import check_count, check_max_sleep, check_name, positive_int
+from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 from headgate.entrance import Entrance
 from headgate.gate.rules import Declaration, rules_of
-from headgate.limits import Concurrency, Limit, Rate
+from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded
 from headgate.request import Request, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
@@ -25,6 +26,7 @@ class Semaphore(Entrance):
     `expiry`: seconds after which the permit of a process that died comes back; a living holder renews it.
     `redis_url`: where the state is shared; without it (and without `store`) it lives in this process.
     `max_position`: refuse at once, with QueueFullError, when more than that many wait before the caller.
+    `connection_pool_size`: taken as self-limiters took it, and not needed: one connection serves any number of callers.
     """
 
     __slots__ = ("capacity", "expiry", "max_position", "max_sleep", "name")
@@ -34,17 +36,21 @@ class Semaphore(Entrance):
         name: str,
         capacity: int,
         max_sleep: float | None = None,
-        expiry: float = 30,
+        expiry: float | None = 30,
         redis_url: str | None = None,
         max_position: int | None = None,
         *,
         store: StoreLike = None,
+        connection_pool_size: int | None = None,
     ) -> None:
-        self.name, self.capacity, self.expiry = check_name(name, "Semaphore"), capacity, expiry
+        check_pool_size("Semaphore", connection_pool_size)
+        self.name, self.capacity = check_name(name, "Semaphore"), positive_int("Semaphore", "capacity", capacity)
+        self.expiry = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
         self.max_sleep = check_max_sleep(max_sleep, "Semaphore")
         self.max_position = check_count(max_position, "Semaphore", "max_position")
         most = None if self.max_position is None else self.max_position + 1
-        super().__init__(*shared("Semaphore", name, Concurrency(capacity, lease=expiry), redis_url, store, max_sleep, most))
+        declared = of_semaphore(self.capacity, self.expiry)
+        super().__init__(*shared("Semaphore", name, declared, redis_url, store, max_sleep, most))
 
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r}: {self._line.describe()}>"
@@ -57,6 +63,7 @@ class TokenBucket(Entrance):
     `max_sleep` raises MaxSleepExceededError immediately and consumes nothing.
     `redis_url`: where the state is shared; without it (and without `store`) it lives in this process.
     `initial_tokens`: what a new bucket holds; full when unsaid.
+    `connection_pool_size`: as in `Semaphore`.
     """
 
     __slots__ = ("capacity", "initial_tokens", "max_sleep", "name", "refill_amount", "refill_frequency")
@@ -72,12 +79,16 @@ class TokenBucket(Entrance):
         initial_tokens: int | None = None,
         *,
         store: StoreLike = None,
+        connection_pool_size: int | None = None,
     ) -> None:
-        self.name, self.capacity, self.initial_tokens = check_name(name, "TokenBucket"), capacity, initial_tokens
-        self.refill_amount, self.refill_frequency = refill_amount, refill_frequency
+        check_pool_size("TokenBucket", connection_pool_size)
+        self.name, self.capacity = check_name(name, "TokenBucket"), positive_int("TokenBucket", "capacity", capacity)
+        self.initial_tokens = filling("TokenBucket", "initial_tokens", initial_tokens, self.capacity)
+        self.refill_amount = positive_int("TokenBucket", "refill_amount", refill_amount)
+        self.refill_frequency = seconds("TokenBucket", "refill_frequency", refill_frequency)
         self.max_sleep = check_max_sleep(max_sleep, "TokenBucket")
-        rate = Rate(refill_amount, refill_frequency, capacity=capacity, initial=initial_tokens, steps=True)
-        super().__init__(*shared("TokenBucket", name, rate, redis_url, store, max_sleep, None))
+        declared = of_bucket(self.capacity, self.refill_amount, self.refill_frequency, self.initial_tokens)
+        super().__init__(*shared("TokenBucket", name, declared, redis_url, store, max_sleep, None))
 
     def __repr__(self) -> str:
         return f"<TokenBucket {self.name!r}: {self._line.describe()}>"
@@ -106,12 +117,30 @@ class RateLimiter:
         return f"<RateLimiter: {self._entrance._line.describe()}>"
 
 
+# What is declared once is declared a thousand times: code of this kind makes an instance for every call (benchmarks, bucket-classic).
+
+
+@lru_cache(maxsize=1024)
+def of_semaphore(capacity: int, lease: float) -> Declaration:
+    return Declaration(rules_of([Concurrency(capacity, lease)]))
+
+
+@lru_cache(maxsize=1024)
+def of_bucket(capacity: int, amount: int, per: float, initial: int | None) -> Declaration:
+    return Declaration(rules_of([Rate(amount, per, capacity, initial, steps=True)]))
+
+
+def check_pool_size(call: str, size: int | None) -> None:
+    if size is not None:
+        positive_int(call, "connection_pool_size", size)
+
+
 def shared(
-    kind: str, name: str, limit: Limit, redis_url: str | None, store: StoreLike, max_sleep: float | None, most: int | None
+    kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike, max_sleep: float | None, most: int | None
 ) -> tuple[Any, Request]:
     """The line that all instances of one kind and name share, and what each entry asks of it."""
     if redis_url is not None and store is not None:
         raise TypeError(f"{kind}({name!r}) got redis_url and store: both say where the state lives, so give one of them.")
     where = store_of(redis_url if store is None else store)
-    line = where.line(f"{kind}/{encoded(name)}", Declaration(rules_of([limit])))
+    line = where.line(f"{kind}/{encoded(name)}", declared)
     return line, Request({}, sleep_of(max_sleep, kind), most)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
+from headgate.checks import show
+
 if TYPE_CHECKING:
     from headgate.limiter import Limiter
 
@@ -20,7 +22,9 @@ R = TypeVar("R")
 
 def limited(limiter: Limiter, function: Callable[P, R]) -> Callable[P, R]:
     if not callable(function):
-        raise TypeError(f"{limiter!r} decorates functions; {function!r} is not one. For a cost, use limiter.acquire(...).")
+        raise TypeError(
+            f"Limiter {limiter.name!r} decorates functions, not {show(function)}; for a cost, use limiter.acquire(...)."
+        )
     kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
         (inspect.isasyncgenfunction, limited_async_generator),
         (inspect.iscoroutinefunction, limited_coroutine),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import unquote
 
-from headgate.checks import check_count, check_name
+from headgate.checks import check_count, check_name, show
 from headgate.decorate import limited
 from headgate.entrance import Entrance, Outcome
 from headgate.gate.rules import Declaration, rules_of
@@ -77,7 +77,7 @@ class Limiter(Entrance):
         if self.key is not None:
             raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take limiter[{key!r}] of the whole.")
         child: Limiter = object.__new__(Limiter)
-        child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[key]")
+        child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
         child._declared, child._store = self._declared, self._store
         child._max_sleep, child._max_waiters = self._max_sleep, self._max_waiters
         child._open()
@@ -180,9 +180,11 @@ def declared_limits(name: str, limits: tuple[Limit | str, ...]) -> list[Limit]:
     if not limits:
         raise ValueError(f"Limiter({name!r}) has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
     for limit in limits:
+        if isinstance(limit, str) and "://" in limit:
+            raise TypeError(f"Limiter({name!r}) got a URL as a limit; where the state lives is said by the keyword store.")
         if not isinstance(limit, (str, Concurrency, Rate, Window, Quota)):
             raise TypeError(
-                f"Limiter({name!r}) got {limit!r} as a limit: a limit is a Concurrency, Rate, Window or Quota, or a text such as "
-                "'100/minute'."
+                f"Limiter({name!r}) got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "
+                "write one of them, or a text such as '100/minute'."
             )
     return [parse_limit(limit) if isinstance(limit, str) else limit for limit in limits]

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from headgate.checks import (
     EPOCH,
     check_unit,
-    count,
+    filling,
     flag,
     instant,
     microseconds,
@@ -80,7 +80,7 @@ class Rate:
             amount=amount,
             per=seconds("Rate", "per", self.per),
             capacity=capacity,
-            initial=None if self.initial is None else _initial(self.initial, capacity),
+            initial=filling("Rate", "initial", self.initial, capacity),
             steps=flag("Rate", "steps", self.steps),
             unit=check_unit("Rate", self.unit),
             slack=seconds("Rate", "slack", self.slack, zero=True),
@@ -168,16 +168,6 @@ def _store(limit: Limit, **values: object) -> None:
     """Put the checked values in place: the one moment at which a frozen limit may still change."""
     for name, value in values.items():
         object.__setattr__(limit, name, value)
-
-
-def _initial(value: object, capacity: int) -> int:
-    initial = count("Rate", "initial", value)
-    if initial > capacity:
-        raise ValueError(
-            f"Rate(initial={initial}): a bucket cannot start with more than its capacity of {capacity}; "
-            f"write at most {capacity}, or a larger capacity."
-        )
-    return initial
 
 
 def _shorter(slack: float, per: float) -> float:

@@ -51,6 +51,7 @@ class Permit:
         return self.held and monotonic() >= self._believed
 
     def renewed(self, believed: float) -> None:
+        """For the store: the lease is certain until `believed`, on the monotonic clock."""
         self._believed = believed
 
     def release(self) -> None:
@@ -69,7 +70,7 @@ class Permit:
 
         Raises TypeError or ValueError for anything but whole numbers of units that a limit counts.
         """
-        check_settlement(self._line.declared, self._line.name, actual)
+        check_settlement(self._line.declared, unquote(self._line.name), actual)
         known = {**ONE_EACH, **self.units, **self._actual}
         extras = {unit: amount - known.get(unit, 0) for unit, amount in actual.items()}
         self._actual = {**self._actual, **actual}
@@ -81,8 +82,10 @@ class Permit:
 
     def __del__(self) -> None:
         if self.held and not self.lost:
-            warnings.warn(f"{self!r} was dropped without a release; it goes back now", ResourceWarning, source=self, stacklevel=2)
-            self._line.abandon(self)
+            try:
+                warnings.warn(f"{self!r} was dropped without a release; it goes back now", ResourceWarning, 2, self)
+            finally:  # a warning may be an error
+                self._line.abandon(self)
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held" if self.held else "passed"

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headgate.checks import check_max_sleep, microseconds
+from headgate.checks import check_max_sleep, microseconds, show
 from headgate.errors import CostExceedsCapacityError
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.gate.rules import Declaration
 
 LARGEST = 2**53
+NOTHING = "-"  # in particular: what every acquire takes anyway
 
 
 class Request:
@@ -24,18 +25,18 @@ class Request:
         self.units = units
         self.max_sleep = max_sleep
         self.max_waiters = max_waiters
-        self.text = cost_text(units)
+        self.text = cost_text(units) if units else NOTHING
         self.plain = not units and max_sleep is None and max_waiters is None  # one of each, however long it takes
 
 
 def cost_text(units: Units) -> str:
-    """The units in one canonical text without spaces; what every acquire takes anyway is `-`."""
-    return ",".join(f"{unit}={units[unit]}" for unit in sorted(units)) or "-"
+    """The units in one canonical text without spaces."""
+    return ",".join(f"{unit}={units[unit]}" for unit in sorted(units)) or NOTHING
 
 
 def units_of(text: str) -> Units:
     """The units that wrote `text`."""
-    if text == "-":
+    if text == NOTHING:
         return {}
     return {unit: int(number) for unit, number in (part.split("=") for part in text.split(","))}
 
@@ -63,9 +64,11 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
 
 
 def check_cost(declared: Declaration, name: str, unit: str, number: object) -> None:
-    call = f"acquire({number!r})" if unit == "requests" else f"acquire({unit}={number!r})"
+    call = f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
+    if unit == "max_sleep":
+        raise TypeError(f"{call} of limiter {name!r}: a try never waits and takes no max_sleep; leave it out, or call acquire.")
     if type(number) is not int:
-        raise TypeError(f"{call} of limiter {name!r}: a cost is a whole number (int), not {type(number).__name__}.")
+        raise TypeError(f"{call} of limiter {name!r}: a cost is an int, not a {type(number).__name__}; pass an int such as 3.")
     if not 0 < number < LARGEST:
         raise ValueError(f"{call} of limiter {name!r}: a cost is at least 1 and below 2**53; leave a unit out to take none of it.")
     check_unit(declared, name, call, unit)
@@ -74,19 +77,21 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> N
 def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
     if unit not in declared.capacity:
         raise ValueError(
-            f"{call} of limiter {name!r}: none of its limits counts {unit!r}; they count "
-            f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with unit={unit!r}."
+            f"{call} of limiter {name!r}: none of its limits counts {show(unit)}; they count "
+            f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with that unit."
         )
 
 
 def check_settlement(declared: Declaration, name: str, actual: Mapping[str, object]) -> None:
     """`settle(tokens=1234)`: whole numbers from 0, of units that a rate counts."""
     for unit, number in actual.items():
-        call = f"settle({unit}={number!r})"
+        call = f"settle({unit[:64]}={show(number)})"
         if type(number) is not int:
-            raise TypeError(f"{call} of limiter {name!r}: what was used is a whole number (int).")
+            raise TypeError(f"{call} of limiter {name!r}: what was used is an int; pass how many {unit} it were in all.")
         if not 0 <= number < LARGEST:
-            raise ValueError(f"{call} of limiter {name!r}: what was used is from 0 to below 2**53.")
+            raise ValueError(
+                f"{call} of limiter {name!r}: what was used is from 0 to below 2**53; pass how many {unit} it were in all."
+            )
         check_unit(declared, name, call, unit)
         if unit not in declared.rated:
-            raise ValueError(f"{call} of limiter {name!r}: {unit} are held until the release; only what a rate counts is settled.")
+            raise ValueError(f"{call} of limiter {name!r}: {unit} are held until the release; settle what a rate counts.")

@@ -11,7 +11,7 @@ from headgate import MaxSleepExceededError, Semaphore
 from headgate.stores.status import Status
 from tests.clocks import ServerClock
 from tests.processes import running
-from tests.world import LONG
+from tests.world import LONG, waiting
 
 EXPIRY = 0.3
 
@@ -20,19 +20,13 @@ async def status_of(semaphore: Semaphore) -> Status:
     return await semaphore._line.astatus()
 
 
-async def until_waiting(semaphore: Semaphore, count: int) -> None:
-    async with asyncio.timeout(LONG):
-        while (await status_of(semaphore)).waiting != count:
-            await asyncio.sleep(0.001)
-
-
 async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(name: str, redis_url: str) -> None:
     """L1: given a holder that dies and one who waits, the waiter is let in when the expiry is over, and not before it could be."""
     semaphore = Semaphore(name, 1, expiry=EXPIRY, redis_url=redis_url)
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
         waiter = asyncio.create_task(_visit(semaphore))
-        await until_waiting(semaphore, 1)
+        await waiting(semaphore._line, 1)
 
         holder.kill()
         killed = time.monotonic()
@@ -73,16 +67,14 @@ async def test_thirty_seconds_is_the_expiry_unless_said_otherwise(
     assert (await status_of(impatient)).limits[0].used == 0
 
 
-async def test_a_killed_waiter_does_not_hold_up_the_queue(
-    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_killed_waiter_does_not_hold_up_the_queue(name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """L3: a dead one stands first in the queue; once it has been silent for long enough, those behind it go."""
     clock = ServerClock(monkeypatch)
     semaphore = Semaphore(name, 1, expiry=60, redis_url=redis_url)
     await semaphore.__aenter__()
     with running("hold", redis_url, name, 1, 60) as dead:
         assert await dead.said() == "asks"
-        await until_waiting(semaphore, 1)
+        await waiting(semaphore._line, 1)
         dead.kill()
 
     clock.forward(15)
@@ -100,7 +92,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(name: 
     await semaphore.__aenter__()
     with running("hold", redis_url, name, 1, EXPIRY) as dead:
         assert await dead.said() == "asks"
-        await until_waiting(semaphore, 1)
+        await waiting(semaphore._line, 1)
         dead.kill()
 
     start = time.monotonic()
@@ -121,7 +113,7 @@ async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(
         assert [await each.said() for each in (one, one, two, two)] == ["asks", "inside"] * 2
         with running("hold", redis_url, name, 2, 30) as three:
             assert await three.said() == "asks"
-            await until_waiting(semaphore, 1)
+            await waiting(semaphore._line, 1)
             for process in (one, two, three):
                 process.kill()
 

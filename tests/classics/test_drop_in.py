@@ -1,46 +1,154 @@
-"""Code written for self_limiters runs after a change of the import, its error handling included."""
+"""Code written for self_limiters runs after a change of the import, its error handling included.
+
+Their keywords are those of self_limiters 0.4.0, its last release; by position `TokenBucket` takes them in the order of the issue.
+"""
 
 from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Any
 
 import pytest
 
 import headgate
 from headgate import MaxSleepExceededError, RedisError, Semaphore, StoreError, TokenBucket
 from tests.processes import finished
+from tests.world import HOUR, LONG, World, at_rest, told
 
-# As in the documentation of the original, with the import changed.
+# What its documentation shows, in one script: only the import is another one, and what each part does is said.
 SCRIPT = """
 import asyncio, sys
 from headgate import Semaphore, TokenBucket, MaxSleepExceededError, RedisError
 
-name, url = sys.argv[1:]
+name, url = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+inside = most = 0
 
-queue = Semaphore(name=name, capacity=5, max_sleep=60, expiry=30, redis_url=url)
-bucket = TokenBucket(name=name, capacity=1, refill_amount=1, refill_frequency=60, max_sleep=30, redis_url=url)
+def limit(name, capacity):
+    def middle(f):
+        async def inner(*args, **kwargs):
+            async with Semaphore(name=name, capacity=capacity, redis_url=url):
+                return await f(*args, **kwargs)
+        return inner
+    return middle
 
-async def fetch(number):
-    async with queue:
-        return number
+@limit(name=name + '-foo', capacity=5)
+async def fetch_foo(id):
+    global inside, most
+    inside += 1
+    most = max(most, inside)
+    await asyncio.sleep(0)
+    inside -= 1
+    return id
 
-async def main():
-    print(await asyncio.gather(*(fetch(number) for number in range(20))))
+async def one_after_another(queue, rounds=3):
+    while True:
+        async with queue:
+            rounds -= 1
+            print('turn')
+        if not rounds:
+            break
+
+async def until_it_takes_too_long():
     while True:
         try:
-            async with bucket:
-                print("token")
+            async with TokenBucket(
+                    name=name,
+                    capacity=1,
+                    refill_amount=1,
+                    refill_frequency=60,
+                    max_sleep=30,
+                    redis_url=url
+            ):
+                print('token')
         except MaxSleepExceededError:
-            print("too long")
+            print('too long')
             break
-        except RedisError:
-            print("redis is away")
-            break
+
+away = Semaphore(name=name, capacity=1, redis_url='redis://127.0.0.1:1')
+
+async def main():
+    # 5 requests at the time
+    print(await asyncio.gather(*map(fetch_foo, range(20))), most)
+    await one_after_another(Semaphore(name=name, capacity=5, max_sleep=60, expiry=30, redis_url=url, connection_pool_size=15))
+    await until_it_takes_too_long()
+    try:
+        async with away:
+            pass
+    except RedisError:
+        print('redis is away')
 
 asyncio.run(main())
 """
+SAID = [f"{list(range(20))} 5", "turn", "turn", "turn", "token", "too long", "redis is away"]
+
+# Each keyword of theirs, with a value that they take; None where their signature has it.
+THEIRS: dict[type[Any], dict[str, list[Any]]] = {
+    Semaphore: {
+        "name": ["x"],
+        "capacity": [5],
+        "max_sleep": [None, 0, 0.0, 60, 0.5],
+        "expiry": [None, 30, 60],
+        "redis_url": [None, "redis://127.0.0.1:1"],
+        "connection_pool_size": [None, 15],
+    },
+    TokenBucket: {
+        "name": ["x"],
+        "capacity": [5],
+        "refill_frequency": [60, 0.5],
+        "refill_amount": [2],
+        "max_sleep": [None, 0, 0.0, 600, 0.5],
+        "redis_url": [None, "redis://127.0.0.1:1"],
+        "connection_pool_size": [None, 15],
+    },
+}
+ATTRIBUTES = {
+    Semaphore: ["name", "capacity", "max_sleep", "expiry"],
+    TokenBucket: ["name", "capacity", "refill_frequency", "refill_amount"],
+}
 
 
-def test_a_script_of_theirs_runs_here(name: str, redis_url: str) -> None:
-    assert finished(SCRIPT, name, redis_url).splitlines() == [str(list(range(20))), "token", "too long"]
+def first(kind: type[Any]) -> dict[str, Any]:
+    return {keyword: values[-1] for keyword, values in THEIRS[kind].items()}
+
+
+@pytest.mark.parametrize("place", ["redis", "this process"])
+def test_a_script_of_theirs_runs_here(place: str, name: str, redis_url: str) -> None:
+    """With every warning an error, in a process of its own."""
+    where = [redis_url] if place == "redis" else []
+    assert finished(SCRIPT, name, *where).splitlines() == SAID
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+def test_every_keyword_of_theirs_is_taken(kind: type[Any]) -> None:
+    parameters = inspect.signature(kind).parameters
+
+    assert [keyword for keyword in THEIRS[kind] if keyword not in parameters] == []
+    for keyword, values in THEIRS[kind].items():
+        for value in values:
+            kind(**{**first(kind), keyword: value})
+        left_out = {key: value for key, value in first(kind).items() if key != keyword}
+        if parameters[keyword].default is not inspect.Parameter.empty:
+            kind(**left_out)
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_what_they_tell_about_themselves_is_told(kind: type[Any]) -> None:
+    made = kind(**first(kind))
+    assert {each: getattr(made, each) for each in ATTRIBUTES[kind]} == {each: first(kind)[each] for each in ATTRIBUTES[kind]}
+
+
+def test_no_expiry_is_theirs() -> None:
+    """They have None there by default, and take it for thirty seconds."""
+    assert Semaphore("x", 1, expiry=None).expiry == Semaphore("x", 1).expiry == 30
+
+
+@pytest.mark.parametrize("kind", THEIRS)
+@pytest.mark.parametrize("size", [0, -1, True, "15", 1.5])
+def test_a_pool_that_could_not_be_is_refused(kind: type[Any], size: object) -> None:
+    """One connection serves everybody here, so the number is not used; nonsense is said to be nonsense all the same."""
+    with pytest.raises((TypeError, ValueError), match=rf"^{kind.__name__}\(connection_pool_size="):
+        kind(**{**first(kind), "connection_pool_size": size})
 
 
 def test_the_names_they_import_are_there() -> None:
@@ -50,15 +158,22 @@ def test_the_names_they_import_are_there() -> None:
     assert not issubclass(MaxSleepExceededError, RedisError)  # "too long" and "redis is away" are different handlers
 
 
-@pytest.mark.parametrize("make", [lambda **place: Semaphore("x", 1, **place), lambda **place: TokenBucket("x", 1, 1, 1, **place)])
-async def test_a_server_that_is_not_there_is_their_redis_error(make: object) -> None:
-    with pytest.raises(RedisError):
-        async with make(redis_url="redis://127.0.0.1:1/0"):  # type: ignore[operator]
-            pass
+@told
+async def test_a_hundred_instances_made_and_entered_at_once(world: World) -> None:
+    """Their own measure: an instance for each caller, all at the same time, and everything given back at the end (L6)."""
+    through: list[int] = []
 
+    async def enter(number: int, entrance: Any) -> None:
+        async with entrance:
+            through.append(number)
 
-@pytest.mark.parametrize("make", [lambda **place: Semaphore("x", 1, **place), lambda **place: TokenBucket("x", 1, 1, 1, **place)])
-def test_one_place_is_enough(make: object) -> None:
-    """redis_url and store both say where the state lives: saying it twice is a mistake."""
-    with pytest.raises(TypeError, match="one of them"):
-        make(redis_url="redis://127.0.0.1:1/0", store="memory://")  # type: ignore[operator]
+    semaphores = [Semaphore(name=world.name, capacity=1, max_sleep=LONG, **world.place) for _ in range(100)]
+    await asyncio.gather(*(enter(number, each) for number, each in enumerate(semaphores)))
+    buckets = [
+        TokenBucket(name=world.name, capacity=100, refill_amount=1, refill_frequency=HOUR, max_sleep=LONG, **world.place)
+        for _ in range(100)
+    ]
+    await asyncio.gather(*(enter(100 + number, each) for number, each in enumerate(buckets)))
+
+    assert through == list(range(200))
+    await at_rest(semaphores[0]._line)  # type: ignore[arg-type]

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
+from typing import Any
 
 import pytest
+import redis
+import redis.asyncio
 
 from headgate import MaxSleepExceededError, QueueFullError, Semaphore, TokenBucket
-from tests.world import HOUR, LONG, World, soon, told
+from tests.processes import running
+from tests.world import HOUR, LONG, World, soon, told, waiting
 
 
 def test_it_takes_what_it_has_always_taken() -> None:
@@ -84,6 +88,45 @@ async def test_all_instances_of_one_name_are_one_semaphore(world: World) -> None
     await asyncio.gather(*(visit(number) for number in range(10)))
 
     assert order == list(range(10))
+
+
+def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: str) -> None:
+    """S6: given two processes that ask one after the other, when the place comes free, then the first has it, then the second."""
+
+    async def story() -> None:
+        semaphore = Semaphore(name, 1, redis_url=redis_url)
+        await semaphore.__aenter__()
+        with running("hold", redis_url, name, 1, 30) as early:
+            assert await early.said() == "asks"
+            await waiting(semaphore._line, 1)
+            with running("hold", redis_url, name, 1, 30) as late:
+                assert await late.said() == "asks"
+                await waiting(semaphore._line, 2)
+
+                await semaphore.__aexit__(None, None, None)
+                assert await early.said() == "inside"
+                await waiting(semaphore._line, 1)
+                early.tell("leave")
+                assert [await early.said(), await late.said()] == ["left", "inside"]
+                late.tell("leave")
+
+    asyncio.run(story())
+
+
+def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
+    with Semaphore(name, 1):
+        assert Semaphore(name, 1, store="memory://")._line is Semaphore(name, 1)._line
+        with pytest.raises(MaxSleepExceededError):
+            asyncio.run(_visit(Semaphore(name, 1, max_sleep=1e-6)))
+
+
+@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis, str])
+async def test_store_takes_what_a_limiter_takes(kind: Any, name: str, redis_url: str) -> None:
+    """The user's own client of either kind, or a URL: all lead to one state."""
+    where = redis_url if kind is str else kind.from_url(redis_url)
+    async with Semaphore(name, 1, redis_url=redis_url):
+        with pytest.raises(MaxSleepExceededError):
+            await _visit(Semaphore(name, 1, max_sleep=0.001, store=where))
 
 
 @told
@@ -203,6 +246,24 @@ def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
 
     assert len(most) == 25
     assert max(most) <= 2
+
+
+@told
+async def test_a_place_in_the_queue_that_was_given_up_is_free_again(world: World) -> None:
+    """`max_position` counts who waits now, not who ever did; and a refusal takes nobody's place."""
+    semaphore = Semaphore(world.name, 1, max_position=0, **world.place)
+    await semaphore.__aenter__()
+    for _ in range(3):
+        waiter = asyncio.create_task(_visit(semaphore))
+        await waiting(semaphore._line, 1)
+        with pytest.raises(QueueFullError):
+            await _visit(semaphore)
+        waiter.cancel()
+        await asyncio.wait([waiter])
+        await waiting(semaphore._line, 0)
+
+    await semaphore.__aexit__(None, None, None)
+    await soon(_visit(semaphore))
 
 
 async def _visit(entrance: Semaphore) -> None:

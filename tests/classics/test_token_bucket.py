@@ -108,6 +108,51 @@ async def test_a_second_instance_does_not_fill_the_bucket_again(world: World) ->
 
 
 @told
+async def test_as_many_instances_as_callers_are_one_bucket(world: World) -> None:
+    """S6, T3: in the order of the callers, whoever made which instance."""
+    passed: list[tuple[int, float]] = []
+    start = world.now()
+
+    async def visit(number: int) -> None:
+        async with TokenBucket(world.name, 2, 2, world.beat, **world.place):
+            passed.append((number, (world.now() - start) / world.beat))
+
+    await asyncio.gather(*(visit(number) for number in range(7)))
+
+    assert_passed(world, passed, [0, 0, 1, 1, 2, 2, 3])
+
+
+def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
+    with TokenBucket(name, 1, 1, HOUR):
+        pass
+
+    with pytest.raises(MaxSleepExceededError), TokenBucket(name, 1, 1, HOUR, max_sleep=1, store="memory://"):
+        pass
+
+
+@told
+async def test_who_gives_up_waiting_leaves_the_tokens_to_those_behind(world: World) -> None:
+    """T5: six wait for one token a beat, every other one gives up: the rest take half as long."""
+    bucket = TokenBucket(world.name, 1, 1, 2 * world.beat, initial_tokens=0, **world.place)
+    passed: list[tuple[int, float]] = []
+    start = world.now()
+
+    async def visit(number: int) -> None:
+        async with bucket:
+            passed.append((number, (world.now() - start) / world.beat))
+
+    tasks = [asyncio.create_task(visit(number)) for number in range(6)]
+    await asyncio.sleep(world.beat / 2)
+    for task in tasks[::2]:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+    assert [number for number, _ in passed] == [1, 3, 5]
+    for (_, seen), beat in zip(passed, [2, 4, 6], strict=True):
+        assert beat - 1e-6 <= seen <= beat + 1e-6 + world.slack / world.beat
+
+
+@told
 async def test_it_is_reusable(world: World) -> None:
     bucket = TokenBucket(world.name, 100, 1, HOUR, **world.place)
     rounds = 0

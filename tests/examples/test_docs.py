@@ -37,7 +37,6 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 COMMAND = re.compile(r"\./run (\w+)")
-PLACE_OF_ONE_MACHINE = re.compile(r"/(?:work|root|home|tmp|Users)/|\b(?:pypi|index-url|artifactory|nexus)\b", re.IGNORECASE)
 
 
 def title(path: Path) -> str:
@@ -146,11 +145,6 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("path", PROSE, ids=title)
-def test_no_document_knows_one_machine_or_a_registry(path: Path) -> None:
-    assert PLACE_OF_ONE_MACHINE.findall(path.read_text()) == []
-
-
 # docs/limits.md
 
 
@@ -176,7 +170,7 @@ def acl_line() -> list[str]:
 
 def test_the_rights_are_those_of_the_scripts_and_no_more() -> None:
     scripts = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.lua"))
-    used = {name.lower() for name in re.findall(r"redis\.call\('([A-Z]+)'", scripts)}
+    used = {name.lower() for name in re.findall(r"redis\.p?call\('([A-Z]+)'", scripts)}
     allowed = {word[1:] for word in acl_line() if word.startswith("+")}
     assert allowed == used | {"evalsha", "eval", "subscribe"}
 

@@ -1,7 +1,8 @@
-"""Plays a story to both twins and compares every answer.
+"""Plays a story to both twins and compares every answer, every announcement and the state that is left.
 
 A story is plain data, so that one that failed once can be kept as JSON in tests/seeds: programs, and steps that move the clock, change
-the declaration or make a call. Who is meant by a cancel or a release is a number that picks from those who have asked so far.
+the declaration, make a call or lose something. Who is meant by a cancel or a release is a number that picks from those who have asked
+so far.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.request import units_of
-from tests.twins.model import Model
-from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Release, Renew, Reply, Request, Settle, Status, Wire
+from tests.twins.model import KEEP, Model
+from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Wire
+from tests.twins.witness import Witness, promised
 
 Story = dict[str, Any]
 PICKS = 12  # how far back a pick reaches
+SESSIONS = 3
+FOR_EVER = -1  # what PTTL says of a key that nobody will delete
+HASTE = 10_000  # milliseconds that a story may take to play
 
 
 @dataclass
@@ -29,7 +33,7 @@ class Session:
     asked: int = 0
     declares: bool = True
     waiting: dict[int, Caller] = field(default_factory=dict)
-    sent: list[Call] = field(default_factory=list)
+    sent: list[tuple[int, Call]] = field(default_factory=list)  # and when, by its own clock
 
     @property
     def name(self) -> str:
@@ -40,42 +44,48 @@ class Session:
         self.generation += 1
         self.calls = 0
         self.waiting = {}
-        self.sent = []
 
 
 class Player:
     """One story, on both twins."""
 
     def __init__(self, wire: Wire, story: Story) -> None:
-        self.wire, self.model = wire, Model()
+        self.wire, self.model, self.witness = wire, Model(), Witness()
         self.programs = story["programs"]
         self.now = NOON + story.get("start", 0)
-        self.sessions = [Session(f"{wire.token}-{index}", self.programs[0]) for index in range(3)]
+        self.links = 0
+        self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
         self.moments: dict[Caller, int] = {}  # of those who were granted, as far as anybody was told
         self.head = -1
-        self.announced: Counter[Any] = Counter()
+        self.announced: Counter[str] = Counter()
         self.trace: list[str] = []
 
     def play(self, steps: list[list[Any]]) -> None:
         for kind, *details in steps:
             getattr(self, kind)(*details)
+        self.compare_what_is_left()
+
+    def session(self) -> Session:
+        self.links += 1
+        return Session(f"{self.wire.token}-{self.links}", self.programs[0])
 
     # Steps ---------------------------------------------------------------------------------------------------------------
 
     def time(self, delta: int) -> None:
         self.now += delta
+        self.witness.time(delta)
 
     def to_head(self, delta: int) -> None:
         """To the moment at which somebody was told to look at the queue again."""
         if self.head >= 0:
-            self.now = self.head + delta
+            self.time(self.head + delta - self.now)
 
     def to_grant(self, pick: int, delta: int) -> None:
         """To the moment of a grant."""
         caller = self.picked(pick)
         if caller in self.moments:
-            self.now = self.moments[caller] + delta
+            self.time(self.moments[caller] + delta - self.now)
 
     def declare(self, index: int, program: int) -> None:
         session = self.sessions[index]
@@ -87,14 +97,34 @@ class Player:
         waits = bool(session.waiting)
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
         call = Call(session.program, session.name, session.calls, requests, waits, session.declares, horizon)
-        session.sent.append(call)
+        session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
 
-    def again(self, index: int, back: int) -> None:
-        """A call that was made before arrives once more."""
+    def again(self, index: int, back: int, ever: bool = False) -> None:
+        """A call that was made before arrives once more: sent again, or late. After KEEP nothing is promised (`ever`)."""
         sent = self.sessions[index].sent
         if back < len(sent):
-            self.both(sent[-1 - back])
+            at, call = sent[-1 - back]
+            if ever or self.witness.clock - at < KEEP:
+                self.witness.lost |= ever
+                self.both(call)
+
+    def die(self, index: int) -> None:
+        """A process is killed, and another one starts in its stead."""
+        self.witness.died(self.sessions[index].link)
+        self.sessions[index] = self.session()
+
+    def start_over(self, index: int) -> None:
+        """A client gives up all its places at once: it has a new session, which says so."""
+        former = self.sessions[index].name
+        self.sessions[index].lapse()
+        self.call(index, 0, [["quit", former]])
+
+    def lose(self, key: str) -> None:
+        """One of the keys is lost; no promise is kept beyond that, but both twins do the same."""
+        self.wire.lose(key)
+        self.model.lose(key)
+        self.witness.lost = True
 
     # What is asked -------------------------------------------------------------------------------------------------------
 
@@ -106,6 +136,8 @@ class Player:
             return [self.acquire(session, *details)]
         if kind == "status":
             return [Status(*details)]
+        if kind == "quit":
+            return [Quit(*details)]
         caller = self.picked(details[0])
         if caller is None:
             return []
@@ -115,9 +147,7 @@ class Player:
             return [Settle(self.moments.get(caller, self.now), *details[1:])]
         return [Release(caller) if kind == "release" else Renew(caller)]
 
-    def acquire(
-        self, session: Session, count: int, asked: str, max_sleep: int | None, max_waiters: int | None
-    ) -> Acquire:
+    def acquire(self, session: Session, count: int, asked: str, max_sleep: int | None, max_waiters: int | None) -> Acquire:
         request = Acquire(session.asked + 1, count, asked, max_sleep, max_waiters)
         session.asked += count
         self.callers += callers_of(session.name, request)
@@ -132,14 +162,27 @@ class Player:
     # What is answered ----------------------------------------------------------------------------------------------------
 
     def both(self, call: Call) -> Reply:
-        """The reply, after a look at whether both twins give the same; as a client does, by the quick script if it may be."""
+        """The reply, after a look at whether both twins give the same; as a client does, by the quick script if it may be.
+
+        A client asks quickly only when nobody of its own waits, so when it has no mail to read.
+        """
         quick = call.may_be_quick and not self.model.mail.get(call.session)
-        found = (quick and self.wire.call_quickly(call, self.now)) or self.wire.call(call, self.now)
-        expected = self.model.call(call, self.now)
-        self.announced.update(self.model.announced)
-        self.trace.append(f"at {self.now}: {call}\n   -> {found}")
+        found = self.wire.call_quickly(call, self.now) if quick else None
+        expected = self.model.call(call, self.now, quickly=found is not None)
+        how = "  " if found is None else " quickly"
+        found = found or self.wire.call(call, self.now)
+        self.trace.append(f"at {self.now}: {call}\n  {how}-> {found}")
         assert found == expected, "\n".join([*self.trace, f"but -> {expected}"])
+        self.announced.update(self.announcements())
+        self.witness.saw(self.model, call, expected)
         return found
+
+    def announcements(self) -> list[str]:
+        """What the model has announced in its last call, as the script writes it."""
+        return [
+            " ".join([self.wire.key, session, str(t), str(head), " ".join(f"{n} {moment} {fence}" for n, moment, fence in letters)])
+            for session, t, head, letters in self.model.announced
+        ]
 
     def hear(self, session: Session, call: Call, reply: Reply) -> None:
         if reply.verdict == "lapsed":
@@ -153,15 +196,32 @@ class Player:
 
     def learn(self, session: Session, call: Call, reply: Reply) -> None:
         asked = [caller for request in call.requests for caller in callers_of(session.name, request)]
-        for caller, answer in zip(asked, reply.each(), strict=False):
+        for caller, answer in zip(asked, reply.each(), strict=True):
             if caller is not None and answer[0] == "grant":
                 self.moments[caller] = answer[1]
+                self.witness.believes(caller, answer[1], call, reply)
             elif caller is not None and answer[0] == "wait":
                 session.waiting[caller.number] = caller
         for number, t, _ in reply.mail:
             caller = session.waiting.pop(number, None)
-            if caller is not None:
+            if caller is not None and t > 0:
                 self.moments[caller] = t
+                self.witness.believes(caller, t, call, reply)
+        self.witness.renewed(call, reply)
+
+    # What is left --------------------------------------------------------------------------------------------------------
+
+    def compare_what_is_left(self) -> None:
+        """What nobody was told in a reply: announcements, the state to its last number, and how long it lives."""
+        heard = Counter(self.wire.announced())
+        assert heard == self.announced, "\n".join([*self.trace, f"announced {heard}", f"but not {self.announced}"])
+        found, expected = self.wire.state(), remembered(self.model)
+        assert found == expected, "\n".join([*self.trace, f"remembers {found}", f"but not   {expected}"])
+        if self.model.gate is not None:
+            until, lives = promised(self.model), self.wire.lives()
+            needed = (until - self.model.gate.t) // 1_000 - HASTE
+            short = {key: left for key, left in lives.items() if left == FOR_EVER or (key in self.wire.keys and left < needed)}
+            assert not short, "\n".join([*self.trace, f"S8, T12: {short} is less than {needed}"])
 
 
 def callers_of(session: str, request: Request) -> list[Any]:
@@ -171,13 +231,12 @@ def callers_of(session: str, request: Request) -> list[Any]:
     return [Caller(session, request.first + index, request.asked) for index in range(request.count)]
 
 
-def promises(model: Model) -> int:
-    """Until when the state must live: the last lease end, and the moment from which every rate is as good as new (S8, T12)."""
-    assert model.gate is not None
-    rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]
-    return max([*rates, *model.holders.values(), model.gate.t])
-
-
-def held(model: Model, unit: str) -> int:
-    """How much of `unit` the holders hold together."""
-    return sum(units_of(caller.asked).get(unit, int(unit == "permits")) for caller in model.holders)
+def remembered(model: Model) -> str:
+    """The state of the model, as the server's is written down."""
+    gate = model.gate
+    if gate is None:
+        return " ".join(f"{name}=-1" for name in ("t", "act", "fence", "soonest", "queued", "born"))
+    words = [f"t={gate.t} act={gate.act} fence={gate.fence} soonest={model.soonest} queued={model.queued} born={model.born}"]
+    for rule in gate.rules:
+        words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "peak")]
+    return " ".join(words)

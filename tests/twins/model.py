@@ -1,7 +1,7 @@
 """The oracle: `headgate.gate.gate.Gate` and, around it, what the script adds on a server, as plain and slow as can be.
 
-Here live sessions that fall silent, holders whose leases end, mail for others, replies that are kept for a replay. No bounds on
-the work of a call are modelled (S9): they are tested on the script by themselves.
+Here live sessions that fall silent, holders whose leases end, mail for others, replies that are kept for a replay, keys that get lost,
+and the bounds on the work of one call. It knows nothing of keys, scores or texts: those are the script's.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
+from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import NEVER, Slots
 from headgate.request import units_of
-from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Release, Renew, Reply, Request, Settle, Status
+from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status
 
-WAITER, KEEP = 10_000_000, 30_000_000
+WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
+CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
+
+Letter = tuple[int, int, int]  # number, moment, fence
 
 
 class PatientGate(Gate):
@@ -51,56 +54,104 @@ class Model:
     program: str = ""
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
-    mail: defaultdict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    mail: defaultdict[str, list[Letter]] = field(default_factory=lambda: defaultdict(list))
     holders: dict[Caller, int] = field(default_factory=dict)
     soonest: int = 0
+    queued: int = 0  # waiters that were there after the last call
+    born: int = 0  # the queue was lost, and begun anew, at this moment
     sweep: int = 0
+    cursor: int = 0
     told: tuple[Caller, int] | None = None
-    announced: list[tuple[str, int, int, tuple[tuple[int, int, int], ...]]] = field(default_factory=list)
+    acted: bool = False  # the last call was carried out: no replay, no question in return
+    granted: list[tuple[Caller, Grant]] = field(default_factory=list)  # by the last call, in order
+    announced: list[tuple[str, int, int, tuple[Letter, ...]]] = field(default_factory=list)
 
-    def call(self, call: Call, now: int) -> Reply:
-        self.announced = []
+    def call(self, call: Call, now: int, quickly: bool = False) -> Reply:
+        """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing."""
+        self.acted, self.granted, self.announced = False, [], []
         record = self.records.get(call.session)
-        if record is not None and call.number == record.last:
-            return record.reply
-        if record is not None and call.number < record.last:
-            return Reply(call.session, call.number, "late")
+        if record is not None and call.number <= record.last:
+            return record.reply if call.number == record.last else Reply(call.session, call.number, "late")
         alive_until = 0 if record is None else record.alive_until
-        if call.waits and (self.gate is None or alive_until <= max(now, self.gate.t)):
-            return Reply(call.session, call.number, "lapsed")
-        if self.gate is not None and call.program != self.program and not call.declares:
-            return Reply(call.session, call.number, "stale", self.program)
-        return Turn(self, call, self.opened(call, now)).reply(alive_until)
-
-    def opened(self, call: Call, now: int) -> PatientGate:
-        rules = Declaration([rule_of(text) for text in call.program.split(";")]).rules()
         if self.gate is None:
-            self.gate, self.program, self.sweep = PatientGate(rules, now), call.program, now
-        self.gate.clamp(now)
-        self.expire_holders(self.gate)
+            if call.waits:
+                return Reply(call.session, call.number, "lapsed")
+            self.begin(call.program, now)
+        elif call.program != self.program and not call.declares:
+            return Reply(call.session, call.number, "stale", self.program)
+        gate = self.opened(now, quickly)
+        if call.waits and alive_until <= max(gate.t, self.born + WAITER):
+            return Reply(call.session, call.number, "lapsed")
+        self.acted = True
+        self.expire_holders(gate)
         if call.program != self.program:
-            self.gate.follow(now, rules)
+            gate.follow(now, rules_of(call.program))
             self.program = call.program
+        return Turn(self, call, gate).reply(alive_until)
+
+    # Beginnings ----------------------------------------------------------------------------------------------------------
+
+    def begin(self, program: str, now: int) -> None:
+        self.gate, self.program = PatientGate(rules_of(program), now), program
+        self.alive, self.holders = {}, {}
+        self.soonest, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, now, 0
+
+    def opened(self, now: int, quickly: bool) -> PatientGate:
+        assert self.gate is not None
+        self.gate.clamp(now)
+        if not quickly:
+            self.repair(self.gate)
         return self.gate
+
+    def repair(self, gate: PatientGate) -> None:
+        """Without a queue nobody waits, without holders nothing is held: keys can be lost one by one."""
+        if self.queued and not gate.queue:
+            self.queued, self.born = 0, gate.t
+            gate.waiting = [0] * len(gate.rules)
+        if self.soonest and not self.holders:
+            self.soonest = 0
+            for rule in gate.rules:
+                if isinstance(rule, Slots):
+                    rule.used = 0
+
+    def lose(self, key: str) -> None:
+        """One of the keys is gone."""
+        if key == "":
+            self.gate, self.records, self.told = None, {}, None
+            self.mail.clear()
+        elif key == "queue" and self.gate is not None:
+            self.gate.queue.clear()
+        elif key == "holders":
+            self.holders = {}
+        elif key == "sessions":
+            self.alive = {}
+
+    # Holders -------------------------------------------------------------------------------------------------------------
 
     def lease(self) -> int | None:
         assert self.gate is not None
         return min((rule.lease for rule in self.gate.rules if isinstance(rule, Slots)), default=None)
 
-    def hold(self, caller: Caller, t: int) -> None:
+    def hold(self, caller: Caller, grant: Grant) -> None:
+        self.granted.append((caller, grant))
         lease = self.lease()
         if lease is not None:
-            self.holders[caller] = t + lease
-            self.soonest = min(self.soonest or t + lease, t + lease)
+            self.holders[caller] = grant.t + lease
+            self.soonest = min(self.soonest or grant.t + lease, grant.t + lease)
 
     def expire_holders(self, gate: Gate) -> None:
         """Return what leases ended with."""
         if not 0 < self.soonest <= gate.t:
             return
-        for caller in [caller for caller, end in self.holders.items() if end <= gate.t]:
+        ended = sorted((end, caller.text, caller) for caller, end in self.holders.items() if end <= gate.t)
+        for _, _, caller in ended[:CLEANUP]:
             del self.holders[caller]
             gate.release(units_of(caller.asked))
         self.soonest = min(self.holders.values(), default=0)
+
+
+def rules_of(program: str) -> tuple[Rule, ...]:
+    return Declaration([rule_of(text) for text in program.split(";")]).rules()
 
 
 class Turn:
@@ -109,8 +160,9 @@ class Turn:
     def __init__(self, model: Model, call: Call, gate: PatientGate) -> None:
         self.model, self.call, self.gate = model, call, gate
         self.own = model.mail.pop(call.session, [])
-        self.others: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        self.others: defaultdict[str, list[Letter]] = defaultdict(list)
         self.heads: dict[str, int] = {}  # sessions that must hear when to look at the head of the queue
+        self.living = {call.session: True}  # who was found alive, or not, by this call
 
     def reply(self, alive_until: int) -> Reply:
         model, call = self.model, self.call
@@ -120,33 +172,53 @@ class Turn:
         head, mine = self.look_at_head()
         self.send_mail()
         alive_until = self.attend(alive_until)
-        mail = tuple(self.own)
-        reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, mail)
+        reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own))
         model.records[call.session] = Record(call.number, alive_until, reply)
+        model.queued = len(self.gate.queue)
         return reply
 
     # Who is there --------------------------------------------------------------------------------------------------------
 
     def dead(self, session: str) -> bool:
-        return session != self.call.session and self.model.alive.get(session, 0) <= self.gate.t
+        if session not in self.living:
+            self.living[session] = self.model.alive.get(session, 0) > self.gate.t
+        return not self.living[session]
+
+    def quit(self, session: str) -> None:
+        """Its places are lost: whoever it was, nobody knows it any more."""
+        self.living[session] = False
+        self.model.alive.pop(session, None)
+        self.model.records.pop(session, None)
+        self.model.mail.pop(session, None)
 
     def sweep(self) -> None:
-        """Once in a while the dead leave the queue, wherever they stand."""
-        if self.gate.queue and self.model.sweep <= self.gate.t:
-            for caller in list(self.gate.queue):
-                if self.dead(caller.session):
-                    self.gate.leave(caller)
-            self.model.sweep = self.gate.t + WAITER
+        """Once in a while the dead leave the queue, wherever they stand, a stretch of it in each call."""
+        model, queue = self.model, self.gate.queue
+        if not queue or model.sweep > self.gate.t:
+            return
+        stretch = list(queue)[model.cursor : model.cursor + CLEANUP]
+        for caller in stretch:
+            if self.dead(caller.session):
+                self.gate.leave(caller)
+                self.quit(caller.session)
+            else:
+                model.cursor += 1
+        if len(stretch) < CLEANUP:
+            model.sweep, model.cursor = self.gate.t + WAITER, 0
 
     def head(self) -> Caller | None:
         """The head of the queue, past the dead and past those who can never pass and are told so."""
-        while self.gate.queue:
+        for _ in range(CLEANUP):
+            if not self.gate.queue:
+                return None
             caller, (units, _) = next(iter(self.gate.queue.items()))
             dead = self.dead(caller.session)
             if not dead and not self.gate.never(units):
                 return caller
             self.gate.leave(caller)
-            if not dead:
+            if dead:
+                self.quit(caller.session)
+            else:
                 self.deliver(caller, -1, 0)
         return None
 
@@ -156,7 +228,8 @@ class Turn:
         if until >= t + 0.75 * WAITER:
             return until
         model.alive[self.call.session] = t + WAITER
-        for session in [session for session, end in model.alive.items() if end <= t - KEEP]:
+        silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)
+        for _, session in silent[:CLEANUP]:
             del model.alive[session]
             model.records.pop(session, None)
             model.mail.pop(session, None)
@@ -174,6 +247,9 @@ class Turn:
                 return [("done", 1, int(self.release(request.caller)), 0)]
             case Renew():
                 return [("done", 1, int(self.renew(request.caller)), 0)]
+            case Quit():
+                self.quit(request.session)
+                return [("done", 1, 1, 0)]
             case Settle():
                 self.gate.settle(self.gate.t, units_of(request.extras), request.moment)
                 return [("done", 1, 1, 0)]
@@ -192,7 +268,7 @@ class Turn:
         answer = gate.acquire(gate.t, caller, units, self.call.horizon, request.max_sleep, request.max_waiters)
         match answer:
             case Grant(t, fence):
-                self.model.hold(caller, t)
+                self.model.hold(caller, answer)
                 return "grant", 1, t, fence
             case Wait(t, _):
                 return "wait", 1, t - gate.t, 0
@@ -235,18 +311,18 @@ class Turn:
     def advance(self) -> None:
         """Let pass whoever is due: the living in front of the queue as the gate does it, run by run."""
         while self.head() is not None:
-            run = self.living()
+            run = self.able()
             rest = list(self.gate.queue.items())[len(run) :]
             self.gate.queue = OrderedDict(run)
             granted = self.gate.advance(self.gate.t, self.call.horizon)
             self.gate.queue.update(rest)
             for caller, grant in granted:
-                self.model.hold(caller, grant.t)
+                self.model.hold(caller, grant)
                 self.deliver(caller, *grant)
             if len(granted) < len(run):
                 return
 
-    def living(self) -> list[tuple[Caller, tuple[Units, tuple[int, ...]]]]:
+    def able(self) -> list[tuple[Caller, tuple[Units, tuple[int, ...]]]]:
         """The front of the queue up to the first who is dead or can never pass."""
         run = []
         for caller, asked in self.gate.queue.items():
@@ -283,7 +359,8 @@ class Turn:
     def send_mail(self) -> None:
         for session in {**self.others, **self.heads}:
             letters = self.others[session]
-            self.model.mail[session] += letters
+            if letters:
+                self.model.mail[session] += letters
             self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), tuple(letters)))
 
 

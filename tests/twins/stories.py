@@ -16,8 +16,9 @@ EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER]
 HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
 PATIENCE = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
+CROWDS = [1, 1, 1, 1, 1, 1, 1, 1, 1, 40]  # mostly few, sometimes more than one call may look at
 ERRANDS = ["cancel", "cancel", "release", "release", "release", "renew", "settle", "status"]
-STEPS = {"call": 10, "time": 4, "to_head": 3, "to_grant": 1, "declare": 1, "again": 1}
+STEPS = {"call": 20, "time": 8, "to_head": 6, "to_grant": 2, "declare": 2, "again": 3, "die": 0.3, "start_over": 0.3, "lose": 0.1}
 
 
 class Author:
@@ -26,6 +27,7 @@ class Author:
     def __init__(self, seed: object) -> None:
         self.dice = random.Random(str(seed))
         self.period = self.dice.choice(PERIODS)  # most limits of one story have periods that get into each other's way
+        self.crowd = self.dice.choice(CROWDS)
 
     def story(self, length: int) -> Story:
         return {"programs": self.programs(), "steps": [self.step() for _ in range(length)]}
@@ -60,7 +62,7 @@ class Author:
                 return Rate(amount, per, capacity, initial, dice.random() < 0.4, unit, slack)
 
     def amount(self) -> int:
-        return self.dice.choice([1, 1, 2, 3, 5, 10, 20])
+        return self.dice.choice([1, 1, 2, 3, 5, 10, 20]) * self.crowd
 
     # Steps ---------------------------------------------------------------------------------------------------------------
 
@@ -91,13 +93,22 @@ class Author:
         return [self.dice.randrange(3), self.dice.randrange(3)]
 
     def again(self) -> list[Any]:
-        return [self.dice.randrange(3), self.dice.choice([0, 0, 1, 2])]
+        return [self.dice.randrange(3), self.dice.choice([0, 0, 1, 2, 10]), self.dice.random() < 0.02]
+
+    def die(self) -> list[Any]:
+        return [self.dice.randrange(3)]
+
+    def start_over(self) -> list[Any]:
+        return [self.dice.randrange(3)]
+
+    def lose(self) -> list[Any]:
+        return [self.dice.choice(["", "queue", "holders", "sessions"])]
 
     def call(self) -> list[Any]:
         dice = self.dice
         requests = [self.errand() for _ in range(dice.choice([0, 0, 0, 1, 1, 2]))]
         requests += [self.acquire() for _ in range(dice.choice([0, 1, 1, 1, 2]))]
-        if dice.random() < 0.2:
+        if dice.random() < 0.3:
             requests = [["acquire", 1, self.asked(1), dice.choice(PATIENCE), None]]  # what may be quick
         if dice.random() < 0.2:
             dice.shuffle(requests)
@@ -106,7 +117,7 @@ class Author:
     def acquire(self) -> list[Any]:
         dice = self.dice
         most_waiters = dice.choice([None, None, None, None, dice.randrange(5)])
-        return ["acquire", dice.choice([1, 1, 1, 2, 5]), self.asked(1), dice.choice(PATIENCE), most_waiters]
+        return ["acquire", dice.choice([1, 1, 1, 2, 5]) * self.crowd, self.asked(1), dice.choice(PATIENCE), most_waiters]
 
     def errand(self) -> list[Any]:
         kind = self.dice.choice(ERRANDS)

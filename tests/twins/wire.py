@@ -20,8 +20,20 @@ from headgate.request import units_of
 from headgate.stores.redis.script import QUICK, WHOLE, composed
 
 CLOCK = "local function clock() return tonumber(redis.call('GET', KEYS[1] .. ':clock')) end"
+DUMP = """
+local words, state = {}, redis.call('HGET', KEYS[1], 'state')
+local gate = state and cmsgpack.unpack(state) or { rules = {} }
+local function tell(from, ...)
+  for _, name in ipairs({ ... }) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
+end
+tell(gate, 't', 'act', 'fence', 'soonest', 'queued', 'born')
+for _, rule in ipairs(gate.rules) do tell(rule, 'used', 'start', 'level', 'at', 'taken', 'peak') end
+return table.concat(words, ' ')
+"""
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
 LOGS = 4
+GONE = -2  # what PTTL says of a key that is not there
+PATIENCE = 5.0  # seconds
 
 
 class Caller(NamedTuple):
@@ -79,6 +91,16 @@ class Renew(NamedTuple):
         return f"renew {self.caller.text}"
 
 
+class Quit(NamedTuple):
+    """A session gives up all its places."""
+
+    session: str
+
+    @property
+    def words(self) -> str:
+        return f"quit {self.session}"
+
+
 class Settle(NamedTuple):
     """The call granted at `moment` took `extras` beyond its cost."""
 
@@ -98,7 +120,7 @@ class Status(NamedTuple):
         return f"status {self.asked}"
 
 
-Request = Acquire | Cancel | Release | Renew | Settle | Status
+Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status
 
 
 @dataclass(frozen=True)
@@ -200,6 +222,9 @@ class Wire:
         self.keys = [self.key, *(f"{self.key}:{part}" for part in ("queue", "holders", "sessions"))]
         self.logs = [f"{self.key}:log{number}" for number in range(1, LOGS + 1)]
         self.whole, self.quick = (client.script_load(composed(CLOCK, parts)) for parts in (WHOLE, QUICK))
+        self.ears = client.pubsub(ignore_subscribe_messages=True)
+        self.ears.psubscribe(f"headgate:{self.token}-*")
+        self.ears.get_message(timeout=PATIENCE)
 
     def call(self, call: Call, now: int) -> Reply:
         """What the script replies to `call` at `now`."""
@@ -218,5 +243,36 @@ class Wire:
         pipeline.evalsha(script or self.whole, len(keys), *keys, *words)
         return pipeline.execute()[1]
 
+    # What can be seen besides --------------------------------------------------------------------------------------------
+
+    def announced(self) -> list[str]:
+        """What was announced to this name's sessions and not read here yet."""
+        end = f"headgate:{self.token}-end"
+        self.client.publish(end, "")
+        heard = []
+        while True:
+            message = self.ears.get_message(timeout=PATIENCE)
+            assert message is not None, "the last announcement did not come"
+            if message["channel"].decode() == end:
+                return heard
+            heard.append(message["data"].decode())
+
+    def state(self) -> str:
+        """What the script remembers of the gate."""
+        return str(self.client.eval(DUMP, 1, self.key).decode())
+
+    def lives(self) -> dict[str, int]:
+        """The keys that are there, and for how many milliseconds more; -1: for ever."""
+        keys = self.keys + self.logs
+        pipeline = self.client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.pttl(key)
+        return {key: left for key, left in zip(keys, pipeline.execute(), strict=True) if left != GONE}
+
+    def lose(self, part: str) -> None:
+        """One key is deleted, by an operator or by eviction."""
+        self.client.unlink(f"{self.key}:{part}" if part else self.key)
+
     def forget(self) -> None:
+        self.ears.close()
         self.client.unlink(self.clock, *self.keys, *self.logs)

@@ -1,6 +1,7 @@
 -- The token bucket, on integers. Twin: bucket.py, function for function; the reasons stand there.
 
 local Bucket = { holds = false }
+local DEBT = 2251799813685248 -- 2^51
 
 function Bucket.new(unit, numbers)
   local rule = { kind = 'bucket', unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
@@ -49,7 +50,8 @@ end
 
 function Bucket.settle(rule, extra, t, now)
   rule:refresh(now)
-  rule.level = math.min(rule.size, rule.level - extra * rule.price)
+  local lowest = -math.min(MOST, math.floor(DEBT / rule.tick) * math.min(rule.gain, rule.size))
+  rule.level = math.max(lowest, math.min(rule.size, rule.level - extra * rule.price))
 end
 
 function Bucket.ahead(rule, total, t)

@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from headgate.gate.slots import MOST
+
+DEBT = 2**51  # microseconds, 71 years: the longest that a debt stands in the way
+
 
 class Bucket:
     """One bucket: `level` parts at the moment `at`."""
@@ -100,7 +104,8 @@ class Bucket:
     def settle(self, extra: int, t: int, now: int) -> None:
         """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero."""
         self.refresh(now)
-        self.level = min(self.size, self.level - extra * self.price)
+        lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
+        self.level = max(lowest, min(self.size, self.level - extra * self.price))
 
     def ahead(self, total: int, t: int) -> int:
         """When `total` tokens will have come, one after another: the estimate for the end of a queue."""

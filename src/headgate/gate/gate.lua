@@ -1,7 +1,7 @@
 -- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
 --
 -- `gate` is the state of one name: t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
--- sorted set of callers by place; what a caller asks for is part of its name, see caller.lua.
+-- sorted set of callers by place; what a caller asks for is part of its name, see queue.lua.
 
 Gate = {}
 local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)
@@ -10,6 +10,13 @@ local GRANTS = 1000 -- grants that one call makes (S9)
 function Gate.clamp(now)
   gate.t = math.max(now, gate.t)
   return gate.t
+end
+
+function Gate.never(costs)
+  for i, cost in ipairs(costs) do
+    if cost > gate.rules[i].capacity then return true end
+  end
+  return false
 end
 
 function Gate.ready(costs)

@@ -96,6 +96,10 @@ class Gate:
         self.t = max(now, self.t)
         return self.t
 
+    def never(self, costs: Costs) -> bool:
+        """Whether some rule never holds so much at all."""
+        return any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True))
+
     def ready(self, costs: Costs) -> int:
         """The first moment at which all rules allow `costs`; NEVER when only a release can help."""
         t = max(self.t, self.act)
@@ -249,7 +253,7 @@ class Gate:
         never = []
         for caller, (units, _) in asked.items():
             costs = self.costs(units)
-            if any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True)):
+            if self.never(costs):
                 never.append(caller)
             else:
                 self.join(caller, units, costs)

@@ -8,12 +8,12 @@ function Quota.new(unit, numbers)
   }
 end
 
-function Quota.began(rule, t)
-  return t - (t - rule.anchor) % rule.per
-end
-
 function Quota.open(rule, t)
   rule.start, rule.used = rule:began(t), 0
+end
+
+function Quota.began(rule, t)
+  return t - (t - rule.anchor) % rule.per
 end
 
 function Quota.refresh(rule, t)
@@ -41,7 +41,8 @@ function Quota.settle(rule, extra, t, now)
   if extra < 0 then
     rule:give(-extra, t, now)
   elseif extra > 0 then
-    rule:take(extra, now, now)
+    rule:refresh(now)
+    rule.used = math.min(MOST, rule.used + extra)
   end
 end
 

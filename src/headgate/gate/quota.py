@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from headgate.gate.slots import MOST
+
 
 class Quota:
     """One quota: `used` tokens of the window that started at `start`."""
@@ -69,7 +71,8 @@ class Quota:
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
-            self.take(extra, now, now)
+            self.refresh(now)
+            self.used = min(MOST, self.used + extra)
 
     def ahead(self, total: int, t: int) -> int:
         """When `total` tokens will have passed, one after another: the estimate for the end of a queue."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 NEVER = 2**53  # no moment: only somebody's release can make room
+MOST = 2**52  # of anything that is counted: beyond 2^53 Lua would lose count
 
 
 class Slots:

@@ -33,6 +33,10 @@ function Window.each(rule, see)
 end
 
 function Window.refresh(rule, t)
+  if rule.first > 0 and rule.last + rule.per <= t then -- all of it: no need to look at each
+    redis.call('DEL', State.log_key(rule))
+    rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
+  end
   if rule.first > 0 and rule.first + rule.per <= t then
     local gone, first = 0, 0
     rule:each(function(moment, cost)
@@ -101,7 +105,7 @@ function Window.settle(rule, extra, t, now)
   if extra < 0 then
     rule:give(-extra, t, now)
   elseif extra > 0 then
-    rule:take(extra, math.max(now, rule.last), now)
+    rule:take(math.min(extra, MOST - rule.used), math.max(now, rule.last), now)
   end
 end
 

@@ -10,6 +10,8 @@ from collections import OrderedDict
 from math import ceil
 from typing import ClassVar
 
+from headgate.gate.slots import MOST
+
 STRIDE = 100  # tokens whose release an estimate looks up one by one
 
 
@@ -82,7 +84,7 @@ class Window:
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
-            self.take(extra, max(now, next(reversed(self.log), now)), now)
+            self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
 
     def ahead(self, total: int, t: int) -> int:
         """When `total` tokens will have passed, one after another: the estimate for the end of a queue.

@@ -29,9 +29,9 @@ def store_of(where: StoreLike) -> Store:
     if isinstance(where, str):
         scheme, found, _ = where.partition("://")
         if not found or scheme not in REDIS_SCHEMES:
+            said = f"'{scheme}://...'" if found and scheme.isalnum() else "a text"  # the rest may hold a password
             raise ValueError(
-                f"store={scheme + '://...' if found else where!r} names no store that headgate knows: write 'memory://', or a "
-                "redis://, rediss:// or unix:// URL."
+                f"store={said} names no store that headgate knows; write 'memory://', or a redis://, rediss:// or unix:// URL."
             )
     try:
         from headgate.stores.redis import redis_store

@@ -99,6 +99,7 @@ class MemoryLine:
         """A permit now, or why not."""
         with self._lock:
             self._keep()
+            self._check_cost(request)
             self._advance()
             decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
             if isinstance(decision, Grant):
@@ -250,6 +251,11 @@ class MemoryLine:
             self._gate.release(permit.units)
         permit.held = False
 
+    def _check_cost(self, request: Request) -> None:
+        """The limits may have changed since the request was checked (T7)."""
+        if self._gate.never(self._gate.costs(request.units)):
+            raise never(self.name, self.declared, request)
+
     def _keep(self) -> None:
         if self._loose:
             self._loose = False
@@ -261,11 +267,12 @@ class MemoryLine:
         with self._lock:
             self._keep()
             request, gate = waiter.request, self._gate
-            if self._pools and gate.queue and request.max_sleep is None and request.max_waiters is None:
-                gate.join(waiter, request.units, gate.costs(request.units))  # behind others, for as long as it takes
+            if self._pools and gate.queue and request.plain:
+                gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
                 if self._pool:
                     self._advance()
                 return waiter.grant is not None
+            self._check_cost(request)
             self._gather()
             self._empty_pool()
             now = self._clock.now()

@@ -10,7 +10,7 @@ end
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet.
 local function look_at_head(known)
   local caller = Sessions.head_of_queue()
-  if not caller then return '-1 0' end
+  if not caller then return State.queue_length() > 0 and State.int(gate.t) .. ' 1' or '-1 0' end -- more dead than one call drops
   local t = Gate.next_at()
   if t >= NEVER then t = gate.soonest > 0 and gate.soonest or gate.t + WAITER end
   local session = State.session_of(caller)

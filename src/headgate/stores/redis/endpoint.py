@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -16,6 +17,8 @@ from redis.asyncio.connection import AbstractConnection, Connection, SSLConnecti
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.retry import Retry as BlockingRetry
+
+from headgate.checks import seconds
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
@@ -52,6 +55,7 @@ class Endpoint:
         }
         if self._settings["socket_connect_timeout"] is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
+        self.patience = self._settings["socket_connect_timeout"]  # for connecting and logging in
 
     def connection(self) -> AbstractConnection:
         """A new connection, not connected yet: it never repeats a command by itself and never decodes."""
@@ -78,20 +82,35 @@ class Endpoint:
 
 def endpoint_of(where: Any) -> Endpoint:
     if isinstance(where, str):
-        try:
-            pool = redis.asyncio.ConnectionPool.from_url(where)
-        except ValueError as error:
+        found = of_url(where)
+        if found is None:
             raise ValueError(
-                f"store={where.partition('://')[0]}://... is not a URL that redis-py can read ({error}); write it as "
-                "redis://user:password@host:6379/0."
-            ) from None
-        return Endpoint(pool.connection_class, pool.connection_kwargs)
+                f"store='{where.partition('://')[0]}://...' is not a URL that redis-py can read; write it as "
+                "redis://user:password@host:6379/0, with what is special in a password percent-encoded (urllib.parse.quote)."
+            )
+        return found
     if isinstance(where, (redis.Redis, redis.asyncio.Redis)):
         return Endpoint(kind_of(where.connection_pool.connection_class), where.connection_pool.connection_kwargs)
     raise TypeError(
         f"store= got a {type(where).__module__}.{type(where).__qualname__}, which headgate cannot use as a store: give it a URL "
         "(memory://, redis://, rediss://, unix://), a redis.Redis or a redis.asyncio.Redis."
     )
+
+
+def of_url(where: str) -> Endpoint | None:
+    """None when it cannot be read, by redis-py or by us: what is wrong may be part of a password, so its error stays here."""
+    try:
+        scheme = where.partition("://")[0]
+        path, port = urlsplit(where).path, urlsplit(where).port
+        fits = bool(path) if scheme == "unix" else path.strip("/").isdecimal() or not path.strip("/")
+        pool = redis.asyncio.ConnectionPool.from_url(where)
+        timeout = pool.connection_kwargs.get("socket_connect_timeout")
+        seconds("store", "socket_connect_timeout", CONNECT_TIMEOUT if timeout is None else timeout)
+        endpoint = Endpoint(pool.connection_class, pool.connection_kwargs)
+        endpoint.connection()  # nothing is sent: its settings are read
+    except (ValueError, TypeError, redis.RedisError):
+        return None
+    return endpoint if fits and port != 0 else None
 
 
 def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:

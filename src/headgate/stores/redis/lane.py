@@ -417,11 +417,12 @@ class Lane:
         if not self._waiting:
             return
         self.link.listen()
-        wait = min(HEARTBEAT, self._overdue())
-        if head is not None:
+        if head is None:
+            wait = self._overdue()
+        else:
             away = (head - (server or self._server)) / 1_000_000
-            wait = min(wait, away - MARGIN if away > 2 * MARGIN else max(0.0, away))
-        self._timer = self.link.loop.call_later(wait, self._send)
+            wait = away - MARGIN if away > 2 * MARGIN else max(0.0, away)
+        self._timer = self.link.loop.call_later(min(HEARTBEAT, wait), self._send)
 
     def _overdue(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""

@@ -60,14 +60,10 @@ class RedisLine:
     # Ways in -------------------------------------------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> None:
-        permit = await self.acquire(request)
-        if permit.held:
-            self._entered[asyncio.current_task()].append(permit)
+        self._entered[asyncio.current_task()].append(await self.acquire(request))
 
     def enter_sync(self, request: Request) -> None:
-        permit = self.acquire_sync(request)
-        if permit.held:
-            self._entered[threading.get_ident()].append(permit)
+        self._entered[threading.get_ident()].append(self.acquire_sync(request))
 
     def leave(self) -> None:
         """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""

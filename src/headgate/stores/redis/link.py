@@ -55,7 +55,7 @@ class Link:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.closed = False
+        self._closed = False
         self.lanes: dict[str, Lane] = {}
         self._most = FEWEST_LANES
         self._sessions = 0
@@ -69,6 +69,11 @@ class Link:
         self._opening: asyncio.Task[None] | None = None
         self._ears: asyncio.Task[None] | None = None
         self._guardian = self.loop.create_task(self._guard(), name=GUARDIAN)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be sent here any more: some loops are closed without a last word to their tasks."""
+        return self._closed or self.loop.is_closed()
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` on this link."""
@@ -162,7 +167,7 @@ class Link:
             if self._failures:
                 await asyncio.sleep(random.uniform(0, BACKOFF * 2**self._failures))
             connection = self.endpoint.connection()
-            await connect(connection)
+            await connect(connection, self.endpoint.patience)
             self._wire = Wire(connection, self._replied, self._lose)
         except Exception as lost:
             self._opening = None
@@ -207,7 +212,7 @@ class Link:
         while True:
             connection = self.endpoint.connection()
             try:
-                await connect(connection)
+                await connect(connection, self.endpoint.patience)
                 await connection.send_command("SUBSCRIBE", f"headgate:{self.id}")
                 await connection.read_response()
                 attempt = 0
@@ -240,7 +245,7 @@ class Link:
                     await asyncio.sleep(0)
                 await self._say_goodbye()
             finally:
-                self.closed = True
+                self._closed = True
                 for task in (self._ears, self._opening):
                     if task is not None:
                         task.cancel()
@@ -259,10 +264,10 @@ class Link:
             pass  # the leases end by themselves
 
 
-async def connect(connection: AbstractConnection) -> None:
+async def connect(connection: AbstractConnection, patience: float) -> None:
     """Connect and log in; redis-py itself would wait for a server that accepts and says nothing."""
     try:
-        async with asyncio.timeout(REPLY_TIMEOUT):
+        async with asyncio.timeout(patience):
             await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
     except BaseException:
         await connection.disconnect(nowait=True)

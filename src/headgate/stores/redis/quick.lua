@@ -22,7 +22,7 @@ if gate.act > now or (gate.soonest > 0 and gate.soonest <= now) then return nil 
 local rules = gate.rules
 for i = 1, #rules do
   local cost = tonumber(ARGV[8 + i])
-  if cost > 0 and rules[i]:ready(cost, now) ~= now then return nil end
+  if cost > rules[i].capacity or (cost > 0 and rules[i]:ready(cost, now) ~= now) then return nil end
 end
 for i = 1, #rules do
   local cost = tonumber(ARGV[8 + i])

@@ -39,11 +39,9 @@ local verbs = {}
 function verbs.acquire(words)
   local first, asked, holds = words[2], words[6], Promises.lease()
   local costs = State.costs_of(State.parsed_units(asked))
-  for i, cost in ipairs(costs) do
-    if cost > gate.rules[i].capacity then
-      for _ = 1, words[3] do answer('never', 0) end
-      return
-    end
+  if Gate.never(costs) then
+    for _ = 1, words[3] do answer('never', 0) end
+    return
   end
   for number = first, first + words[3] - 1 do
     local kind, t, fence = Gate.acquire(costs, HORIZON, words[4], words[5])

@@ -125,10 +125,8 @@ function Sessions.head_of_queue()
   for _ = 1, CLEANUP do
     local caller = State.first_in_queue()
     if not caller then return nil end
-    local never = false
-    for i, cost in ipairs(State.costs_of(State.units_of(caller))) do never = never or cost > gate.rules[i].capacity end
     local dead = not Sessions.alive(State.session_of(caller))
-    if not dead and not never then return caller end
+    if not dead and not Gate.never(State.costs_of(State.units_of(caller))) then return caller end
     Gate.leave(caller)
     if dead then Sessions.quit(State.session_of(caller)) else Sessions.deliver(caller, -1, 0) end
   end

@@ -9,6 +9,7 @@ local HASH, QUEUE, HOLDERS, SESSIONS, LOGS = KEYS[1], KEYS[2], KEYS[3], KEYS[4],
 local PROGRAM, DECLARES, SESSION, CALL = ARGV[1], ARGV[2] == '1', ARGV[3], tonumber(ARGV[4])
 local WAITS, HORIZON = ARGV[5] == '1', tonumber(ARGV[6])
 local NEVER = 9007199254740992 -- 2^53: no moment
+local MOST = 4503599627370496 -- 2^52: of anything that is counted
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 
 local gate -- the state: see rules.lua

@@ -9,6 +9,7 @@ import asyncio
 import os
 import threading
 from typing import Any
+from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.gate.rules import Declaration
@@ -26,14 +27,18 @@ class RedisStore:
         self.endpoint = endpoint
         self._lock = threading.Lock()
         self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
-        self._links: WeakKeyDictionary[asyncio.AbstractEventLoop, Link] = WeakKeyDictionary()
+        self._links: dict[asyncio.AbstractEventLoop, Link] = {}
         self._shortcut: Shortcut | None = None
         STORES.add(self)
 
     def line(self, name: str, declared: Declaration) -> RedisLine:
         """The line of `name`; nothing is sent before the first acquire."""
-        if declared.program.count("window ") > LOGS:
-            raise ValueError(f"A limiter on Redis may have {LOGS} Window limits at most; drop some of {declared.program!r}.")
+        windows = declared.program.count("window ")
+        if windows > LOGS:
+            raise ValueError(
+                f"Limiter({unquote(name)!r}) has {windows} Window limits, and on Redis it may have {LOGS}; "
+                "drop some, or take a Rate instead."
+            )
         with self._lock:
             line = self._lines.get(name)
             if line is None:
@@ -47,6 +52,7 @@ class RedisStore:
         with self._lock:
             link = self._links.get(loop)
             if link is None or link.closed:
+                self._links = {loop: link for loop, link in self._links.items() if not link.closed}
                 link = self._links[loop] = Link(self.endpoint)
         return link.lane(line)
 
@@ -60,7 +66,7 @@ class RedisStore:
     def forked(self) -> None:
         """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
         self._lock = threading.Lock()
-        self._links = WeakKeyDictionary()
+        self._links = {}
         self._shortcut = None
 
     def __str__(self) -> str:

@@ -1,0 +1,1 @@
+"""Bad input gets a clear error before any I/O: by calls of the public surface, with what users really pass."""

@@ -1,0 +1,194 @@
+"""What an acquire asks for and what a permit settles: refused before anything is sent, and nothing is charged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, CostExceedsCapacityError, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
+from tests.bad_input.values import NO_COUNT, NO_INT, NO_NUMBER, NO_TIME, assert_sentence, shown
+from tests.world import HOUR, World, soon, told, used
+
+Ask = Callable[..., Any]
+
+WAYS: dict[str, Ask] = {
+    "acquire": lambda limiter, *cost, **units: limiter.acquire(*cost, **units),
+    "acquire_sync": lambda limiter, *cost, **units: limiter.acquire_sync(*cost, **units),
+    "try_acquire": lambda limiter, *cost, **units: limiter.try_acquire(*cost, **units),
+    "atry_acquire": lambda limiter, *cost, **units: asyncio.run(limiter.atry_acquire(*cost, **units)),
+    "of a key": lambda limiter, *cost, **units: limiter["tenant-7"].acquire(*cost, **units),
+}
+WAITING = ["acquire", "acquire_sync", "of a key"]
+LIMITS = (Rate(10, per=1), Rate(1000, per=60, unit="tokens"), Concurrency(64, unit="mb"), Concurrency(5))
+# limits, cost, the words for what can never pass
+NEVER = [
+    ([Rate(10, per=1)], {"requests": 11}, "11 requests", "10"),
+    ([Rate(10, per=1, capacity=3)], {"requests": 4}, "4 requests", "3"),
+    ([Rate(1, per=1, capacity=20, steps=True)], {"requests": 21}, "21 requests", "20"),
+    ([Window(10, per=1)], {"requests": 11}, "11 requests", "10"),
+    ([Quota(10, per=HOUR)], {"requests": 11}, "11 requests", "10"),
+    ([Concurrency(5)], {"permits": 6}, "6 permits", "5"),
+    ([Concurrency(64, unit="mb")], {"mb": 65}, "65 mb", "64"),
+    (["10/second", "20 in any minute"], {"requests": 11}, "11 requests", "10"),
+    ([Rate(10, per=1), Window(100, per=60), Quota(7, per=HOUR)], {"requests": 8}, "8 requests", "7"),
+    ([Rate(10, per=1), Rate(900, per=60, unit="tokens")], {"requests": 1, "tokens": 901}, "901 tokens", "900"),
+    ([Rate(10, per=1)], {"requests": 2**53 - 1}, f"{2**53 - 1} requests", "10"),
+]
+
+
+@pytest.fixture
+def limiter(nowhere: str) -> Limiter:
+    return Limiter("api", *LIMITS, store=nowhere)
+
+
+# Costs -------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cost", [None, *NO_INT], ids=shown)
+def test_what_is_no_int_is_no_cost(way: str, cost: Any, limiter: Limiter) -> None:
+    """T7."""
+    for unit, units in (("", {}), ("tokens=", {"tokens": cost})):
+        with pytest.raises(TypeError) as caught:
+            WAYS[way](limiter, **units) if units else WAYS[way](limiter, cost)
+        assert_sentence(caught.value, f"acquire({unit}{shown(cost)})", "limiter 'api'", "int")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("cost", NO_COUNT, ids=shown)
+def test_a_cost_is_above_zero_and_below_what_lua_can_count(way: str, cost: int, limiter: Limiter) -> None:
+    """T7."""
+    for unit, units in (("", {}), ("tokens=", {"tokens": cost})):
+        with pytest.raises(ValueError, match="at least 1 and below") as caught:
+            WAYS[way](limiter, **units) if units else WAYS[way](limiter, cost)
+        assert not isinstance(caught.value, CostExceedsCapacityError)
+        assert_sentence(caught.value, f"acquire({unit}{shown(cost)})", "limiter 'api'")
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("unit", ["words", "token", "permit", "Tokens", "to kens", "🎟", "", "cost_", "u" * 10**6], ids=shown)
+def test_a_unit_that_no_limit_counts_is_refused(way: str, unit: str, limiter: Limiter) -> None:
+    with pytest.raises(ValueError, match="none of its limits counts") as caught:
+        WAYS[way](limiter, **{unit: 1})
+    assert_sentence(caught.value, "limiter 'api'", "mb, permits, requests, tokens")
+
+
+def test_a_cost_needs_a_limit_that_counts_requests(nowhere: str) -> None:
+    """A Concurrency counts permits, one for each acquire: acquire(3) is not quietly one permit."""
+    with pytest.raises(ValueError, match="'requests'") as caught:
+        Limiter("api", Concurrency(5), store=nowhere).acquire(3)
+    assert_sentence(caught.value, "acquire(3)", "permits")
+
+
+@pytest.mark.parametrize(("limits", "cost", "asked", "most"), NEVER, ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_cost_above_capacity_is_never_and_not_later(
+    way: str, limits: list[Any], cost: dict[str, int], asked: str, most: str, nowhere: str
+) -> None:
+    """T7: said at once, by the type for never, with the number, the limit and the way out; without a word to the server."""
+    with pytest.raises(CostExceedsCapacityError) as caught:
+        WAYS[way](Limiter("api", *limits, store=nowhere), **cost)
+
+    assert not isinstance(caught.value, MaxSleepExceededError)
+    assert not hasattr(caught.value, "retry_after")
+    assert_sentence(caught.value, "limiter 'api'", asked, most, "never")
+
+
+@pytest.mark.parametrize("max_sleep", [None, 0, 1e-6, 60])
+def test_no_patience_makes_never_possible(max_sleep: float | None, nowhere: str) -> None:
+    with pytest.raises(CostExceedsCapacityError):
+        Limiter("api", Rate(10, per=1), store=nowhere, max_sleep=5).acquire(11, max_sleep=max_sleep)
+
+
+# Patience ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAITING)
+@pytest.mark.parametrize("value", NO_NUMBER, ids=shown)
+def test_what_is_no_number_is_no_max_sleep(way: str, value: Any, limiter: Limiter) -> None:
+    with pytest.raises(TypeError) as caught:
+        WAYS[way](limiter, max_sleep=value)
+    assert_sentence(caught.value, f"acquire(max_sleep={shown(value)})", "None")
+
+
+@pytest.mark.parametrize("way", WAITING)
+@pytest.mark.parametrize("value", NO_TIME, ids=shown)
+def test_a_max_sleep_is_finite_and_within_reason(way: str, value: float, limiter: Limiter) -> None:
+    with pytest.raises(ValueError, match="max_sleep") as caught:
+        WAYS[way](limiter, max_sleep=value)
+    assert_sentence(caught.value, f"acquire(max_sleep={shown(value)})", "None", "try_acquire")
+
+
+@pytest.mark.parametrize("way", ["try_acquire", "atry_acquire"])
+def test_a_try_has_no_patience_to_speak_of(way: str, limiter: Limiter) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        WAYS[way](limiter, max_sleep=1)
+    assert_sentence(caught.value, "max_sleep=1", "limiter 'api'", "acquire")
+    assert "unit=" not in str(caught.value)  # that would be refused in its turn
+
+
+# What a refused acquire leaves behind ------------------------------------------------------------------------------------------
+
+
+@told
+async def test_bad_input_charges_nothing(world: World) -> None:
+    """T8: by everybody's books, after every kind of bad acquire."""
+    limiter = world.limiter(*LIMITS)
+    bad: list[dict[str, Any]] = [{"tokens": 0}, {"tokens": 1, "mb": True}, {"tokens": 1, "words": 1}, {"tokens": 1, "mb": 65}]
+
+    for units in bad:
+        with pytest.raises((TypeError, ValueError)):
+            limiter.acquire(2, **units)
+        with pytest.raises((TypeError, ValueError)):
+            await limiter.atry_acquire(2, **units)
+
+    assert used(await soon(limiter.astatus())) == [0, 0, 0, 0]
+
+
+# Settling ----------------------------------------------------------------------------------------------------------------------
+
+UNSETTLED: list[tuple[type[Exception], dict[str, Any], str]] = [
+    *[(TypeError, {"tokens": value}, f"settle(tokens={shown(value)})") for value in [None, *NO_INT]],
+    *[(ValueError, {"tokens": value}, f"settle(tokens={shown(value)})") for value in NO_COUNT if value],
+    (ValueError, {"words": 1}, "settle(words=1)"),
+    (ValueError, {"mb": 1}, "settle(mb=1)"),
+    (ValueError, {"permits": 0}, "settle(permits=0)"),
+    (ValueError, {"tokens": 1, "words": 1}, "settle(words=1)"),
+    (TypeError, {"tokens": 1, "requests": 1.0}, "settle(requests=1.0)"),
+]
+
+
+@pytest.fixture(scope="module")
+def permit() -> Permit:
+    """A permit of a limiter with every kind of unit, in this process."""
+    held = Limiter("bad settlements", *LIMITS).acquire_sync(2, tokens=100, mb=1)
+    held.release()
+    return held
+
+
+@pytest.mark.parametrize(("error", "actual", "call"), UNSETTLED, ids=lambda value: shown(value) if isinstance(value, dict) else "")
+def test_a_settlement_is_of_whole_numbers_and_known_rates(
+    error: type[Exception], actual: dict[str, Any], call: str, permit: Permit
+) -> None:
+    with pytest.raises(error) as caught:
+        permit.settle(**actual)
+    assert_sentence(caught.value, call, "limiter 'bad settlements'")
+
+
+@told
+async def test_a_bad_settlement_changes_nothing(world: World) -> None:
+    """T8: nothing of it, not even the part that was fine; and the right one is still possible."""
+    limiter = world.limiter(Rate(10, per=HOUR), Rate(1000, per=HOUR, unit="tokens"), Concurrency(64, unit="mb"), Concurrency(5))
+    permit = await limiter.acquire(2, tokens=100, mb=1)
+
+    for error, actual, _ in UNSETTLED:
+        with pytest.raises(error):
+            permit.settle(**{"requests": 1, **actual})
+
+    assert used(await soon(limiter.astatus())) == [2, 100, 1, 1]
+    permit.settle(tokens=40)
+    assert used(await soon(limiter.astatus())) == [2, 40, 1, 1]
+    permit.release()

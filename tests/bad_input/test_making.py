@@ -1,0 +1,205 @@
+"""What limiters, semaphores, buckets and rate limiters are made of: refused where it stands, by a sentence, with nothing sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Rate, RateLimiter, Semaphore, TokenBucket, Window
+from tests.bad_input.values import (
+    BAD_NAME,
+    INF,
+    NAN,
+    NO_COUNT,
+    NO_INT,
+    NO_NAME,
+    NO_NUMBER,
+    NO_TIME,
+    Door,
+    Hostile,
+    assert_sentence,
+    shown,
+)
+
+Make = Callable[..., Any]
+
+
+def limiter(store: str, name: Any = "x", limits: tuple[Any, ...] = ("5/second",), **options: Any) -> Limiter:
+    return Limiter(name, *limits, store=store, **options)
+
+
+def semaphore(store: str, name: Any = "x", capacity: Any = 1, **options: Any) -> Semaphore:
+    return Semaphore(name, capacity, redis_url=store, **options)
+
+
+def bucket(
+    store: str, name: Any = "x", capacity: Any = 1, refill_amount: Any = 1, refill_frequency: Any = 1, **options: Any
+) -> TokenBucket:
+    return TokenBucket(name, capacity, refill_amount, refill_frequency, redis_url=store, **options)
+
+
+def rate_limiter(store: str, rate_limit: Any = 1, concurrency_limit: Any = 1) -> RateLimiter:
+    return RateLimiter(rate_limit, concurrency_limit)
+
+
+MAKERS: dict[str, Make] = {"Limiter": limiter, "Semaphore": semaphore, "TokenBucket": bucket, "RateLimiter": rate_limiter}
+COUNTS = [
+    *[("Semaphore", "capacity"), ("TokenBucket", "capacity"), ("TokenBucket", "refill_amount")],
+    *[("RateLimiter", "rate_limit"), ("RateLimiter", "concurrency_limit")],
+]
+BOUNDS = [("Limiter", "max_waiters"), ("Semaphore", "max_position"), ("TokenBucket", "initial_tokens")]  # None and 0 are fine
+TIMES = [("Semaphore", "expiry"), ("TokenBucket", "refill_frequency")]
+PATIENCE = [("Limiter", "max_sleep"), ("Semaphore", "max_sleep"), ("TokenBucket", "max_sleep")]  # None and 0 are fine
+NAMED = ["Limiter", "Semaphore", "TokenBucket"]
+
+
+def refused(error: type[Exception], call: str, store: str, **bad: Any) -> None:
+    """The call is refused, and its own words say so: the call, the parameter and the value."""
+    ((field, value),) = bad.items()
+    with pytest.raises(error) as caught:
+        MAKERS[call](store, **bad)
+    assert type(caught.value) is error
+    assert_sentence(caught.value, f"{call}({field}={shown(value)})")
+
+
+# Numbers -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("call", "field"), COUNTS + BOUNDS)
+@pytest.mark.parametrize("value", NO_INT, ids=shown)
+def test_what_is_no_int_is_no_count(call: str, field: str, value: object, nowhere: str) -> None:
+    refused(TypeError, call, nowhere, **{field: value})
+
+
+@pytest.mark.parametrize(("call", "field"), COUNTS)
+def test_a_count_cannot_be_left_open(call: str, field: str, nowhere: str) -> None:
+    refused(TypeError, call, nowhere, **{field: None})
+
+
+@pytest.mark.parametrize(("call", "field"), COUNTS + BOUNDS)
+@pytest.mark.parametrize("value", NO_COUNT, ids=shown)
+def test_a_count_is_within_reason(call: str, field: str, value: int, nowhere: str) -> None:
+    if value == 0 and (call, field) in BOUNDS:
+        MAKERS[call](nowhere, **{field: value})
+    else:
+        refused(ValueError, call, nowhere, **{field: value})
+
+
+@pytest.mark.parametrize(("call", "field"), TIMES + PATIENCE)
+@pytest.mark.parametrize("value", NO_NUMBER, ids=shown)
+def test_what_is_no_number_is_no_time(call: str, field: str, value: object, nowhere: str) -> None:
+    refused(TypeError, call, nowhere, **{field: value})
+
+
+@pytest.mark.parametrize(("call", "field"), TIMES + PATIENCE)
+@pytest.mark.parametrize("value", NO_TIME, ids=shown)
+def test_a_time_is_finite_and_within_reason(call: str, field: str, value: float, nowhere: str) -> None:
+    refused(ValueError, call, nowhere, **{field: value})
+
+
+@pytest.mark.parametrize(("call", "field"), TIMES)
+@pytest.mark.parametrize("value", [0, 0.0, -0.0, 1e-9], ids=shown)
+def test_no_time_at_all_makes_no_sense(call: str, field: str, value: float, nowhere: str) -> None:
+    refused(ValueError, call, nowhere, **{field: value})
+
+
+def test_a_refill_needs_its_frequency(nowhere: str) -> None:
+    refused(TypeError, "TokenBucket", nowhere, refill_frequency=None)
+
+
+def test_a_bucket_cannot_start_fuller_than_full(nowhere: str) -> None:
+    with pytest.raises(ValueError, match="capacity of 3") as caught:
+        bucket(nowhere, capacity=3, initial_tokens=4)
+    assert_sentence(caught.value, "TokenBucket(initial_tokens=4)")
+
+
+# Names and keys ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", NAMED)
+@pytest.mark.parametrize("name", NO_NAME, ids=shown)
+def test_a_name_is_text(call: str, name: object, nowhere: str) -> None:
+    refused(TypeError, call, nowhere, name=name)
+
+
+@pytest.mark.parametrize("call", NAMED)
+@pytest.mark.parametrize("name", BAD_NAME, ids=shown)
+def test_a_name_has_1_to_256_bytes(call: str, name: str, nowhere: str) -> None:
+    refused(ValueError, call, nowhere, name=name)
+
+
+@pytest.mark.parametrize(
+    ("key", "error"), [*((key, TypeError) for key in [*NO_NAME, slice(1)]), *((key, ValueError) for key in BAD_NAME)], ids=shown
+)
+def test_a_key_is_text_of_1_to_256_bytes(key: Any, error: type[Exception], nowhere: str) -> None:
+    with pytest.raises(error) as caught:
+        limiter(nowhere)[key]
+    assert_sentence(caught.value, "Limiter('x')[", shown(key))
+
+
+# Limits ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "limit", [None, 5, 5.0, NAN, True, b"5/s", ["5/s"], (Rate(1, 1),), Rate, Concurrency, Hostile()], ids=shown
+)
+def test_what_is_no_limit_is_refused(limit: object, nowhere: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        limiter(nowhere, limits=(limit,))
+    assert_sentence(caught.value, "Limiter('x')", shown(limit), "'100/minute'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " ", "5", "5/", "0/second", "-1/s", "nan/s", "1e3/s", "inf concurrent", "true/s", "9007199254740992/s", "5 every 0s"],
+)
+def test_a_text_that_says_no_limit_is_refused(text: str, nowhere: str) -> None:
+    """The text of a limit is pointed at, over several lines (tests/unit/test_grammar.py holds how)."""
+    with pytest.raises(ValueError, match=r"^parse_limit\(") as caught:
+        limiter(nowhere, limits=("5/second", text))
+    assert shown(text) in str(caught.value)
+    assert str(caught.value).splitlines()[-1].startswith("Write it like")
+
+
+def test_a_limiter_without_limits_is_refused(nowhere: str) -> None:
+    with pytest.raises(ValueError, match="no limits") as caught:
+        limiter(nowhere, limits=())
+    assert_sentence(caught.value, "Limiter('x')", "'100/minute'")
+
+
+def test_more_windows_than_a_server_keeps_are_refused(nowhere: str) -> None:
+    with pytest.raises(ValueError, match="Window") as caught:
+        limiter(nowhere, limits=tuple(Window(1, per) for per in range(1, 6)))
+    assert_sentence(caught.value, "Limiter('x')", "5 Window", "4")
+
+
+@pytest.mark.parametrize("function", [5, None, "fetch", 3.0, Hostile()], ids=shown)
+def test_only_functions_are_decorated(function: Any, nowhere: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        limiter(nowhere)(function)
+    assert_sentence(caught.value, "Limiter 'x'", shown(function), "acquire(")
+
+
+# The other side: what is fine is sent ------------------------------------------------------------------------------------------
+
+
+async def test_good_input_comes_to_the_door(door: Door) -> None:
+    """What the tests of this folder rely on: when anything is sent, the door knows."""
+    asking = asyncio.create_task(limiter(door.url).astatus())
+    await asyncio.to_thread(door.knock)
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
+@pytest.mark.parametrize("value", [None, 0, 0.0, 1e-9, 0.5, 315_359_999], ids=shown)
+@pytest.mark.parametrize(("call", "field"), PATIENCE)
+def test_how_long_to_wait_is_up_to_the_caller(call: str, field: str, value: float | None, nowhere: str) -> None:
+    MAKERS[call](nowhere, **{field: value})
+
+
+def test_infinity_is_said_by_none(nowhere: str) -> None:
+    with pytest.raises(ValueError, match="pass None to wait as long as it takes"):
+        limiter(nowhere, max_sleep=INF)

@@ -1,0 +1,343 @@
+"""Where the state lives: what names no store is refused at once, and a server that is not there is a StoreError in time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import redis
+import redis.asyncio
+
+from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
+from tests.bad_input.values import CANARY, INF, Hostile, assert_sentence, shown
+from tests.processes import finished
+
+NO_SCHEME = [
+    "",
+    " ",
+    "localhost",
+    "localhost:6379",
+    "memory",
+    "redis",
+    "redis:",
+    "redis:/localhost",
+    f"user:{CANARY}@localhost:6379",
+    f"redis:user:{CANARY}@h",
+]
+NO_STORE = [
+    *[
+        "http://localhost",
+        "redis+sentinel://h:26379/mymaster",
+        "valkey://localhost",
+        "REDIS://localhost",
+        "memory://x",
+        "sqlite:///x",
+    ],
+    *[
+        "://localhost",
+        f"http://user:{CANARY}@h",
+        f"{CANARY}@redis://localhost",
+        f" redis://:{CANARY}@localhost",
+        f"tcp://:{CANARY}@h",
+    ],
+]
+NO_URL = [
+    *[
+        "redis://localhost:port",
+        "redis://localhost:99999",
+        "redis://localhost:-1",
+        "redis://localhost:0",
+        "redis://[::1",
+        "redis://h/db",
+        "redis://h/1.5",
+    ],
+    *[
+        "redis://h?db=x",
+        "redis://h?socket_connect_timeout=soon",
+        "redis://h?socket_connect_timeout=nan",
+        "redis://h?socket_connect_timeout=-1",
+    ],
+    *[
+        "redis://h?socket_connect_timeout=0",
+        "redis://h?socket_connect_timeout=inf",
+        "rediss://h?ssl_cert_reqs=perhaps",
+        "rediss://h?ssl_nonsense=1",
+    ],
+    *["unix://", f"unix://user:{CANARY}@"],
+    # A password that nobody encoded: each of these characters ends it early, or begins something else.
+    *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
+    *[f"redis://:{CANARY}@localhost:{CANARY}", f"redis://:{CANARY}@localhost:99999/0", f"redis://:{CANARY}@localhost/{CANARY}"],
+]
+NO_CLIENT = [
+    5,
+    1.5,
+    True,
+    INF,
+    b"redis://localhost",
+    ["redis://localhost"],
+    {"url": "redis://localhost"},
+    object(),
+    Hostile(),
+    Mock(),
+]
+
+Visit = Callable[[str], Any]
+
+
+def made(store: Any) -> list[Callable[[], object]]:
+    """Everything that can be told where its state lives."""
+    return [
+        lambda: Limiter("x", "5/second", store=store),
+        lambda: Semaphore("x", 1, store=store),
+        lambda: TokenBucket("x", 1, 1, 1, store=store),
+        *([lambda: Semaphore("x", 1, redis_url=store), lambda: TokenBucket("x", 1, 1, 1, redis_url=store)]),
+    ]
+
+
+def secrets_in(error: BaseException) -> list[str]:
+    """Where the password can be seen: in the error, its notes, or any error that it came from."""
+    seen: list[BaseException] = []
+    todo: list[BaseException | None] = [error]
+    while todo:
+        each = todo.pop()
+        if each is not None and each not in seen:
+            seen.append(each)
+            todo += [each.__cause__, each.__context__]
+    said = [f"{each!r} {each} {getattr(each, '__notes__', '')}" for each in seen]
+    return [text for text in said if any(part in text for part in (CANARY, CANARY[:3], CANARY[3:]))]
+
+
+# What names no store -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [*NO_SCHEME, *NO_STORE])
+def test_an_unknown_scheme_is_refused_with_those_that_are_known(where: str) -> None:
+    for make in made(where):
+        with pytest.raises(ValueError, match="memory://") as caught:
+            make()
+        assert_sentence(caught.value, "store=", "redis://", "rediss://", "unix://")
+        assert secrets_in(caught.value) == []
+
+
+@pytest.mark.parametrize("where", NO_URL)
+def test_a_url_that_makes_no_sense_is_refused_before_anybody_is_asked(where: str) -> None:
+    """And whatever is wrong with it is not shown: it may be half of a password."""
+    for make in made(where):
+        with pytest.raises(ValueError, match="store=") as caught:
+            make()
+        assert not isinstance(caught.value, HeadgateError)
+        assert_sentence(caught.value, "URL", "redis://user:password@host:6379/0", "percent")
+        assert secrets_in(caught.value) == []
+
+
+@pytest.mark.parametrize("where", NO_CLIENT, ids=shown)
+def test_what_is_neither_url_nor_client_is_refused(where: Any) -> None:
+    for make in made(where):
+        with pytest.raises(TypeError) as caught:
+            make()
+        assert_sentence(caught.value, "store=", type(where).__name__, "URL", "redis.asyncio.Redis")
+
+
+def test_a_client_that_cannot_be_followed_is_refused() -> None:
+    """Sentinel's own clients ask others where the server is; headgate would miss the answer."""
+    sentinel = redis.Sentinel([("127.0.0.1", 1)]).master_for("mymaster", password=CANARY)
+    with pytest.raises(TypeError) as caught:
+        Limiter("x", "5/second", store=sentinel)
+    assert_sentence(caught.value, "store=", "Sentinel", "URL")
+
+
+@pytest.mark.parametrize("make", [lambda **place: Semaphore("x", 1, **place), lambda **place: TokenBucket("x", 1, 1, 1, **place)])
+def test_two_places_are_one_too_many(make: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError) as caught:
+        make(redis_url=f"redis://:{CANARY}@127.0.0.1:1/0", store="memory://")
+    assert_sentence(caught.value, "redis_url", "store", "one of them")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda url: Limiter("x", "5/second", url),
+        lambda url: TokenBucket("x", 1, 60, 1, url),  # by position, in the order of self_limiters
+        lambda url: Semaphore("x", 1, url),
+        lambda url: Semaphore("x", 1, 60, url),
+        lambda url: Limiter("x", "5/second").acquire(url),
+        lambda url: Limiter("x", "5/second").acquire(max_sleep=url),
+        lambda url: Limiter("x", "5/second")(url),
+    ],
+)
+def test_a_url_in_the_wrong_place_is_not_shown(make: Callable[[str], Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        make(f"redis://user:{CANARY}@localhost:6379/0")
+    assert_sentence(caught.value)
+    assert secrets_in(caught.value) == []
+
+
+# redis is not installed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["redis", "hiredis", "redis,hiredis"])
+def test_without_redis_the_error_says_which_extra(missing: str) -> None:
+    """And memory needs none of it."""
+    urls = [f"redis://:{CANARY}@127.0.0.1:1/0", "rediss://127.0.0.1:1", "unix:///nowhere"]
+    *refusals, in_memory, imported = finished("without", missing, *urls).splitlines()
+
+    assert len(refusals) == 6
+    for refusal in refusals:
+        assert refusal.startswith("ImportError ")
+        assert "pip install 'headgate[redis]'" in refusal
+        assert CANARY not in refusal
+    assert (in_memory, imported) == ("in memory True", "imported []")
+
+
+# A server that is not there ----------------------------------------------------------------------------------------------------
+
+
+def by_status(url: str) -> object:
+    return Limiter("x", "5/second", store=url).status()
+
+
+def by_try(url: str) -> object:
+    return Limiter("x", "5/second", store=url).try_acquire()
+
+
+def by_thread(url: str) -> object:
+    return Limiter("x", "5/second", store=url).acquire_sync()
+
+
+def by_with(url: str) -> None:
+    with Limiter("x", "5/second", Concurrency(2), store=url)["tenant-7"]:
+        pass
+
+
+def by_function(url: str) -> None:
+    Limiter("x", "5/second", store=url)(lambda: None)()
+
+
+def awaited(visit: Callable[[str], Any]) -> Visit:
+    """In an event loop that tells of everything that goes wrong behind its back."""
+
+    async def main(url: str) -> None:
+        asyncio.get_running_loop().set_debug(True)
+        await visit(url)
+
+    return lambda url: asyncio.run(main(url))
+
+
+async def entered(entrance: Any) -> None:
+    async with entrance:
+        pass
+
+
+VISITS: dict[str, Visit] = {
+    "async with": awaited(lambda url: entered(Limiter("x", "5/second", Concurrency(2), store=url))),
+    "acquire": awaited(lambda url: Limiter("x", "5/second", store=url).acquire(max_sleep=60)),
+    "atry_acquire": awaited(lambda url: Limiter("x", "5/second", store=url).atry_acquire()),
+    "astatus": awaited(lambda url: Limiter("x", "5/second", store=url).astatus()),
+    "Semaphore": awaited(lambda url: entered(Semaphore("x", 1, redis_url=url))),
+    "TokenBucket": awaited(lambda url: entered(TokenBucket("x", 1, 1, 1, redis_url=url))),
+    "a client": awaited(lambda url: entered(Limiter("x", "5/second", store=redis.Redis.from_url(url)))),
+    "an asyncio client": awaited(lambda url: entered(Limiter("x", "5/second", store=redis.asyncio.Redis.from_url(url)))),
+    "status": by_status,
+    "try_acquire": by_try,
+    "acquire_sync": by_thread,
+    "with": by_with,
+    "decorator": by_function,
+}
+TIMEOUT = 0.05
+
+
+@pytest.fixture
+def black_hole() -> Iterator[int]:
+    """A port that answers nothing at all: its queue of connections is full, and no more are let in."""
+    with ExitStack() as stack:
+        hole = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            filler = stack.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(hole.getsockname())
+        yield hole.getsockname()[1]
+
+
+@pytest.fixture
+def silence() -> Iterator[int]:
+    """A port that lets everybody in and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield silent.getsockname()[1]
+
+
+def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A StoreError in time, that says where and what to do, and shows the password to nobody."""
+    with caplog.at_level("DEBUG"):
+        began = time.monotonic()
+        with pytest.raises(StoreError) as caught:
+            visit(url)
+        took = time.monotonic() - began
+
+    assert took < TIMEOUT + 0.5
+    assert_sentence(caught.value, place, "Check that it runs")
+    assert secrets_in(caught.value) == []
+    assert CANARY not in caplog.text
+    assert [record.message for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+
+
+@pytest.mark.parametrize("visit", VISITS)
+def test_a_server_that_refuses_is_told_at_once(visit: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert_told(VISITS[visit], f"redis://user:{CANARY}@127.0.0.1:1/0", "127.0.0.1:1/0", caplog)
+
+
+@pytest.mark.parametrize("visit", VISITS)
+def test_a_server_that_cannot_be_reached_is_told_within_the_connect_timeout(
+    visit: str, black_hole: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"redis://user:{CANARY}@127.0.0.1:{black_hole}/2?socket_connect_timeout={TIMEOUT}"
+    assert_told(VISITS[visit], url, f"127.0.0.1:{black_hole}/2", caplog)
+
+
+@pytest.mark.parametrize("visit", ["async with", "with", "an asyncio client", "a client"])
+def test_a_server_that_says_nothing_is_told_within_the_connect_timeout(
+    visit: str, silence: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Logging in is part of connecting: what accepts and never answers is no server either."""
+    url = f"redis://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
+    assert_told(VISITS[visit], url, f"127.0.0.1:{silence}/0", caplog)
+
+
+def test_a_socket_that_does_not_exist_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert_told(VISITS["async with"], f"unix://user:{CANARY}@/nowhere/redis.sock?db=1", "/nowhere/redis.sock/1", caplog)
+
+
+def test_what_is_no_redis_is_told(silence: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Something listens and speaks TLS to nobody: a wrong scheme, the commonest of mistakes."""
+    url = f"rediss://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
+    assert_told(VISITS["async with"], url, f"127.0.0.1:{silence}/0", caplog)
+
+
+def test_nothing_shows_the_password(redis_url: str, name: str) -> None:
+    """Not what a person prints, neither before nor after the server was asked."""
+    url = redis_url.replace("redis://", f"redis://nobody:{CANARY}@")
+    limiter, semaphore, bucket = (
+        Limiter(name, "5/second", store=url),
+        Semaphore(name, 1, redis_url=url),
+        TokenBucket(name, 1, 1, 1, redis_url=url),
+    )
+
+    with pytest.raises(StoreError) as caught:
+        limiter.status()  # this server has no such user
+
+    assert secrets_in(caught.value) == []
+    shows = [
+        limiter,
+        limiter["tenant-7"],
+        semaphore,
+        bucket,
+        limiter._store,
+        *(each._line for each in (limiter, semaphore, bucket)),
+    ]
+    assert [text for text in map(repr, shows) if CANARY in text] == []
+    assert [text for text in map(str, shows) if CANARY in text] == []

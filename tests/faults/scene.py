@@ -1,0 +1,96 @@
+"""What stories of faults are told with: limiters as of another process, counters, and the server's own view of a name."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from redis import Redis
+
+from headgate import Limiter, Permit
+from headgate.limits import Limit
+from tests.processes import Running
+from tests.world import LONG
+
+
+def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limiter:
+    """A limiter with a connection and a session of its own, as in another process."""
+    return Limiter(name, *limits, store=Redis.from_url(url), **options)
+
+
+async def eventually(condition: Callable[[], object], within: float = LONG) -> None:
+    """Go on when `condition` holds."""
+    async with asyncio.timeout(within):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def enter(limiter: Limiter, cost: int = 1, **units: int) -> Permit:
+    """For a task: the permit, once it is granted."""
+    return await limiter.acquire(cost, **units)
+
+
+async def visit(limiter: Limiter) -> None:
+    """In and out."""
+    async with limiter:
+        pass
+
+
+class Room:
+    """Counts who is inside of one process at a time, and how many ever were (S1)."""
+
+    def __init__(self) -> None:
+        self.inside = 0
+        self.most = 0
+        self.visits = 0
+
+    def __enter__(self) -> None:
+        self.inside += 1
+        self.visits += 1
+        self.most = max(self.most, self.inside)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.inside -= 1
+
+
+class Puppet:
+    """A process that holds and waits as it is told: see programs/puppet.py."""
+
+    def __init__(self, process: Running) -> None:
+        self.process = process
+
+    async def hears(self, line: str, *, until: str) -> str:
+        """Tell it, and go on when it has said what starts with `until`: the rest of that line."""
+        self.process.tell(line)
+        return await self.says(until)
+
+    async def says(self, what: str) -> str:
+        said = await self.process.said()
+        assert said.startswith(what), f"the puppet was to say {what!r}, and said {said!r}"
+        return said.removeprefix(what).strip()
+
+    def stop(self) -> None:
+        """kill -STOP: it stands still, and knows nothing of it."""
+        self.process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self.process.signal(signal.SIGCONT)
+
+
+def keys_of(admin: Redis, name: str) -> list[str]:
+    """All keys that the server has of a name."""
+    return sorted(admin.scan_iter(f"headgate:{{{name}}}*"))
+
+
+def content_of(admin: Redis, name: str) -> dict[str, bytes]:
+    """Everything that the server knows of a name, to the last bit."""
+    kinds = {"hash": admin.hgetall, "zset": lambda key: admin.zrange(key, 0, -1, withscores=True), "string": admin.get}
+    return {key: kinds[str(admin.type(key))](key) for key in keys_of(admin, name)}
+
+
+def commands_of(admin: Redis) -> dict[str, int]:
+    """How often each command ran since `config_resetstat`, those inside scripts too."""
+    return {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in admin.info("commandstats").items()}

@@ -1,0 +1,327 @@
+"""Calls of which only the server knows that they were run: done once all the same, and nothing is lost by them (promise 4).
+
+F2, F21, F23, F24, F25: replies lost, cut short, late or another's; calls that arrive twice or after their time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError, Window
+from tests.faults.proxy import Proxy
+from tests.faults.scene import content_of, elsewhere, enter, eventually
+from tests.world import at_rest, soon, until, used, waiting
+
+AGES = 10_000_000  # seconds: no token comes back within a test
+TOKENS = Rate(1000, per=AGES, unit="tokens")
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+async def ready(limiter: Limiter) -> Limiter:
+    """Connected, and the scripts are known there."""
+    await soon(limiter.astatus())
+    await (await soon(limiter.acquire())).arelease()
+    return limiter
+
+
+def held_from(lines: Iterable[str], name: str) -> list[str]:
+    return [line for line in lines if name in line]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_an_acquire_whose_reply_is_lost_is_granted_and_charged_once(
+    name: str, proxy: Proxy, redis_url: str, lost: int
+) -> None:
+    """S3, T10, F24: given a free place, when the reply is lost, then the caller has one permit, and one was counted."""
+    limits = Concurrency(3), TOKENS
+    limiter = await ready(Limiter(name, *limits, store=proxy.url))
+
+    proxy.replies.lose(lost)
+    permit = await soon(limiter.acquire(tokens=10))
+
+    assert proxy.replies.lost == lost
+    assert used(await elsewhere(name, *limits, url=redis_url).astatus()) == [1, 10]
+    assert await permit.arelease()
+    assert used(await limiter.astatus()) == [0, 10]
+
+
+async def test_a_release_whose_reply_is_lost_frees_one_place(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S4, T10, F24: the release is sent twice, and who came in between keeps the place."""
+    limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
+    other = elsewhere(name, Concurrency(1), url=redis_url)
+    permit = await limiter.acquire()
+    waiter = asyncio.create_task(enter(other))
+    await waiting(other, 1)
+
+    proxy.replies.lose(1)
+    proxy.rest.hold()  # it cannot connect again yet
+    releasing = asyncio.create_task(permit.arelease())
+    successor = await soon(waiter)
+    proxy.rest.resume()
+
+    assert await soon(releasing)
+    assert used(await other.astatus()) == [1]
+    assert await successor.arelease()
+
+
+@pytest.mark.parametrize("actual", [60, 2], ids=["more", "less"])
+async def test_what_was_really_used_is_settled_once(name: str, proxy: Proxy, redis_url: str, actual: int) -> None:
+    """T10, F24, review R2: all replies are lost until the call is given up; when the server is back, it was run once."""
+    limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
+    permit = await limiter.acquire(tokens=10)
+
+    proxy.replies.lose(1_000_000)
+    permit.settle(tokens=actual)
+    await eventually(lambda: proxy.replies.lost >= 7)  # two calls given up, as they are made of three attempts each
+    proxy.replies.lose(0)
+
+    assert used(await soon(limiter.astatus())) == [1, actual]  # asked behind it, in the same lane
+    assert used(await elsewhere(name, Concurrency(1), TOKENS, url=redis_url).astatus()) == [1, actual]
+    permit.release()
+
+
+@pytest.mark.parametrize("limit", [Rate(100, per=AGES), Window(100, per=AGES)], ids=["rate", "window"])
+async def test_a_booking_is_given_back_once(name: str, proxy: Proxy, limit: Rate | Window) -> None:
+    """T5, T10, F2, review R2: cancelled while its grant is on the way back; the cancel itself runs and seems not to."""
+    limiter = await ready(Limiter(name, limit, store=proxy.url))
+    await limiter.acquire(49)
+
+    proxy.replies.hold()
+    caller = asyncio.create_task(enter(limiter, 20))
+    sent = len(proxy.replies.seen)
+    await eventually(lambda: len(proxy.replies.seen) > sent)
+    caller.cancel()
+    await asyncio.wait([caller])
+    proxy.replies.resume()
+    proxy.replies.lose(0)
+    await eventually(lambda: b"cancel" in proxy.requests.seen[-1])
+    status = await soon(limiter.astatus())
+    assert used(status) == [50]
+
+    proxy.replies.lose(1_000_000)
+    caller = asyncio.create_task(enter(limiter, 20))
+    await eventually(lambda: proxy.replies.lost >= 7)
+    proxy.replies.lose(0)
+
+    assert used(await soon(limiter.astatus())) == [50]
+    with pytest.raises(StoreError):
+        await caller
+
+
+async def test_a_call_of_unknown_outcome_raises_and_is_undone(name: str, proxy: Proxy, redis_url: str) -> None:
+    """F24, S7: the caller is told StoreError; what it may have been granted is back, rates too, once the server answers."""
+    limits = Concurrency(2), TOKENS
+    limiter = await ready(Limiter(name, *limits, store=proxy.url))
+    other = elsewhere(name, *limits, url=redis_url)
+
+    proxy.replies.lose(1_000_000)
+    with pytest.raises(StoreError, match="cannot be asked"):
+        await soon(limiter.acquire(tokens=10))
+    assert used(await other.astatus()) == [1, 10]
+    proxy.replies.lose(0)
+
+    await until(lambda status: used(status) == [0, 0], other)  # nobody has to ask for it
+
+
+async def test_a_waiter_of_unknown_outcome_leaves_the_queue(name: str, proxy: Proxy, redis_url: str) -> None:
+    """F24, L6: it stood in the queue when the server was lost, and is gone from it soon after the server is back."""
+    limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
+    other = elsewhere(name, Concurrency(1), url=redis_url)
+    holder = await other.acquire()
+    first = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+
+    proxy.replies.lose(1_000_000)
+    second = asyncio.create_task(enter(limiter))
+    await asyncio.wait([first, second])
+    assert isinstance(first.exception(), StoreError)
+    assert isinstance(second.exception(), StoreError)
+    proxy.replies.lose(0)
+
+    await waiting(other, 0)
+    await holder.arelease()
+    await at_rest(other)
+
+
+@pytest.mark.parametrize("how", ["late", "lost"])
+async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothing_away(
+    name: str, proxy: Proxy, redis_url: str, how: str
+) -> None:
+    """S1, S2, review R1: the announcement is faster than the reply; who is inside stays inside, alone."""
+    limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
+    other = elsewhere(name, Concurrency(1), url=redis_url)
+    holder = await other.acquire()
+    await listening(limiter, other)
+
+    if how == "late":
+        proxy.replies.hold()
+    else:
+        proxy.replies.lose(1)
+        proxy.rest.hold()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+    await holder.arelease()
+    permit = await soon(waiter)
+    proxy.resume()
+    await soon(limiter.astatus())  # answered behind the reply of the acquire
+
+    assert not permit.lost
+    assert used(await other.astatus()) == [1]
+    assert not await other.atry_acquire()
+    assert await permit.arelease()
+
+
+async def listening(limiter: Limiter, other: Limiter) -> None:
+    """One has waited, so announcements are listened to."""
+    throw_away = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+    throw_away.cancel()
+    await waiting(other, 0)
+
+
+async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
+    """S2, review R1: nothing is known of the server's clock yet, and still the permit is lost when its lease ends."""
+    lease = 0.3
+    ears = await ready(Limiter(f"{name}-ears", Concurrency(1), store=proxy.url))
+    permit = await ears.acquire()
+    await listening(ears, ears)
+    other = elsewhere(name, Concurrency(1, lease=lease), url=redis_url)
+    holder = await other.acquire()
+
+    proxy.replies.hold()
+    loop = asyncio.get_running_loop()
+    sent = loop.time()
+    waiter = asyncio.create_task(enter(Limiter(name, Concurrency(1, lease=lease), store=proxy.url)))
+    await waiting(other, 1)
+    await holder.arelease()
+    successor = await soon(waiter)
+    assert not successor.lost
+    await eventually(lambda: successor.lost)
+
+    assert loop.time() - sent <= lease + 0.1
+    proxy.resume()
+    permit.release()
+
+
+async def test_a_reply_that_is_cut_short_is_no_reply(name: str, proxy: Proxy) -> None:
+    """F21, F23: half of a reply, then an RST: the call is sent again, and answered whole."""
+    limiter = await ready(Limiter(name, Concurrency(3), TOKENS, store=proxy.url))
+    for stump in (1, 9, 60):
+        proxy.replies.lose(1, stump)
+
+        permit = await soon(limiter.acquire(tokens=10))
+
+        assert await permit.arelease()
+    assert used(await limiter.astatus()) == [0, 30]
+
+
+async def test_replies_that_come_byte_by_byte_are_read(name: str, proxy: Proxy, redis_url: str) -> None:
+    """F23: on both connections, and announcements too."""
+    proxy.replies.single_bytes = proxy.announcements.single_bytes = proxy.rest.single_bytes = True
+    limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
+    other = elsewhere(name, Concurrency(1), TOKENS, url=redis_url)
+
+    async with other:
+        waiters = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(3)]
+        await waiting(other, 3)
+    for waiter in waiters:
+        assert await (await soon(waiter)).arelease()
+
+    assert used(await limiter.astatus()) == [0, 3]
+
+
+async def test_whatever_is_delivered_again_changes_nothing(
+    name: str, proxy: Proxy, redis_url: str, admin: Redis
+) -> None:
+    """S3, S4, T10, F25: a whole story is over; every call of it arrives again, in order, backwards, and each one twice."""
+    limits = Concurrency(2), TOKENS, Window(500, per=AGES, unit="bytes")
+    limiter = await ready(Limiter(name, *limits, store=proxy.url))
+    first, second = [await limiter.acquire(tokens=10, bytes=7) for _ in range(2)]
+    stayed, gone = [asyncio.create_task(enter(limiter, tokens=3)) for _ in range(2)]
+    await waiting(limiter, 2)
+    gone.cancel()
+    with pytest.raises(MaxSleepExceededError):
+        await limiter.acquire(tokens=3, max_sleep=0.001)
+    first.settle(tokens=15)
+    await first.arelease()
+    third = await soon(stayed)
+    await limiter.astatus()
+    calls = [piece for piece in proxy.requests.seen if b"EVAL" in piece]
+    before, status = content_of(admin, name), await elsewhere(name, *limits, url=redis_url).astatus()
+    assert used(status) == [2, 28, 14]
+
+    replies = await sent_again(proxy.port, [*calls, *reversed(calls), *calls, *calls])
+
+    assert len(replies) == 4 * len(calls)
+    assert without_sessions(content_of(admin, name)) == without_sessions(before)
+    assert await elsewhere(name, *limits, url=redis_url).astatus() == status
+    for permit in (second, third):
+        assert await permit.arelease()
+    assert used(await limiter.astatus()) == [0, 28, 14]
+
+
+async def sent_again(port: int, calls: list[bytes]) -> list[bytes]:
+    """Each call by itself, on a connection of its own kind."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    replies = []
+    for call in calls:
+        writer.write(call)
+        replies.append(await soon(reader.read(1 << 20)))
+    writer.close()
+    return replies
+
+
+async def test_a_reply_that_belongs_to_another_call_is_an_error(name: str, proxy: Proxy, redis_url: str) -> None:
+    """Fact 3: a reply names its call. One that names another is believed by nobody, and its connection is given up."""
+    limiter = await ready(Limiter(name, Concurrency(2), TOKENS, store=proxy.url))
+    met = proxy.met
+
+    proxy.replies.alter = lambda reply: reply.replace(b" ok ", b"1 ok ", 1)  # the number of the call
+    with pytest.raises(StoreError, match="another call"):
+        await soon(limiter.acquire(tokens=10))
+    proxy.replies.alter = None
+
+    await until(lambda status: used(status) == [0, 0], elsewhere(name, Concurrency(2), TOKENS, url=redis_url))
+    assert proxy.met > met
+    assert await (await soon(limiter.acquire(tokens=10))).arelease()
+
+
+@pytest.mark.parametrize("on_the_way", ["requests", "replies"])
+async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(name: str, proxy: Proxy, on_the_way: str) -> None:
+    """L4, S7, F2: the cancelled caller returns at once; what the server has granted it since is back soon after."""
+    limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
+    way = getattr(proxy, on_the_way)
+    way.hold()
+    seen = len(way.seen)
+    caller = asyncio.create_task(enter(limiter, tokens=10))
+    await eventually(lambda: len(way.seen) > seen)
+
+    caller.cancel()
+    await asyncio.wait_for(asyncio.wait([caller]), 0.1)
+    way.resume()
+
+    assert used(await at_rest(limiter)) == [0, 0]
+
+
+async def test_a_thread_whose_reply_is_lost_gets_one_permit(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S3, T10, F24 for blocking callers: they ask by a connection of their own first, and then by the portal."""
+    limits = Concurrency(3), TOKENS
+    limiter = Limiter(name, *limits, store=proxy.url)
+    for _ in range(2):  # by the portal, then directly
+        (await asyncio.to_thread(limiter.acquire_sync)).release()
+
+    proxy.replies.lose(1)
+    permit: Permit = await asyncio.to_thread(limiter.acquire_sync, tokens=10)
+
+    assert proxy.replies.lost == 1
+    other = elsewhere(name, *limits, url=redis_url)
+    await until(lambda status: used(status) == [1, 10], other)
+    await asyncio.to_thread(permit.release)
+    await at_rest(other)

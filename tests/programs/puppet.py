@@ -1,0 +1,70 @@
+"""A process on strings: it does what it is told, line by line, and says what came of it.
+
+usage: puppet.py URL name hurried|calm limit...        (limits as Python: "Concurrency(1, lease=0.3)")
+Says "ready"; hears
+
+    acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted (or "who StoreError")
+    release who     says "who left True", or False if it was not held any more
+    lost who        says "who lost True", or False
+    block seconds   stops its event loop for so long, then says "blocked"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+import headgate
+from headgate import Limiter, Permit, StoreError
+from tests.faults import haste
+
+permits: dict[str, Permit] = {}
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def acquire(limiter: Limiter, who: str) -> None:
+    asked = asyncio.ensure_future(limiter.acquire())
+    await asyncio.sleep(0)
+    await limiter.astatus()  # arrives behind it
+    say(who, "asks")
+    try:
+        permits[who] = await asked
+    except StoreError:
+        say(who, "StoreError")
+    else:
+        say(who, "inside", permits[who].fence)
+
+
+async def release(limiter: Limiter, who: str) -> None:
+    say(who, "left", await permits.pop(who).arelease())
+
+
+async def lost(limiter: Limiter, who: str) -> None:
+    say(who, "lost", permits[who].lost)
+
+
+async def block(limiter: Limiter, seconds: str) -> None:
+    time.sleep(float(seconds))  # noqa: ASYNC251 - that is the fault
+    say("blocked")
+
+
+async def main(url: str, name: str, *limits: str) -> None:
+    limiter = Limiter(name, *(eval(limit, vars(headgate)) for limit in limits), store=url)
+    verbs = {"acquire": acquire, "release": release, "lost": lost, "block": block}
+    tasks = set()
+    say("ready")
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        verb, word = line.split()
+        tasks.add(asyncio.create_task(verbs[verb](limiter, word)))
+    for task in tasks:
+        task.cancel()
+
+
+url, name, pace, *limits = sys.argv[1:]
+if pace == "hurried":
+    haste.hurry()
+asyncio.run(main(url, name, *limits))

@@ -1,0 +1,117 @@
+"""What a witness holds against both twins: promises that are kept or broken whatever the gate thinks of it.
+
+Here live the checks that need no model of the decisions: who holds, who believes to hold, who came before whom. They look at what
+was granted and returned, call by call, once both twins have been found to say the same.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from headgate.gate.gate import Grant
+from headgate.gate.rules import Declaration
+from headgate.gate.rules import parsed as rule_of
+from headgate.gate.slots import Slots
+from headgate.request import units_of
+from tests.twins.model import KEEP, Model, PatientGate
+from tests.twins.wire import Acquire, Call, Caller, Cancel, Release, Renew, Reply
+
+
+@lru_cache(maxsize=64)
+def lease_of(program: str) -> int:
+    """The lease that a client reckons with who knows this declaration."""
+    return Declaration([rule_of(text) for text in program.split(";")]).lease
+
+
+class Witness:
+    """`saw` is told of every call."""
+
+    def __init__(self) -> None:
+        self.lost = False  # part of the state was: nothing is promised any more
+        self.clock = 0  # a client's: it moves on with the server's, and never back
+        self.fence = 0
+        self.act = 0
+        self.arrivals: dict[Caller, int] = {}  # who may still be granted, and in which place
+        self.places = 0
+        self.latest = 0  # the place of who was granted last
+        self.believed: dict[Caller, int] = {}  # until when a client believes in its permit
+        self.given_up: set[Caller] = set()  # released or cancelled, perhaps before anybody heard of the grant
+
+    # What happens --------------------------------------------------------------------------------------------------------
+
+    def time(self, delta: int) -> None:
+        self.clock += max(0, delta)
+
+    def died(self, link: str) -> None:
+        """A process that is gone believes in nothing."""
+        self.believed = {caller: until for caller, until in self.believed.items() if not caller.session.startswith(f"{link}.")}
+
+    def believes(self, caller: Caller, t: int, call: Call, reply: Reply) -> None:
+        """A client heard of its grant for `t` by this reply."""
+        lease = lease_of(call.program)
+        if lease and caller not in self.given_up:
+            self.believed[caller] = self.clock + t + lease - reply.t
+
+    def renewed(self, call: Call, reply: Reply) -> None:
+        answers = [answer for answer in reply.each() if answer[0] == "done"]
+        others = [request for request in call.requests if hasattr(request, "caller") or request.words.split()[0] in ("settle", "quit")]
+        for request, answer in zip(others, answers, strict=True):
+            if isinstance(request, Renew) and answer[1] == 1 and request.caller in self.believed:
+                self.believed[request.caller] = self.clock + lease_of(call.program)
+
+    def saw(self, model: Model, call: Call, reply: Reply) -> None:
+        """Both twins have given this reply."""
+        for request in call.requests:
+            if isinstance(request, Release | Cancel):
+                self.believed.pop(request.caller, None)
+                self.given_up.add(request.caller)
+        if self.lost or not model.acted or model.gate is None:
+            return
+        self.arrive(call, reply)
+        for caller, grant in model.granted:
+            self.pass_by(caller, grant, model.gate.t)
+        self.depart(call)
+        self.look_at_holders(model, model.gate)
+
+    # What must hold ------------------------------------------------------------------------------------------------------
+
+    def arrive(self, call: Call, reply: Reply) -> None:
+        answers = reply.each()
+        for request in call.requests:
+            for index in range(request.count if isinstance(request, Acquire) else 1):
+                answer = next(answers)
+                if isinstance(request, Acquire) and answer[0] in ("grant", "wait"):
+                    self.places += 1
+                    self.arrivals[Caller(call.session, request.first + index, request.asked)] = self.places
+
+    def pass_by(self, caller: Caller, grant: Grant, now: int) -> None:
+        assert caller in self.arrivals, f"S3: {caller} is granted twice, or after it was given up"
+        assert grant.fence > self.fence, f"S5: {grant} after fence {self.fence}"
+        assert grant.t >= max(self.act, now), f"T3, T6: {grant} after {self.act}, at {now}"
+        place = self.arrivals.pop(caller)
+        assert place > self.latest, f"S6: {caller} came before somebody who has passed"
+        self.fence, self.act, self.latest = grant.fence, grant.t, place
+
+    def depart(self, call: Call) -> None:
+        for request in call.requests:
+            if isinstance(request, Cancel):
+                self.arrivals.pop(request.caller, None)
+
+    def look_at_holders(self, model: Model, gate: PatientGate) -> None:
+        costs = [gate.costs(units_of(caller.asked)) for caller in model.holders]
+        granted = [gate.costs(units_of(caller.asked)) for caller, _ in model.granted]
+        for index, rule in enumerate(gate.rules):
+            if isinstance(rule, Slots):
+                held = sum(cost[index] for cost in costs)
+                assert held == rule.used, f"S7: {held} are held, {rule.used} are counted"
+                assert held <= rule.capacity or not any(cost[index] for cost in granted), f"S1: {held} are held of {rule.capacity}"
+        for caller, until in self.believed.items():
+            ends = model.holders.get(caller, 0)
+            assert until <= self.clock or ends > gate.t, f"S2: {caller} believes in its permit, which ended at {ends}"
+
+
+def promised(model: Model) -> int:
+    """Until when the state must live: leases, what rates have counted, and the replies that are kept (S8, T12)."""
+    assert model.gate is not None
+    rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]
+    return max([*rates, *model.holders.values(), *(until + KEEP for until in model.alive.values())])
