@@ -6,8 +6,6 @@ that asked too would have its clock clamped (T6).
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
 from headgate.stores.redis import script
@@ -24,7 +22,7 @@ class ServerClock:
         """From the next call on it is so much later."""
         self._ahead += round(seconds * 1_000_000)
         moved = f"local real = clock\nlocal function clock()\n  return real() + {self._ahead}\nend"
-        for known, parts in ((script.whole(), script.WHOLE), (script.quick(), script.QUICK)):
-            text = script.composed(f"{script.source('clock')}\n{moved}", parts)
-            self._patch.setattr(known, "text", text)
-            self._patch.setattr(known, "digest", hashlib.sha1(text, usedforsecurity=False).hexdigest())
+        sources = script.sources()
+        later = script.Library({**sources, "clock": f"{sources['clock']}\n{moved}"})
+        for form, its in vars(later).items():
+            self._patch.setattr(script.library(), form, its)

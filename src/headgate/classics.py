@@ -117,7 +117,7 @@ class RateLimiter:
         return f"<RateLimiter: {self._entrance._line.describe()}>"
 
 
-# What is declared once is declared a thousand times: code of this kind makes an instance for every call (benchmarks, bucket-classic).
+# Declared once and a thousand times again: code of this kind makes an instance for every call (benchmarks, bucket-classic).
 
 
 @lru_cache(maxsize=1024)

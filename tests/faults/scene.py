@@ -87,8 +87,7 @@ def keys_of(admin: Redis, name: str) -> list[str]:
 
 def content_of(admin: Redis, name: str) -> dict[str, bytes]:
     """Everything that the server knows of a name, to the last bit."""
-    kinds = {"hash": admin.hgetall, "zset": lambda key: admin.zrange(key, 0, -1, withscores=True), "string": admin.get}
-    return {key: kinds[str(admin.type(key))](key) for key in keys_of(admin, name)}
+    return {key: admin.dump(key) for key in keys_of(admin, name)}
 
 
 def commands_of(admin: Redis) -> dict[str, int]:

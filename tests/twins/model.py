@@ -32,10 +32,6 @@ class PatientGate(Gate):
             self.join(caller, units, self.costs(units))
         return []
 
-    def never(self, units: Units) -> bool:
-        costs = self.costs(units)
-        return any(cost > rule.capacity for cost, rule in zip(costs, self.rules, strict=True))
-
 
 @dataclass
 class Record:
@@ -211,9 +207,9 @@ class Turn:
         for _ in range(CLEANUP):
             if not self.gate.queue:
                 return None
-            caller, (units, _) = next(iter(self.gate.queue.items()))
+            caller, (_, costs) = next(iter(self.gate.queue.items()))
             dead = self.dead(caller.session)
-            if not dead and not self.gate.never(units):
+            if not dead and not self.gate.never(costs):
                 return caller
             self.gate.leave(caller)
             if dead:
@@ -258,7 +254,7 @@ class Turn:
 
     def acquire(self, request: Acquire) -> list[Answer]:
         units = units_of(request.asked)
-        if self.gate.never(units):
+        if self.gate.never(self.gate.costs(units)):
             return [("never", 1, 0, 0)] * request.count
         numbers = range(request.first, request.first + request.count)
         return [self.acquired(Caller(self.call.session, number, request.asked), units, request) for number in numbers]
@@ -326,7 +322,7 @@ class Turn:
         """The front of the queue up to the first who is dead or can never pass."""
         run = []
         for caller, asked in self.gate.queue.items():
-            if self.dead(caller.session) or self.gate.never(asked[0]):
+            if self.dead(caller.session) or self.gate.never(asked[1]):
                 break
             run.append((caller, asked))
         return run
@@ -334,8 +330,8 @@ class Turn:
     def look_at_head(self) -> tuple[int, bool]:
         """When the head should be looked at again, and whether by us; another session is told once."""
         caller = self.head()
-        if caller is None:
-            return -1, False
+        if caller is None:  # more of them are dead than one call drops, or nobody waits
+            return (self.gate.t, True) if self.gate.queue else (-1, False)
         t = self.gate.next_at()
         if t >= NEVER:
             t = self.model.soonest or self.gate.t + WAITER

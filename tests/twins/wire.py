@@ -17,7 +17,7 @@ import redis
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.request import units_of
-from headgate.stores.redis.script import QUICK, WHOLE, composed
+from headgate.stores.redis.script import Library, sources
 
 CLOCK = "local function clock() return tonumber(redis.call('GET', KEYS[1] .. ':clock')) end"
 DUMP = """
@@ -221,7 +221,8 @@ class Wire:
         self.clock = f"{self.key}:clock"
         self.keys = [self.key, *(f"{self.key}:{part}" for part in ("queue", "holders", "sessions"))]
         self.logs = [f"{self.key}:log{number}" for number in range(1, LOGS + 1)]
-        self.whole, self.quick = (client.script_load(composed(CLOCK, parts)) for parts in (WHOLE, QUICK))
+        library = Library({**sources(), "clock": CLOCK})
+        self.whole, self.quick = client.script_load(library.whole.text), client.script_load(library.quick.text)
         self.ears = client.pubsub(ignore_subscribe_messages=True)
         self.ears.psubscribe(f"headgate:{self.token}-*")
         self.ears.get_message(timeout=PATIENCE)

@@ -3,7 +3,6 @@
 -- `gate` is the state of one name: t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
 -- sorted set of callers by place; what a caller asks for is part of its name, see queue.lua.
 
-Gate = {}
 local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)
 local GRANTS = 1000 -- grants that one call makes (S9)
 

@@ -3,8 +3,23 @@
 -- The reply starts with session and number, so that a reply that went astray is noticed: "session number ok now head mine answers |
 -- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), when nothing was done.
 
-local function reply(...)
-  return table.concat({ SESSION, ARGV[4], ... }, ' ')
+-- Makes the state ready for the requests, or says why they cannot be answered.
+local function open_state(program, state, alive_until)
+  local now, waits = clock(), args[5] == '1'
+  if not state then
+    if waits then return Calls.reply('lapsed') end
+    Rules.new(PROGRAM, now)
+    return nil
+  end
+  Rules.load(state)
+  Gate.clamp(now)
+  if program ~= PROGRAM and args[2] ~= '1' then return Calls.reply('stale', program) end
+  Sessions.repair()
+  if waits and tonumber(alive_until) <= math.max(gate.t, gate.born + WAITER) then
+    redis.call('HSET', HASH, 'state', Rules.save())
+    return Calls.reply('lapsed')
+  end
+  return nil
 end
 
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet.
@@ -23,53 +38,39 @@ local function look_at_head(known)
   return State.int(t) .. ' 0'
 end
 
-local requests = Requests.read()
-local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION, 'm' .. SESSION, 'told')
-local program, state, record, mail = stored[1], stored[2], stored[3], stored[4]
-local alive_until = 0
-
-if record then
-  local last, until_moment, former = string.match(record, '^(%d+) (%d+) (.*)$')
-  if CALL == tonumber(last) then return former end
-  if CALL < tonumber(last) then return reply('late') end
-  alive_until = tonumber(until_moment)
-end
-
-local now = clock()
-if state then
-  Rules.load(state)
-  Gate.clamp(now)
-  if program ~= PROGRAM and not DECLARES then return reply('stale', program) end
-  Sessions.repair()
-  if WAITS and alive_until <= math.max(gate.t, gate.born + WAITER) then
-    redis.call('HSET', HASH, 'state', Rules.save())
-    return reply('lapsed')
-  end
-elseif WAITS then
-  return reply('lapsed')
-else
-  Rules.new(PROGRAM, now)
-end
-
-if mail then Sessions.read_mail(mail) end
-Sessions.expire_holders()
-if state and program ~= PROGRAM then Gate.follow(Rules.parsed(PROGRAM)) end
-if State.queue_length() > 0 then Sessions.sweep_queue() end
-local answers = Requests.answers(requests)
-local head = '-1 0'
-if State.queue_length() > 0 then
+local function advance(known)
+  if State.queue_length() == 0 then return '-1 0' end
   Gate.advance(HORIZON, function(caller, t, fence)
     Promises.hold(caller, t)
     Sessions.deliver(caller, t, fence)
   end)
-  head = look_at_head(stored[5])
+  return look_at_head(known)
 end
-Sessions.send_mail()
-alive_until = Promises.attend(alive_until)
-local extended = Promises.extend()
-local answered = reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
-redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.save(), 'r' .. SESSION,
-  ARGV[4] .. ' ' .. State.int(alive_until) .. ' ' .. answered)
-if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
-Promises.keep(extended)
-return answered
+
+function Calls.whole(its_keys, its_args)
+  begin(its_keys, its_args)
+  State.fresh()
+  Sessions.fresh()
+  Requests.fresh()
+  local requests = Requests.read()
+  local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION, 'm' .. SESSION, 'told')
+  local program, state, mail = stored[1], stored[2], stored[4]
+  local former, alive_until = Calls.recall(stored[3])
+  local refusal = former or open_state(program, state, alive_until)
+  if refusal then return refusal end
+
+  if mail then Sessions.read_mail(mail) end
+  Sessions.expire_holders()
+  if state and program ~= PROGRAM then Gate.follow(Rules.parsed(PROGRAM)) end
+  if State.queue_length() > 0 then Sessions.sweep_queue() end
+  local answers = Requests.answers(requests)
+  local head = advance(stored[5])
+  Sessions.send_mail()
+  alive_until = Promises.attend(alive_until)
+  local extended = Promises.extend()
+  local answered = Calls.reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
+  redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.save(), 'r' .. SESSION, Calls.record(alive_until, answered))
+  if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
+  Promises.keep(extended)
+  return answered
+end

@@ -55,6 +55,7 @@ class Endpoint:
         }
         if self._settings["socket_connect_timeout"] is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
+        self.functions = True  # until the server says that it has none for us
         self.patience = self._settings["socket_connect_timeout"]  # for connecting and logging in
 
     def connection(self) -> AbstractConnection:

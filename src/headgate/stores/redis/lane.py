@@ -20,7 +20,7 @@ from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration, parsed
 from headgate.request import Request
-from headgate.stores.redis.script import Script, quick, whole
+from headgate.stores.redis.script import Script, library
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
@@ -211,8 +211,9 @@ class Lane:
         header = (len(keys), *keys, program, int(line.declares), self._session, self._call, int(waits), HORIZON)
         if self._calm and len(tickets) == 1 and not (errands or waits or line.declares):
             request = tickets[0].request
-            return Command(quick(), (*header, tickets[0].number, request.text, *line.declared.costs(request.units)))
-        return Command(whole(), (*header, *(errand.words for errand in errands), *runs(tickets)))
+            return Command(library().quick, (*header, tickets[0].number, request.text, *line.declared.costs(request.units)))
+        script = library().whole if tickets else library().back
+        return Command(script, (*header, *(errand.words for errand in errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from headgate.errors import StoreError
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.lane import Command, Lane
 from headgate.stores.redis.portal import GUARDIAN
+from headgate.stores.redis.script import library
 from headgate.stores.redis.wire import Wire
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ BACKOFF = 0.05  # seconds before the second of them, doubled for each further on
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
 TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
+MISSING = ("NOSCRIPT", "ERR Function not found")
 LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -60,7 +62,7 @@ class Link:
         self._most = FEWEST_LANES
         self._sessions = 0
         self._ready: list[Lane] = []
-        self._calls: deque[Call] = deque()
+        self._calls: deque[Call | None] = deque()  # None: the library is loaded, for the call behind it
         self._wire: Wire | None = None
         self._met = False  # the server has answered before
         self._failures = 0
@@ -112,16 +114,28 @@ class Link:
         if self._wire is None:
             self._open()
         else:
-            self._wire.send("EVALSHA", call.command.script.digest, *call.command.words)
+            self._say(call, self._wire)
+
+    def _say(self, call: Call, wire: Wire) -> None:
+        script, words = call.command
+        if self.endpoint.functions:
+            wire.send("FCALL", script.function, *words)
+        else:
+            wire.send("EVALSHA", script.digest, *words)
 
     def _replied(self, reply: Any) -> None:
         self._failures, self._met = 0, True
         call = self._calls.popleft()
-        if isinstance(reply, HiredisError) and str(reply).startswith(("NOSCRIPT", *TRANSIENT)):
-            self._send_again(call, str(reply))
-        else:
+        if call is None:
+            self._loaded(reply)
+        elif not (isinstance(reply, HiredisError) and self._send_again(call, str(reply))):
             self._answer(call.lane, reply)
         self._stir()
+
+    def _loaded(self, reply: Any) -> None:
+        """The library is there, perhaps because somebody else was faster; where it cannot be, scripts will do."""
+        if isinstance(reply, HiredisError) and "already exists" not in str(reply):
+            self.endpoint.functions = False
 
     def _stir(self) -> None:
         if self._quiet is not None and not self._quiet.done():
@@ -135,21 +149,39 @@ class Link:
             if self._wire is not None:
                 self._wire.cut(senseless)
 
-    def _send_again(self, call: Call, refusal: str) -> None:
-        """The server has refused before the script began: it gets the script itself, or a moment."""
-        if refusal.startswith("NOSCRIPT") and self._wire is not None:
+    def _send_again(self, call: Call, refusal: str) -> bool:
+        """When the server has refused before anything was done: it gets what it lacks, or a moment."""
+        wire = self._wire
+        if wire is None:
+            return False
+        if self.endpoint.functions and has_no_functions(refusal):
+            self.endpoint.functions = False
             self._calls.append(call)
-            self._wire.send("EVAL", call.command.script.text, *call.command.words)
-        elif self.loop.time() - call.sent < REPLY_TIMEOUT:
-            self.loop.call_later(BACKOFF, self._send, call)
+            self._say(call, wire)
+        elif refusal.startswith(MISSING):
+            self._load(call, wire)
+        elif not refusal.startswith(TRANSIENT) or self.loop.time() - call.sent > REPLY_TIMEOUT:
+            return False
         else:
-            call.lane.failed(self._cannot(ResponseError(refusal)))
+            self.loop.call_later(BACKOFF, self._send, call)
+        return True
+
+    def _load(self, call: Call, wire: Wire) -> None:
+        if self.endpoint.functions:
+            self._calls.append(None)
+            wire.send("FUNCTION", "LOAD", library().text)
+            self._calls.append(call)
+            self._say(call, wire)
+        else:
+            self._calls.append(call)
+            wire.send("EVAL", call.command.script.text, *call.command.words)
 
     def _look_at_calls(self) -> None:
         """A server that does not answer in time is as good as gone."""
         self._watch = None
-        if self._calls:
-            left = self._calls[0].sent + REPLY_TIMEOUT - self.loop.time()
+        oldest = next((call for call in self._calls if call), None)
+        if oldest is not None:
+            left = oldest.sent + REPLY_TIMEOUT - self.loop.time()
             if left > 0:
                 self._watch = self.loop.call_later(left, self._look_at_calls)
             elif self._wire is not None:
@@ -174,7 +206,7 @@ class Link:
             self._lose(lost)
         else:
             self._opening = None
-            calls, self._calls = self._calls, deque()
+            calls, self._calls = filter(None, self._calls), deque()
             for call in calls:
                 self._send(call._replace(sent=self.loop.time()))
             self._flush()
@@ -187,7 +219,7 @@ class Link:
             self._open()
             return
         self._failures = 0
-        lanes = [call.lane for call in self._calls] + self._ready
+        lanes = [call.lane for call in self._calls if call] + self._ready
         self._calls.clear()
         self._ready = []
         for lane in lanes:
@@ -272,6 +304,12 @@ async def connect(connection: AbstractConnection, patience: float) -> None:
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
+
+
+def has_no_functions(refusal: str) -> bool:
+    """A server that is too old for functions, or lets this user call none."""
+    refusal = refusal.lower()
+    return refusal.startswith("err unknown command") or (refusal.startswith("noperm") and "'fcall'" in refusal)
 
 
 def reason(lost: BaseException) -> str:

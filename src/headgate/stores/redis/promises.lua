@@ -1,7 +1,5 @@
 -- What outlasts a call: leases, sessions, and the time for which the keys must be remembered.
 
-Promises = {}
-
 function Promises.lease()
   local shortest
   for _, rule in ipairs(gate.rules) do
@@ -18,15 +16,15 @@ function Promises.hold(caller, t)
   end
 end
 
--- Stay alive, and forget sessions that have been silent for long.
-function Promises.attend(until_moment)
-  if until_moment >= gate.t + 0.75 * WAITER then return until_moment end
+-- Stay alive, and forget sessions that have been silent for long. The moment until which is a text, before and after.
+function Promises.attend(alive_until)
+  if tonumber(alive_until) >= gate.t + 0.75 * WAITER then return alive_until end
   State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
   for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
     redis.call('ZREM', SESSIONS, session)
     redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
   end
-  return gate.t + WAITER
+  return State.int(gate.t + WAITER)
 end
 
 -- The moment until which a promise made here may have to be remembered.
@@ -52,7 +50,7 @@ end
 function Promises.keep(extended)
   if not extended and not next(touched) then return end
   local left = State.int(math.ceil((gate.ttl - gate.t) / 1000))
-  for _, key in ipairs(KEYS) do
+  for _, key in ipairs(keys) do
     if extended or touched[key] then redis.call('PEXPIRE', key, left) end
   end
 end

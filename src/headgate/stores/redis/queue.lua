@@ -5,7 +5,7 @@ function State.session_of(caller)
   return string.match(caller, '^[^:]+')
 end
 
-local units_seen = {}
+local units_seen, costs_seen -- by text, and by units
 
 function State.parsed_units(text)
   local units = units_seen[text]
@@ -22,7 +22,6 @@ function State.units_of(caller)
 end
 
 local ONE_EACH = { requests = 1, permits = 1 }
-local costs_seen = {}
 
 function State.costs_of(units)
   local costs = costs_seen[units]
@@ -41,8 +40,12 @@ end
 -- The queue -----------------------------------------------------------------------------------------------------------------
 
 local queued -- its length, once known
-local stretch = 2
-local front, at = {}, 1 -- the callers at its head, and the first of them that is still there
+local stretch
+local front, at -- the callers at its head, and the first of them that is still there
+
+function State.fresh()
+  units_seen, costs_seen, queued, stretch, front, at = {}, {}, nil, 2, {}, 1
+end
 
 function State.queue_length()
   if not queued then queued = redis.call('ZCARD', QUEUE) end

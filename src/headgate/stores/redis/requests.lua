@@ -1,9 +1,11 @@
 -- The requests of a call, each with its answer. The numbers in them are read before anything is written.
 
-Requests = {}
-
-local out = {}
+local out
 local run -- the run of equal answers that is being counted: kind, count, number, fence
+
+function Requests.fresh()
+  out, run = {}, nil
+end
 
 local function flush()
   if run then
@@ -108,9 +110,9 @@ local LIMITS = { acquire = { 4, 5 } }
 
 function Requests.read()
   local requests = {}
-  for i = 7, #ARGV do
+  for i = 7, #args do
     local words, count = {}, 0
-    for word in string.gmatch(ARGV[i], '%S+') do
+    for word in string.gmatch(args[i], '%S+') do
       count = count + 1
       words[count] = word
     end

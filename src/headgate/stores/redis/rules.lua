@@ -3,8 +3,6 @@
 -- The whole state is one table of plain values in MessagePack, which keeps whole numbers whole and is read and written in one step
 -- each; what a rule can do comes from its twin, as its metatable.
 
-Rules = {}
-
 local made = {}
 
 function Rules.able(rule)

@@ -1,47 +1,73 @@
-"""The Lua scripts, put together from their files: the gate's twins and what surrounds them on a server.
+"""The Lua, put together from its files: the gate's twins and what surrounds them on a server.
 
-Here lives the only loader of Lua. The text is constant: whatever a user names or numbers travels as an argument.
+Here lives the only loader of Lua. The text is constant: whatever a user names or numbers travels as an argument. A server that has
+functions (Redis 7, Valkey) loads it once as a library and calls it; any other is given it as scripts, which make all of it anew for
+each call (benchmarks, semaphore-one).
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 KINDS = ("bucket", "window", "quota", "slots")
-WHOLE = ("state", "rules", "promises", "queue", "declare", "gate", "sessions", "requests", "call")
-QUICK = ("state", "rules", "promises", "quick")
+QUICK = ("state", "rules", "promises", "replies", "quick")
+WHOLE = ("state", "rules", "promises", "replies", "queue", "declare", "gate", "sessions", "requests", "call")
+PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
 
 
-def source(part: str) -> str:
-    folder = "gate" if part in (*KINDS, "gate") else "stores/redis"
-    return files("headgate").joinpath(f"{folder}/{part}.lua").read_text(encoding="utf-8")
+def sources() -> dict[str, str]:
+    """The text of each part."""
+    return {part: files("headgate").joinpath(f"{folder_of(part)}/{part}.lua").read_text(encoding="utf-8") for part in PARTS}
 
 
-def composed(clock: str, parts: tuple[str, ...] = WHOLE) -> bytes:
-    """A script, told the time by `clock`. A kind is made only when a limiter has it: most of a call is the making of functions."""
-    text = [clock, source("shared")]
-    text += [f"Kinds.{kind} = function()\n{source(kind)}\nend" for kind in KINDS]
-    text += [f"do\n{source(part)}\nend" for part in parts[:-1]]
-    return "\n".join([*text, source(parts[-1])]).encode()
+def folder_of(part: str) -> str:
+    return "gate" if part in (*KINDS, "gate") else "stores/redis"
 
 
-class Script:
-    """A script and the name that EVALSHA knows it by: SHA-1 is the protocol's choice, and no secret."""
+class Script(NamedTuple):
+    """One way to be called: as a function by its name, or as a script by its text or the digest of it."""
 
-    def __init__(self, parts: tuple[str, ...]) -> None:
-        self.text = composed(source("clock"), parts)
-        self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest()
+    function: str
+    text: bytes
+    digest: str
+
+
+class Library:
+    """All of headgate's Lua: `whole` is any call; `back` is the same for calls that only give back, which a server that is out of
+    memory must not refuse; `quick` is one acquire that can pass this instant, and otherwise nothing at all.
+    """
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        text = composed(sources, (*WHOLE, "quick"))
+        name = f"headgate_{digest_of(text)}"
+        self.text = f"#!lua name={name}\nlocal NAME = '{name}'\n{text}\n{sources['library']}".encode()
+        self.whole = script(name, composed(sources, WHOLE), "whole")
+        self.back = self.whole._replace(function=f"{name}_back")
+        self.quick = script(f"{name}_quick", composed(sources, QUICK), "quick")
+
+
+def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
+    """The parts one after another. A kind is made only when a limiter has it."""
+    text = [sources["clock"], sources["shared"]]
+    text += [f"Kinds.{kind} = function()\n{sources[kind]}\nend" for kind in KINDS]
+    text += [f"do\n{sources[part]}\nend" for part in parts]
+    return "\n".join(text)
+
+
+def script(function: str, text: str, call: str) -> Script:
+    text = f"{text}\nreturn Calls.{call}(KEYS, ARGV)"
+    return Script(function, text.encode(), digest_of(text))
+
+
+def digest_of(text: str) -> str:
+    """SHA-1, by which EVALSHA knows a script: the protocol's choice, and no secret."""
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 @cache
-def whole() -> Script:
-    """Any call."""
-    return Script(WHOLE)
-
-
-@cache
-def quick() -> Script:
-    """One acquire that can pass this instant; otherwise it does nothing."""
-    return Script(QUICK)
+def library() -> Library:
+    return Library(sources())

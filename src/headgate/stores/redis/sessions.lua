@@ -4,9 +4,11 @@
 -- is answered from there, one that arrives after a later one changes nothing (S3, T10). A session that waits and falls silent for
 -- WAITER loses its places (L3).
 
-Sessions = {}
+local alive_seen, own_mail, others_mail
 
-local alive_seen = { [SESSION] = true }
+function Sessions.fresh()
+  alive_seen, own_mail, others_mail = { [SESSION] = true }, {}, {}
+end
 
 function Sessions.alive(session)
   local known = alive_seen[session]
@@ -27,8 +29,6 @@ end
 
 -- Mail: grants that were made outside the answer to an acquire, "number moment fence" each, in the order of the grants. Those for
 -- other sessions are kept for them until their next call, and announced: an announcement may be lost.
-
-local own_mail, others_mail = {}, {}
 
 function Sessions.read_mail(text)
   for number, t, fence in string.gmatch(text or '', '(%d+) (%-?%d+) (%d+)') do

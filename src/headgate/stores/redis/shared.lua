@@ -1,18 +1,27 @@
--- What all parts of the script share: the names of its keys and arguments, its constants, and the state of the one name it is about.
+-- What all parts share: the names of the keys and arguments of a call, the constants, and the state of the one name it is about.
 --
--- KEYS: 1 hash (limits, state, and for each session its last reply "r" and its mail "m"), 2 queue, 3 holders by lease end,
+-- keys: 1 hash (limits, state, and for each session its last reply "r" and its mail "m"), 2 queue, 3 holders by lease end,
 -- 4 sessions by the moment until which they are alive, 5-8 logs of windows.
--- ARGV: 1 limits, 2 whether they are declared or just known, 3 session, 4 number of its call, 5 whether it has waiters,
+-- args: 1 limits, 2 whether they are declared or just known, 3 session, 4 number of its call, 5 whether it has waiters,
 -- 6 horizon, 7... one request each.
+--
+-- All of this is loaded once and called many times: what one call leaves behind is none of the next one's business, see begin().
 
-local HASH, QUEUE, HOLDERS, SESSIONS, LOGS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], 4
-local PROGRAM, DECLARES, SESSION, CALL = ARGV[1], ARGV[2] == '1', ARGV[3], tonumber(ARGV[4])
-local WAITS, HORIZON = ARGV[5] == '1', tonumber(ARGV[6])
+local LOGS = 4
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: of anything that is counted
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 
+local keys, args
+local HASH, QUEUE, HOLDERS, SESSIONS
+local PROGRAM, SESSION, CALL, HORIZON
 local gate -- the state: see rules.lua
-local touched = {} -- keys that this call has added to
+local touched -- keys that this call has added to
 local Kinds = {} -- makers of the twins, by name: only what a limiter's limits need is made
-local State, Rules, Promises, Gate, Sessions, Requests
+local State, Rules, Promises, Gate, Sessions, Requests, Calls = {}, {}, {}, {}, {}, {}, {}
+
+local function begin(its_keys, its_args)
+  keys, args, gate, touched = its_keys, its_args, nil, {}
+  HASH, QUEUE, HOLDERS, SESSIONS = keys[1], keys[2], keys[3], keys[4]
+  PROGRAM, SESSION, CALL, HORIZON = args[1], args[3], tonumber(args[4]), tonumber(args[6])
+end

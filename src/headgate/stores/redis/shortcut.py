@@ -13,10 +13,10 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hiredis import HiredisError, Reader, pack_command
+from hiredis import Reader, pack_command
 
 from headgate.gate.gate import Grant
-from headgate.stores.redis.script import quick
+from headgate.stores.redis.script import library
 
 if TYPE_CHECKING:
     import socket
@@ -82,15 +82,10 @@ class Shortcut:
         return True
 
     def _exchange(self, *words: Any) -> Any:
-        reply = self._ask_server("EVALSHA", quick().digest, *words)
-        if isinstance(reply, HiredisError) and str(reply).startswith("NOSCRIPT"):
-            reply = self._ask_server("EVAL", quick().text, *words)
-        return reply
-
-    def _ask_server(self, *command: Any) -> Any:
-        socket, reader = self._socket, self._reader
+        socket, reader, quick = self._socket, self._reader, library().quick
         assert socket is not None, "it was opened for this call"
-        socket.sendall(pack_command(command))
+        name = ("FCALL", quick.function) if self._endpoint.functions else ("EVALSHA", quick.digest)
+        socket.sendall(pack_command((*name, *words)))
         while (reply := reader.gets()) is False:
             data = socket.recv(65_536)
             if not data:

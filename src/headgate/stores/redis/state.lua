@@ -1,7 +1,5 @@
 -- Numbers and keys. All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
 
-State = {}
-
 function State.int(number)
   return string.format('%.0f', number)
 end
@@ -12,5 +10,5 @@ function State.add(key, score, member)
 end
 
 function State.log_key(rule)
-  return KEYS[LOGS + rule.slot]
+  return keys[LOGS + rule.slot]
 end

@@ -1,0 +1,276 @@
+"""Processes that are killed, stopped or blocked, and processes that end: what they held and where they stood comes back.
+
+F12, F13, F14, F54. Every process here is a real one; see programs/puppet.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, Limiter, Permit, Rate
+from tests.faults.haste import HEARTBEAT, WAITER
+from tests.faults.scene import Puppet, Room, elsewhere, enter, eventually, visit
+from tests.processes import finished, running
+from tests.world import LONG, at_rest, soon, used, until, waiting
+
+AGES = 10_000_000  # seconds: no token comes back within a test
+SLACK = 0.5  # seconds that a busy machine may be late by
+LEASE = 0.3
+
+Puppets = Callable[..., Puppet]
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+async def took(work: asyncio.Task[Permit]) -> tuple[Permit, float]:
+    start = time.monotonic()
+    permit = await soon(work)
+    return permit, time.monotonic() - start
+
+
+# Killed ------------------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets) -> None:
+    """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go to those who live."""
+    limit = Concurrency(2, lease=LEASE)
+    limiter = Limiter(name, limit, store=redis_url)
+    other = puppet(limit)
+    for who in ("a", "b"):
+        await other.hears(f"acquire {who}", until=f"{who} asks")
+        await other.says(f"{who} inside")
+    await other.hears("acquire c", until="c asks")
+    alive = [asyncio.create_task(enter(limiter)) for _ in range(3)]
+    await waiting(limiter, 4)
+
+    other.process.kill()
+    start = time.monotonic()
+    first, second = [await soon(task) for task in alive[:2]]
+
+    # the dead waiter is granted a place, too, unless its session was found dead before
+    assert time.monotonic() - start <= 2 * LEASE + SLACK
+    assert await first.arelease()
+    assert await second.arelease()
+    assert await (await soon(alive[2])).arelease()
+    assert used(await at_rest(limiter)) == [0]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
+async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet: Puppets, place: int) -> None:
+    """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and in order."""
+    limit = Concurrency(1, lease=60.0)
+    limiter = Limiter(name, limit, store=redis_url)
+    holder = await limiter.acquire()
+    other, order = puppet(limit), []
+
+    async def caller(number: int) -> None:
+        async with limiter:
+            order.append(number)
+
+    visits = []
+    for number in range(3):
+        if number == place:
+            await other.hears("acquire dead", until="dead asks")
+        else:
+            visits.append(asyncio.create_task(caller(number)))
+        await waiting(limiter, number + 1)
+
+    other.process.kill()
+    start = time.monotonic()
+    await waiting(limiter, 2)
+    assert time.monotonic() - start <= WAITER + 2 * HEARTBEAT + SLACK
+    holder.release()
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*visits)
+
+    assert order == [number for number in range(3) if number != place]
+    assert used(await at_rest(limiter)) == [0]
+
+
+async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
+    name: str, redis_url: str, puppet: Puppets
+) -> None:
+    """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next one waits a lease for it."""
+    limit = Concurrency(1, lease=LEASE)
+    limiter = Limiter(name, limit, store=redis_url)
+    holder = await limiter.acquire()
+    other = puppet(limit)
+    await other.hears("acquire dead", until="dead asks")
+    next_one = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 2)
+
+    other.process.kill()
+    await holder.arelease()
+    permit, seconds = await took(next_one)
+
+    assert seconds <= LEASE + HEARTBEAT + SLACK
+    assert await permit.arelease()
+
+
+async def test_processes_that_die_at_work_never_let_one_too_many_in(
+    name: str, redis_url: str, admin: Redis, puppet: Puppets
+) -> None:
+    """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last one's work gets done."""
+    capacity, turns = 3, 40
+    limit = Concurrency(capacity, lease=LEASE)
+    counter = f"{name}-inside"  # by process: who is inside, of those who live
+    with (
+        running("turns", redis_url, name, repr(limit), counter, "100000") as one,
+        running("turns", redis_url, name, repr(limit), counter, "100000") as two,
+        running("turns", redis_url, name, repr(limit), counter, turns) as last,
+    ):
+        pids = {process: await process.said() for process in (one, two, last)}
+        for process in (one, two):
+            await eventually(lambda process=process: int(admin.hget(f"{counter}-visits", pids[process]) or 0) >= 20)
+            process.kill()
+            admin.hdel(counter, pids[process])
+        said = await last.said()
+
+    assert said == f"visits {turns * 10}"
+    assert int(admin.get(f"{counter}-most") or 0) <= capacity
+    limiter = Limiter(name, limit, store=redis_url)
+    assert used(await until(lambda status: used(status) == [0] and status.waiting == 0, limiter)) == [0]
+    admin.delete(counter, f"{counter}-visits", f"{counter}-most")
+
+
+# Stopped and blocked -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, redis_url: str, puppet: Puppets) -> None:
+    """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit lost and its fence lower."""
+    limit = Concurrency(1, lease=LEASE)
+    limiter = Limiter(name, limit, store=redis_url)
+    other = puppet(limit)
+    await other.hears("acquire a", until="a asks")
+    fence = int(await other.says("a inside"))
+
+    other.stop()
+    permit, seconds = await took(asyncio.create_task(enter(limiter)))
+    other.resume()
+
+    assert seconds <= LEASE + SLACK
+    assert await other.hears("lost a", until="a lost") == "True"
+    assert permit.fence > fence
+    assert await other.hears("release a", until="a left") == "False"
+    assert not permit.lost
+    assert await permit.arelease()
+
+
+async def test_a_process_that_was_stopped_while_it_waited_queues_again(name: str, redis_url: str, puppet: Puppets) -> None:
+    """L3, L5, F13: it lost its place by its silence, asks again when it goes on, and gets its turn."""
+    limit = Concurrency(1, lease=60.0)
+    limiter = Limiter(name, limit, store=redis_url)
+    holder = await limiter.acquire()
+    other = puppet(limit)
+    await other.hears("acquire a", until="a asks")
+    other.stop()
+    behind = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)  # the one that stood before it is gone
+
+    holder.release()
+    permit = await soon(behind)
+    other.resume()
+    await waiting(limiter, 1)
+    await permit.arelease()
+
+    await other.says("a inside")
+    assert await other.hears("release a", until="a left") == "True"
+
+
+async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_else(name: str, redis_url: str) -> None:
+    """S2, S4, F12: nothing has run in this loop, no renewal either; the first look at the permit says that it is lost."""
+    lease = 0.04
+    limit = Concurrency(1, lease=lease)
+    limiter, other = Limiter(name, limit, store=redis_url), elsewhere(name, limit, url=redis_url)
+    permit = await limiter.acquire()
+    assert not permit.lost
+
+    time.sleep(2 * lease)  # noqa: ASYNC251 - that is the fault
+    assert permit.lost
+    successor = await soon(other.acquire())
+
+    for _ in range(3):  # the heartbeat does not catch up
+        await limiter.astatus()
+        assert permit.lost
+    assert not await permit.arelease()
+    assert successor.fence > permit.fence
+    await successor.arelease()
+
+
+async def test_a_process_whose_loop_was_blocked_loses_what_it_held(name: str, redis_url: str, puppet: Puppets) -> None:
+    """S2, F12 seen from outside: its place goes to another one, it says so itself, and it is well again."""
+    limit = Concurrency(1, lease=LEASE)
+    limiter = Limiter(name, limit, store=redis_url)
+    other = puppet(limit)
+    await other.hears("acquire a", until="a asks")
+    await other.says("a inside")
+
+    other.process.tell(f"block {2 * LEASE}")
+    permit = await soon(limiter.acquire())
+    await other.says("blocked")
+
+    assert await other.hears("lost a", until="a lost") == "True"
+    assert await other.hears("release a", until="a left") == "False"
+    await other.hears("acquire b", until="b asks")
+    assert await permit.arelease()
+    await other.says("b inside")
+    assert await other.hears("release b", until="b left") == "True"
+
+
+# Ended -------------------------------------------------------------------------------------------------------------------------
+
+HEAD = """
+import asyncio, sys
+from headgate import Concurrency, Limiter
+limiter = Limiter(sys.argv[2], Concurrency(3), store=sys.argv[1])
+
+async def once():
+    async with limiter:
+        pass
+"""
+
+
+@pytest.mark.parametrize("before", ["pass", "asyncio.run(once())", "once_in_a_thread()"], ids=["nothing", "asyncio", "thread"])
+def test_a_script_that_ends_after_a_with_block_has_released(name: str, redis_url: str, admin: Redis, before: str) -> None:
+    """L6, review R11: the release was posted in the last line of the script, and arrives."""
+    thread = "def once_in_a_thread():\n    with limiter:\n        pass\n"
+
+    finished(f"{HEAD}\n{thread}\n{before}\nwith limiter:\n    pass\n", redis_url, name)
+
+    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+
+
+def test_a_script_that_ends_while_it_holds_a_permit_ends(name: str, redis_url: str, admin: Redis) -> None:
+    """L1, review R6: the interpreter goes down with a permit in a global name: it ends at once, and leaves it to its lease."""
+    start = time.monotonic()
+    with running(f"{HEAD}\npermit = limiter.acquire_sync()\nprint('last line', flush=True)", redis_url, name) as script:
+        assert script.lines() == ["last line"]
+
+    assert time.monotonic() - start <= LONG
+    assert admin.zcard(f"headgate:{{{name}}}:holders") == 1
+
+
+async def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name: str, redis_url: str) -> None:
+    """S7, review f2: no `asyncio.run` ended its tasks; a release afterwards does not raise, and arrives."""
+    limiter = Limiter(name, Concurrency(2), store=redis_url)
+
+    def thread() -> Permit:
+        loop = asyncio.new_event_loop()
+        permit = loop.run_until_complete(enter(limiter))
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        return permit
+
+    permit = await asyncio.to_thread(thread)
+    assert used(await limiter.astatus()) == [1]
+
+    permit.release()
+
+    await at_rest(limiter)

@@ -1,0 +1,311 @@
+"""What a server can answer instead of an answer: a typed error or a moment's patience, and nothing half done.
+
+F28, F29, F32 to F36, F41, F42, F45, F46: scripts forgotten, restarts, loading, busy, read-only, full, lost and foreign keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+import redis.exceptions
+from redis import Redis
+
+from headgate import Concurrency, Limiter, Rate, StoreError
+from tests.faults.proxy import Proxy
+from tests.faults.scene import Room, content_of, elsewhere, enter, eventually, visit
+from tests.servers import Server
+from tests.world import LONG, at_rest, soon, until, used, waiting
+
+AGES = 10_000_000  # seconds: no token comes back within a test
+TOKENS = Rate(1000, per=AGES, unit="tokens")
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+# Scripts and restarts ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, redis_url: str, admin: Redis) -> None:
+    """F34, S1, T10: SCRIPT FLUSH again and again while fifty work: no error, no call lost, none run twice."""
+    limiters = [elsewhere(name, Concurrency(3), TOKENS, url=redis_url) for _ in range(2)]
+    room = Room()
+
+    async def caller(limiter: Limiter) -> None:
+        for _ in range(4):
+            async with limiter.acquire(tokens=1):
+                with room:
+                    await asyncio.sleep(0)
+
+    callers = [asyncio.create_task(caller(limiter)) for limiter in limiters for _ in range(25)]
+    while not all(task.done() for task in callers):
+        admin.script_flush()
+        await asyncio.wait(callers, timeout=0.002)
+    await asyncio.gather(*callers)
+
+    assert (room.visits, room.most) == (200, 3)
+    for limiter in limiters:
+        assert used(await at_rest(limiter)) == [0, 200]
+
+
+async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(name: str, redis_url: str, admin: Redis) -> None:
+    """F34 for blocking callers."""
+    limiter = Limiter(name, Concurrency(3), TOKENS, store=redis_url)
+
+    def visits() -> None:
+        for _ in range(3):
+            with limiter.acquire(tokens=1):
+                admin.script_flush()
+
+    await asyncio.to_thread(visits)
+
+    assert used(await at_rest(limiter)) == [0, 3]
+
+
+async def test_a_server_that_restarts_empty_takes_the_permits_with_it(name: str, own_server: Server) -> None:
+    """F32, S4, S5: kill -9 without persistence: the holder learns that its permit is lost, and fences go on growing."""
+    limiter = Limiter(name, Concurrency(1, lease=0.6), store=own_server.url)
+    holder = await limiter.acquire()
+
+    own_server.kill()
+    own_server.start()
+    successor = await soon(limiter.acquire())
+    await eventually(lambda: holder.lost)
+
+    assert successor.fence > holder.fence
+    assert not await holder.arelease()  # and takes nothing from the successor
+    assert not successor.lost
+    assert await successor.arelease()
+
+
+async def test_waiters_queue_again_at_a_server_that_restarts_empty(name: str, own_server: Server) -> None:
+    """F32, L5: they were in a queue that nobody knows any more, and all get their turn."""
+    limiters = [elsewhere(name, Concurrency(1, lease=0.6), url=own_server.url) for _ in range(2)]
+    holder = await limiters[0].acquire()
+    visits = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(5)]
+    await waiting(limiters[0], 10)
+
+    own_server.kill()
+    own_server.start()
+    async with asyncio.timeout(LONG):
+        results = await asyncio.gather(*visits, return_exceptions=True)
+
+    assert {type(result) for result in results} <= {type(None), StoreError}
+    for limiter in limiters:
+        assert used(await at_rest(limiter)) == [0]
+    assert not await holder.arelease()
+
+
+async def test_a_server_that_restarts_with_its_data_goes_on(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F32, S1: leases, the queue and what was counted are in the data: who held still holds, who waited is next."""
+    limits = Concurrency(1), TOKENS
+    limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
+    holder = await limiter.acquire(tokens=10)
+    waiter = asyncio.create_task(enter(other, tokens=1))
+    await waiting(limiter, 1)
+
+    own_admin.save()
+    own_server.kill()
+    own_server.start()
+
+    assert not await soon(limiter.atry_acquire(tokens=1))
+    assert await holder.arelease()
+    assert await (await soon(waiter)).arelease()
+    assert used(await at_rest(limiter)) == [0, 11]
+
+
+async def test_old_leases_that_come_back_with_old_data_end(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F33, L1: the data is from before the release: the place is free again when that lease ends, and no later."""
+    lease = 0.4
+    limiter = Limiter(name, Concurrency(1, lease=lease), store=own_server.url)
+    former = await limiter.acquire()
+    own_admin.save()
+    await former.arelease()
+
+    own_server.kill()
+    own_server.start()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    permit = await soon(limiter.acquire())
+
+    assert loop.time() - start <= lease + 0.3
+    assert permit.fence > former.fence
+    assert await permit.arelease()
+
+
+# Refusals ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_loads_and_hangs_up_is_asked_again(name: str, proxy: Proxy) -> None:
+    """F35, review R10: LOADING says that nothing was run; then the connection ends; the call is sent on the next one."""
+    limiter = Limiter(name, Concurrency(1), TOKENS, store=proxy.url)
+    await (await soon(limiter.acquire())).arelease()
+
+    def loading(reply: bytes) -> bytes:
+        proxy.replies.alter = None
+        asyncio.get_running_loop().call_later(0.005, proxy.reset)
+        return b"-LOADING Redis is loading the dataset in memory\r\n"
+
+    proxy.requests.alter = lambda request: b"PING\r\n" if proxy.replies.alter else request
+    proxy.replies.alter = loading
+    permit = await soon(limiter.acquire(tokens=1))
+
+    assert used(await limiter.astatus()) == [1, 1]
+    assert await permit.arelease()
+
+
+async def test_a_busy_server_is_waited_for(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F35: somebody's endless script: BUSY is waited out."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+    await (await soon(limiter.acquire())).arelease()
+    own_admin.config_set("busy-reply-threshold", 1)
+    endless = asyncio.create_task(asyncio.to_thread(_endless, own_server.port))
+    await eventually(lambda: _is_busy(own_admin))
+
+    caller = asyncio.create_task(enter(limiter))
+    await asyncio.sleep(0.02)
+    assert not caller.done()
+    own_admin.script_kill()
+
+    assert await (await soon(caller)).arelease()
+    await endless
+
+
+def _endless(port: int) -> None:
+    with Redis(port=port) as client, contextlib.suppress(redis.exceptions.ResponseError):
+        client.eval("while true do end", 0)
+
+
+def _is_busy(admin: Redis) -> bool:
+    try:
+        admin.ping()
+    except redis.exceptions.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+async def test_a_server_that_only_reads_is_an_error_that_changes_nothing(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """F35, S7: demoted to a replica: READONLY is a StoreError; promoted again, all is as it was."""
+    limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url)
+    holder = await soon(limiter.acquire(tokens=1))
+    before = content_of(own_admin, name)
+
+    own_admin.replicaof("127.0.0.1", own_server.port)
+    with pytest.raises(StoreError, match="READONLY"):
+        await soon(limiter.acquire(tokens=1))
+    assert content_of(own_admin, name) == before
+    own_admin.replicaof("NO", "ONE")
+
+    assert await holder.arelease()
+    assert used(await at_rest(limiter)) == [0, 1]
+
+
+async def test_a_full_server_still_takes_releases(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F42: with `noeviction` and no memory left an acquire is a StoreError, and a release frees its place."""
+    limits = Concurrency(2), TOKENS
+    limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
+    holder = await soon(limiter.acquire(tokens=1))
+    await (await soon(other.acquire())).arelease()
+
+    own_admin.config_set("maxmemory", 1)
+    with pytest.raises(StoreError, match="OOM"):
+        await soon(other.acquire(tokens=1))
+    assert await soon(holder.arelease())
+    own_admin.config_set("maxmemory", 0)
+
+    for limiter in (limiter, other):
+        assert used(await at_rest(limiter)) == [0, 1]
+
+
+async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F28: typed, and over as soon as there is room."""
+    own_admin.config_set("maxclients", len(own_admin.client_list()))
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+    with pytest.raises(StoreError):
+        await soon(limiter.acquire())
+
+    own_admin.config_set("maxclients", 100)
+
+    assert await (await soon(limiter.acquire())).arelease()
+
+
+async def test_credentials_that_are_revoked_are_an_error_without_secrets(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """F29: the user is switched off and its connections end; the error names no password, and the user may come back."""
+    own_admin.acl_setuser("guest", enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"])
+    limiter = Limiter(name, Concurrency(1), store=own_server.url.replace("redis://", "redis://guest:canary@"))
+    await (await soon(limiter.acquire())).arelease()
+
+    own_admin.acl_setuser("guest", enabled=False)
+    own_admin.client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(StoreError) as refused:
+        await soon(limiter.acquire())
+    assert "canary" not in str(refused.value)
+    own_admin.acl_setuser("guest", enabled=True)
+
+    assert await (await soon(limiter.acquire())).arelease()
+    await at_rest(limiter)
+
+
+# Keys that are lost or foreign -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["", ":queue", ":holders", ":sessions", "*"], ids=["hash", "queue", "holders", "sessions", "all"])
+async def test_who_waits_gets_its_turn_though_a_key_is_lost(name: str, redis_url: str, admin: Redis, part: str) -> None:
+    """F41, F45, L5, S7, review R12: DEL or eviction of any key: waiters go on, and no capacity is lost for good."""
+    limits = Concurrency(1, lease=0.6), TOKENS
+    limiter, other = [elsewhere(name, *limits, url=redis_url) for _ in range(2)]
+    holder = await limiter.acquire(tokens=1)
+    visits = [asyncio.create_task(visit(limiter)) for limiter in (limiter, other, other, limiter)]
+    await waiting(limiter, 4)
+
+    key = f"headgate:{{{name}}}"
+    assert admin.delete(*(admin.keys(key + "*") if part == "*" else [key + part]))
+    await asyncio.sleep(0.01)
+    holder.release()
+
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*visits)
+    for one in (limiter, other):
+        await until(lambda status: status.waiting == 0 and status.limits[0].used == 0, one)
+    assert await (await soon(limiter.acquire())).arelease()
+
+
+async def test_a_holder_whose_key_is_lost_learns_of_it(name: str, redis_url: str, admin: Redis) -> None:
+    """F45, S4: FLUSHALL takes the permit away; the holder knows at its next renewal, a third of its lease away at most."""
+    lease = 0.6
+    limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url)
+    holder = await limiter.acquire()
+    loop = asyncio.get_running_loop()
+
+    admin.delete(*admin.keys(f"headgate:{{{name}}}*"))
+    start = loop.time()
+    await eventually(lambda: holder.lost)
+
+    assert loop.time() - start <= lease / 3 + 0.15
+    assert not await holder.arelease()
+
+
+@pytest.mark.parametrize("part", ["", ":queue", ":holders", ":sessions"], ids=["hash", "queue", "holders", "sessions"])
+async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(
+    name: str, redis_url: str, admin: Redis, part: str
+) -> None:
+    """F46, fact 10: WRONGTYPE is a StoreError; nothing is written, the foreign key stays, and without it all is well."""
+    former, limiter = [elsewhere(name, Concurrency(1), TOKENS, url=redis_url) for _ in range(2)]
+    await (await soon(former.acquire(tokens=1))).arelease()
+    key = f"headgate:{{{name}}}{part}"
+    admin.delete(key)
+    admin.set(key, "somebody else's")
+    before = content_of(admin, name)
+
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        await soon(limiter.acquire(tokens=1))
+    assert content_of(admin, name) == before
+
+    admin.delete(key)
+    assert await (await soon(limiter.acquire(tokens=1))).arelease()
+    assert used(await at_rest(limiter))[0] == 0

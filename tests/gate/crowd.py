@@ -1,0 +1,206 @@
+"""A crowd in front of a gate, in a time of its own, and the limits that hypothesis makes up for it.
+
+Here lives what the tests of this folder share: who asks, gives up, pays back and lets time pass, and the ledger of what was granted.
+It knows the rules' verbs and none of their arithmetic.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
+from headgate.gate.rules import rules_of
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+
+START = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
+SECOND = 1_000_000
+PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
+
+# Limits --------------------------------------------------------------------------------------------------------------------------
+
+amounts = st.integers(1, 12)
+periods = st.sampled_from(PERIODS)
+slacks = st.sampled_from([0, 0, 0.0005])
+
+
+@st.composite
+def rates(draw: st.DrawFn, initial: bool = True) -> Rate:
+    amount, capacity = draw(amounts), draw(st.none() | amounts)
+    start = draw(st.none() | st.integers(0, capacity or amount)) if initial else None
+    return Rate(amount, draw(periods), capacity, start, draw(st.booleans()), slack=draw(slacks))
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    return Window(draw(amounts), draw(periods), slack=draw(slacks))
+
+
+@st.composite
+def quotas(draw: st.DrawFn) -> Quota:
+    per = draw(periods)
+    return Quota(draw(amounts), per, draw(st.sampled_from([None, 0.25, START / SECOND, -5])), slack=draw(st.sampled_from([0, per / 4])))
+
+
+permits = st.builds(Concurrency, amounts)
+rated = st.one_of(rates(), windows(), quotas())
+kinds = st.one_of(rated, permits)
+
+
+def largest(limits: Iterable[Limit]) -> int:
+    """The most that one acquire can ask for at all."""
+    return min(limit.capacity if isinstance(limit, Concurrency) else limit.burst if isinstance(limit, Rate) else limit.amount for limit in limits)
+
+
+# What happens --------------------------------------------------------------------------------------------------------------------
+
+Event = tuple[Any, ...]
+
+
+DEEDS = ["time", "time", "time", "ask", "ask", "ask", "ask", "cancel", "leave", "pay_back", "release", "release"]
+PATIENCE = [None, None, None, 0, 1_000, SECOND]
+numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.integers(0, 11))
+
+
+def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Event]]:
+    """What a crowd does: mostly it asks, and time passes by parts of a period, by ticks, and now and then backwards."""
+    most = largest(limits)
+    spans = [round(limit.per * SECOND) for limit in limits if not isinstance(limit, Concurrency)] or [SECOND]
+
+    def event(drawn: tuple[int, int, int]) -> Event:
+        deed, large, small = drawn
+        match DEEDS[deed]:
+            case "time":
+                span = spans[large % len(spans)]
+                passing = [0, 1, 2, span - 1, span, span + 1, span // most, -span]
+                return "time", passing[small] if small < len(passing) else span * large // 500
+            case "ask":
+                return "ask", 1 + large % most, PATIENCE[small % len(PATIENCE)]
+            case "pay_back":
+                return "pay_back", large % 6, 1 + small
+            case other:
+                return other, small // 2
+
+    return st.lists(numbers.map(event), max_size=size)
+
+
+class Passed(NamedTuple):
+    """One grant in the ledger: for which moment, and how much it has cost in the end."""
+
+    t: int
+    cost: int
+    fence: int
+
+
+class Crowd:
+    """A gate, a clock that may step back, and the ledger."""
+
+    def __init__(self, *limits: Limit, now: int = START, horizon: int = 0) -> None:
+        self.gate = Gate(rules_of(limits), now)
+        self.now = now
+        self.horizon = horizon
+        self.numbers = count()
+        self.ledger: dict[int, Passed] = {}  # by caller, in the order of the grants
+        self.asked: dict[int, int] = {}
+        self.acted: set[int] = set()  # they have made their calls: nothing of theirs is undone any more
+        self.paid: set[int] = set()
+        self.held: set[int] = set()
+
+    def play(self, events: Iterable[Event]) -> Crowd:
+        for kind, *details in events:
+            getattr(self, kind)(*details)
+        return self
+
+    def time(self, delta: int) -> None:
+        self.now += delta
+        self.look()
+
+    def look(self) -> None:
+        for caller, grant in self.gate.advance(self.now, self.horizon):
+            self.note(caller, grant)
+
+    def ask(self, cost: int = 1, max_sleep: int | None = None) -> Grant | Wait | Refuse:
+        caller = next(self.numbers)
+        self.asked[caller] = cost
+        answer = self.gate.acquire(self.now, caller, self.units(cost), self.horizon, max_sleep)
+        if isinstance(answer, Grant):
+            self.note(caller, answer)
+        return answer
+
+    def units(self, cost: int) -> Units:
+        """`cost` of whatever the limits count."""
+        return {rule.unit: cost for rule in self.gate.rules}
+
+    def note(self, caller: Any, grant: Grant) -> None:
+        self.ledger[caller] = Passed(grant.t, self.asked[caller], grant.fence)
+        self.held.add(caller)
+
+    def picked(self, pick: int) -> int | None:
+        return list(self.ledger)[-1 - pick] if pick < len(self.ledger) else None
+
+    def cancel(self, pick: int) -> None:
+        """Somebody has not acted on its grant and never will: it takes nothing."""
+        caller = self.picked(pick)
+        if caller is not None and caller not in self.acted:
+            self.held.remove(caller)
+            self.gate.cancel(self.now, self.units(self.asked[caller]), self.ledger.pop(caller).t)
+            self.look()
+
+    def release(self, pick: int) -> None:
+        """Somebody is done."""
+        caller = self.picked(pick)
+        if caller in self.held:
+            self.held.remove(caller)
+            self.acted.add(caller)
+            self.gate.release(self.units(self.asked[caller]))
+            self.look()
+
+    def leave(self, pick: int) -> None:
+        waiting = list(self.gate.queue)
+        if pick < len(waiting):
+            self.gate.leave(waiting[pick])
+            self.look()
+
+    def pay_back(self, pick: int, most: int) -> None:
+        """A call took less than it asked for."""
+        caller = self.picked(pick)
+        if caller is not None and caller not in self.paid and self.ledger[caller].t <= self.gate.clamp(self.now):
+            self.acted.add(caller)
+            self.paid.add(caller)
+            passed = self.ledger[caller]
+            back = min(most, passed.cost)
+            self.ledger[caller] = passed._replace(cost=passed.cost - back)
+            self.gate.settle(self.now, self.units(-back), passed.t)
+            self.look()
+
+    def disperse(self) -> None:
+        """All who wait give up."""
+        for caller in list(self.gate.queue):
+            self.gate.leave(caller)
+
+    @property
+    def passed(self) -> list[Passed]:
+        return list(self.ledger.values())
+
+
+def twin(gate: Gate) -> Gate:
+    """The same state once more: what is done to one is not seen by the other."""
+    return copy.deepcopy(gate)
+
+
+def same(gate: Gate, other: Gate) -> bool:
+    """Whether nobody could tell two gates apart, now or later."""
+    return described(gate) == described(other)
+
+
+def described(gate: Gate) -> Any:
+    """The whole state at the gate's own time, in plain values."""
+    gate = twin(gate)
+    for rule in gate.rules:
+        rule.left(max(gate.t, gate.act))  # brings it up to the moment: a state may be old, and still the same
+    rules = [{name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules]
+    return gate.t, gate.act, gate.fence, list(gate.queue.items()), gate.waiting, rules

@@ -1,0 +1,392 @@
+"""Several limits together: all or nothing, in the order of arrival, at an exact moment, and a refusal is free."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from headgate.gate.gate import ROUNDS, Gate, Grant, Refuse, Wait
+from headgate.gate.quota import Quota as QuotaRule
+from headgate.gate.rules import rules_of
+from headgate.gate.slots import NEVER
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from tests.gate import test_bucket, test_quota, test_window
+from tests.gate.crowd import SECOND, START, Crowd, Passed, events, kinds, largest, permits, quotas, rated, rates, same, twin, windows
+
+MIXTURES = st.lists(kinds, min_size=1, max_size=3)
+RATED_MIXTURES = st.lists(rated, min_size=1, max_size=3)
+HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
+
+
+def assert_never_over(limit: Limit, passed: list[Passed]) -> None:
+    match limit:
+        case Rate():
+            test_bucket.assert_never_over(limit, passed)
+        case Window():
+            test_window.assert_never_over(limit, passed)
+        case Quota():
+            test_quota.assert_never_over(limit, passed)
+
+
+# Together ------------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.DataObject) -> None:
+    """T1, T3, S1, S5, S6: given any limits together and any crowd, then none is exceeded, and moments, fences and places only grow."""
+    limits = data.draw(MIXTURES)
+    crowd = Crowd(*limits, horizon=data.draw(HORIZONS))
+    for event in data.draw(events(limits)):
+        crowd.play([event])
+        for limit, rule in zip(limits, crowd.gate.rules, strict=True):
+            if isinstance(limit, Concurrency):
+                assert sum(crowd.asked[caller] for caller in crowd.held) <= limit.capacity
+                assert rule.left(crowd.now) == limit.capacity - sum(crowd.asked[caller] for caller in crowd.held)
+
+    for limit in limits:
+        assert_never_over(limit, crowd.passed)
+    assert list(crowd.ledger) == sorted(crowd.ledger)
+    assert all(before.t <= after.t and before.fence < after.fence for before, after in pairwise(crowd.passed))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
+    """T2: given any limits and any crowd, then at no moment before that of the head do all limits have what it asks for."""
+    limits = data.draw(MIXTURES)
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    assume(crowd.gate.queue)
+    _, costs = next(iter(crowd.gate.queue.values()))
+
+    moment = crowd.gate.next_at()
+
+    assert moment > crowd.now
+    earliest = max(crowd.gate.t, crowd.gate.act)
+    for t in {earliest, moment - 1, data.draw(st.integers(earliest, min(moment - 1, earliest + 10**10)))} - {earliest - 1}:
+        assert any(rule.ready(cost, t) != t for rule, cost in zip(crowd.gate.rules, costs, strict=True))
+
+
+def test_all_is_taken_or_nothing() -> None:
+    """T8: given a full bucket beside an empty one, when somebody is refused by the second, then the first has lost nothing."""
+    gate = Gate(rules_of([Rate(5, per=1), Rate(100, per=60, unit="tokens", initial=0)]), START)
+
+    refused = gate.acquire(START, "asks", {"tokens": 50}, max_sleep=0)
+
+    assert refused == Refuse(START + 30 * SECOND, full=False)
+    assert [rule.left(START) for rule in gate.rules] == [5, 0]
+
+
+def test_a_unit_that_is_not_asked_for_is_not_waited_for() -> None:
+    """T2: given that no tokens are left, when somebody comes who needs none, then it passes."""
+    gate = Gate(rules_of([Rate(5, per=1), Rate(100, per=60, unit="tokens", initial=0)]), START)
+
+    assert isinstance(gate.acquire(START, "needs none", {}, max_sleep=0), Grant)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> None:
+    """S9: given any crowd and any change of limits, then an estimate need not walk the queue: its sums are kept, to the last token."""
+    limits, others = data.draw(MIXTURES), data.draw(MIXTURES)
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    for _ in range(2):
+        sums = [sum(costs[index] for _, costs in crowd.gate.queue.values()) for index in range(len(crowd.gate.rules))]
+        assert [crowd.gate.waiting[index] for index, _ in crowd.gate.rated] == [sums[index] for index, _ in crowd.gate.rated]
+        crowd.gate.follow(crowd.now, rules_of(others))
+
+
+# The moment, and refusals --------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> None:
+    """T4, T8: given any limits and any history, when somebody is refused until t, then all is as before; a tick before t it is
+    refused again, and at t it passes.
+    """
+    limits = data.draw(RATED_MIXTURES)
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    crowd.disperse()
+    units = crowd.units(data.draw(st.integers(1, largest(limits))))
+    before = twin(crowd.gate)
+
+    refused = crowd.gate.acquire(crowd.now, "asks", units, max_sleep=0)
+
+    assume(isinstance(refused, Refuse))
+    before.clamp(crowd.now)
+    assert same(crowd.gate, before)
+    moment = crowd.gate.ready(crowd.gate.costs(units))
+    assume(moment < NEVER)
+    assert refused.t == moment
+    if moment > max(before.t, before.act) + 1:
+        assert isinstance(twin(before).acquire(refused.t - 1, "comes too early", units, max_sleep=0), Refuse)
+    assert isinstance(twin(before).acquire(refused.t, "comes then", units, max_sleep=0), Grant)
+
+
+def test_a_moment_at_which_one_limit_is_open_and_another_is_not_is_no_moment() -> None:
+    """T4: given a rate that has a token in five seconds, and a quota that keeps that very moment clear, then the refusal names the next."""
+    crowd = Crowd(Rate(1, per=5), Quota(100, per=6, anchor=START / SECOND, slack=2))
+    crowd.ask()
+
+    assert crowd.ask(1, 0) == Refuse(START + 6 * SECOND, full=False)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) -> None:
+    """T8, S9: given any limits and a queue, when one more is refused, for its patience or for `max_waiters`, then all is as before."""
+    limits = data.draw(MIXTURES)
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    gate, units = crowd.gate, crowd.units(1)
+    waiting = len(gate.queue)
+    assume(waiting)
+    before = twin(gate)
+    before.clamp(crowd.now)
+
+    impatient = gate.acquire(crowd.now, "impatient", units, max_sleep=0)
+    crowded_out = gate.acquire(crowd.now, "crowded out", units, max_waiters=waiting)
+
+    assert (impatient, crowded_out) == (Refuse(impatient.t, full=False), Refuse(impatient.t, full=True))
+    assert same(gate, before)
+    assert isinstance(gate.acquire(crowd.now, "one more is allowed", units, max_waiters=waiting + 1), Wait)
+
+
+@pytest.mark.parametrize("limit", [Rate(7, per=3), Rate(3, per=1, steps=True), Rate(20, per=1, capacity=10, steps=True), Window(7, per=3), Quota(7, per=3)])
+def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
+    """T4: given a queue behind a spent limit, when the last of them comes, then it is told the very moment at which it will pass."""
+    crowd = Crowd(limit)
+    answers = [crowd.ask(1) for _ in range(50)]
+
+    while crowd.gate.queue:
+        crowd.time(crowd.gate.next_at() - crowd.now)
+
+    assert [passed.t for passed in crowd.passed] == [answer.t for answer in answers]
+    assert [answer.position for answer in answers if isinstance(answer, Wait)] == list(range(sum(isinstance(a, Wait) for a in answers)))
+
+
+def test_patience_is_held_against_the_whole_queue() -> None:
+    """T4, T8: given one a second and three who wait, when somebody has patience for four seconds less a tick, then it is refused."""
+    crowd = Crowd(Rate(1, per=1)).play([("ask", 1, None)] * 4)
+
+    assert crowd.ask(1, 4 * SECOND - 1) == Refuse(START + 4 * SECOND, full=False)
+    assert crowd.ask(1, 4 * SECOND) == Wait(START + 4 * SECOND, 3)
+
+
+# Bounds --------------------------------------------------------------------------------------------------------------------------
+
+
+class Asked(QuotaRule):
+    """A quota that counts how often it is asked, by all quotas together."""
+
+    times: ClassVar[int] = 0
+
+    def ready(self, cost: int, t: int) -> int:
+        Asked.times += 1
+        return super().ready(cost, t)
+
+
+def never_meeting() -> list[Quota]:
+    """Two quotas of a second, each open for its first tenth, half a second apart."""
+    return [Quota(5, per=1, slack=0.9), Quota(5, per=1, anchor=0.5, slack=0.9)]
+
+
+def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: given two quotas that are never open together, when somebody asks, then the work ends, and it is told that nothing helps."""
+    monkeypatch.setattr(Asked, "times", 0)
+    rules = [Asked(rule.unit, rule.capacity, rule.per, rule.anchor, rule.slack) for rule in rules_of(never_meeting())]
+    gate = Gate(rules, START)
+
+    assert isinstance(gate.acquire(START, "asks", {}, max_sleep=0), Refuse)
+    assert isinstance(gate.acquire(START, "waits", {}), Wait)
+    assert Asked.times <= 2 * len(rules) * (ROUNDS + 1)
+    assert gate.next_at() == NEVER
+    assert gate.advance(START + 3600 * SECOND) == []
+
+
+def test_nothing_is_added_to_a_moment_that_never_comes() -> None:
+    """S9: given a permit that is held and a quota behind it, then NEVER is said, and not a little more than that."""
+    gate = Gate(rules_of([Concurrency(1), Quota(3, per=0.333333, slack=0.1)]), START)
+    gate.acquire(START, "holds", {})
+
+    assert gate.ready(gate.usual) == NEVER
+
+
+# Giving up -----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
+    """T5, T10: given any limits and a queue, when one of it leaves, then the others pass as if it had never come; leaving twice is
+    leaving once.
+    """
+    limits = data.draw(RATED_MIXTURES)
+    assume(all(not isinstance(limit, Quota) or not limit.slack for limit in limits))
+    crowd = Crowd(*limits).play(data.draw(events(limits, 20)))
+    without = twin(crowd.gate)
+    costs = data.draw(st.lists(st.integers(1, largest(limits)), min_size=2, max_size=8))
+    regrets = data.draw(st.integers(0, len(costs) - 1))
+    for number, cost in enumerate(costs):
+        units = crowd.units(cost)
+        crowd.gate.join(f"caller {number}", units, crowd.gate.costs(units))
+        if number != regrets:
+            without.join(f"caller {number}", units, without.costs(units))
+
+    left = [crowd.gate.leave(f"caller {regrets}") for _ in range(2)]
+
+    assert left == [True, False]
+    while without.queue:
+        now = without.next_at()
+        assert crowd.gate.advance(now) == without.advance(now)
+    assert not crowd.gate.queue
+
+
+# Clocks --------------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -> None:
+    """T6: given any limits and a clock that steps back now and then, then all goes as if it had stood still instead."""
+    limits = data.draw(MIXTURES)
+    stepping, standing = Crowd(*limits), Crowd(*limits)
+    ahead = 0
+    for event in data.draw(events(limits)):
+        stepping.play([event])
+        if event[0] == "time":
+            ahead = max(ahead, stepping.now - START)
+            event = ("time", START + ahead - standing.now)
+        standing.play([event])
+
+    assert stepping.passed == standing.passed
+    stepping.gate.clamp(standing.now)
+    assert same(stepping.gate, standing.gate)
+
+
+# New limits ----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.DataObject) -> None:
+    """T7: given a queue, when smaller limits are declared, then who can never pass any more is named, and stands in nobody's way."""
+    limits, smaller = data.draw(RATED_MIXTURES), data.draw(MIXTURES)
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    waiting = list(crowd.gate.queue)
+
+    never = crowd.gate.follow(crowd.now, rules_of(smaller))
+
+    assert list(crowd.gate.queue) == [caller for caller in waiting if caller not in never]
+    asked = {caller: crowd.gate.costs({"requests": crowd.asked[caller]}) for caller in waiting}
+    assert never == [caller for caller in waiting if crowd.gate.never(asked[caller])]
+    for caller in never:
+        assert any(cost > rule.capacity for cost, rule in zip(asked[caller], crowd.gate.rules, strict=True))
+
+
+def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
+    """T9: given two buckets of a unit and a window, when the limits are turned round and one is added, then nobody starts anew but it."""
+    gate = Gate(rules_of([Rate(10, per=60), Rate(100, per=3600), Window(10, per=60)]), START)
+    for _ in range(10):
+        gate.acquire(START, "asks", {})
+
+    gate.follow(START, rules_of([Window(8, per=60), Rate(20, per=60), Rate(50, per=3600), Rate(5, per=60, unit="tokens")]))
+
+    assert [rule.left(START) for rule in gate.rules] == [-2, 0, 50, 5]
+
+
+def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
+    """T3, T9: given a booking for the next second, when twice the rate is declared, then who comes now passes after it, not before."""
+    crowd = Crowd(Rate(1, per=1), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])
+
+    crowd.gate.follow(crowd.now, rules_of([Rate(2, per=1)]))
+
+    assert crowd.ask(1, 0).t == START + SECOND + SECOND // 2
+
+
+# Fences --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_fences_grow_even_when_the_latest_of_the_state_is_lost() -> None:
+    """S5: given a state that is a few grants old, as a replica has it, when it goes on later, then no fence is given twice."""
+    gate = Gate(rules_of([Concurrency(100)]), START)
+    replica = twin(gate)
+    fences = [gate.acquire(START + 10 * number, number, {}).fence for number in range(10)]
+
+    fences += [replica.acquire(START + 100 + 10 * number, number, {}).fence for number in range(10)]
+
+    assert fences == sorted(set(fences))
+
+
+def test_fences_grow_within_one_moment_too() -> None:
+    """S5: given ten grants at one moment, then they have ten fences, in order."""
+    crowd = Crowd(Rate(10, per=1)).play([("ask", 1, None)] * 10)
+
+    fences = [passed.fence for passed in crowd.passed]
+
+    assert fences == sorted(set(fences))
+    assert fences[0] >= START
+
+
+# The hot path --------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
+    """T1, T8: given any limits and history, and nobody waiting, when one of each is asked for, then `admit` says what `acquire` says."""
+    limits = data.draw(MIXTURES)
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    crowd.disperse()
+    now = crowd.gate.clamp(crowd.now + data.draw(st.integers(0, SECOND)))
+    short, long = twin(crowd.gate), twin(crowd.gate)
+
+    admitted = short.admit(now)
+
+    assert admitted == isinstance(long.acquire(now, "asks", {}, max_sleep=0), Grant)
+    assert [rule.left(now) for rule in short.rules] == [rule.left(now) for rule in long.rules]
+
+
+def test_a_place_is_passed_on_only_to_a_head_that_asks_for_just_that() -> None:
+    """S1, S6: given one place and a queue, when its holder leaves it to the head, then the head has it if it asked for one of each."""
+    gate = Gate(rules_of([Concurrency(1)]), START)
+    fence = gate.acquire(START, "holds", {}).fence
+    gate.acquire(START, "head", {})
+    gate.acquire(START, "asks in so many words", {"permits": 1})
+
+    passed = [gate.pass_on(), gate.pass_on()]
+
+    assert passed == ["head", None]
+    assert list(gate.queue) == ["asks in so many words"]
+    assert gate.rules[0].left(START) == 0
+    assert gate.fence > fence
+
+
+# Forgetting ----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
+    """T12, S8: given any limits and history, then while anybody waits or holds it is kept, and from `idle_at` on it is as a new one."""
+    limits = data.draw(st.lists(st.one_of(rates(initial=False), windows(), quotas(), permits), min_size=1, max_size=3))
+    crowd = Crowd(*limits).play(data.draw(events(limits)))
+    assert (crowd.gate.idle_at() == NEVER) >= bool(crowd.gate.queue)
+    crowd.disperse()
+    if any(isinstance(limit, Concurrency) for limit in limits):
+        assert (crowd.gate.idle_at() == NEVER) == bool(crowd.held)
+    for caller in crowd.held:
+        crowd.gate.release(crowd.units(crowd.asked[caller]))
+
+    idle = max(crowd.gate.idle_at(), crowd.gate.t, crowd.gate.act)
+
+    fresh = Gate(rules_of(limits), idle)
+    for now in (idle, idle + 1, idle + SECOND):
+        for cost in range(1, largest(limits) + 1):
+            found, new = (twin(gate).acquire(now, "asks", crowd.units(cost), max_sleep=0) for gate in (crowd.gate, fresh))
+            assert (type(found), found.t) == (type(new), new.t)
+        assert [rule.left(now) for rule in crowd.gate.rules] == [rule.left(now) for rule in fresh.rules]

@@ -1,0 +1,49 @@
+"""A process at work: ten callers take turns, and count in the server who is inside.
+
+usage: turns.py URL name limit counter turns
+Says its number, which is its field in the hashes `counter` and `counter-visits`; the most that all fields of `counter` ever were together
+is kept in `counter-most`. Says "visits N" when all callers had their turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import headgate
+from headgate import Limiter
+from redis.asyncio import Redis
+from tests.faults import haste
+
+ENTERED = """
+redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
+redis.call('HINCRBY', KEYS[1] .. '-visits', ARGV[1], 1)
+local inside = 0
+for _, number in ipairs(redis.call('HVALS', KEYS[1])) do inside = inside + number end
+if inside > tonumber(redis.call('GET', KEYS[1] .. '-most') or 0) then redis.call('SET', KEYS[1] .. '-most', inside) end
+"""
+
+
+async def main(url: str, name: str, limit: str, counter: str, turns: str) -> None:
+    limiter = Limiter(name, eval(limit, vars(headgate)), store=url)
+    me, visits = os.getpid(), 0
+
+    async def caller() -> None:
+        nonlocal visits
+        for _ in range(int(turns)):
+            async with limiter.acquire() as permit:
+                await redis.eval(ENTERED, 1, counter, me)
+                await redis.hincrby(counter, me, -1)
+                assert not permit.lost
+                visits += 1
+
+    async with Redis.from_url(url) as redis:
+        await redis.ping()
+        print(me, flush=True)
+        await asyncio.gather(*(caller() for _ in range(10)))
+    print("visits", visits, flush=True)
+
+
+haste.hurry()
+asyncio.run(main(*sys.argv[1:]))

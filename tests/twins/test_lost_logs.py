@@ -1,0 +1,27 @@
+"""The log of a Window is a key of its own, and can be lost like any other: to an operator, or to eviction."""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.gate.rules import program, rules_of
+from headgate.limits import Window
+from tests.twins.wire import NOON, Acquire, Call, Wire
+
+PER, AMOUNT = 1_000_000, 10
+
+
+@pytest.mark.parametrize("lost_after", [1, 4, 10])
+def test_a_window_without_its_log_is_a_new_one_and_no_other(wire: Wire, lost_after: int) -> None:
+    """T1, T2: given a crowd that never rests, when the log is lost, then each period is worth `AMOUNT` again: no more, and no less."""
+    limits = program(rules_of([Window(AMOUNT, PER / 1_000_000)]))
+    step, granted = PER // 40, []
+    for number in range(1, 400):
+        if number == lost_after * 4:
+            wire.lose("log1")
+        asked = Call(limits, f"{wire.token}-1.1", number, (Acquire(number, max_sleep=0),))
+        granted += [kind == "grant" for kind, *_ in wire.call(asked, NOON + number * step).each()]
+
+    periods = [sum(granted[start : start + 40]) for start in range(60, 360)]
+
+    assert min(periods) == max(periods) == AMOUNT
