@@ -33,7 +33,9 @@ class Permit:
 
     __slots__ = ("__weakref__", "_actual", "_believed", "_line", "fence", "held", "home", "key", "t", "units", "waited")
 
-    def __init__(self, line: Line, units: Units, grant: Grant, waited: float, key: Hashable) -> None:
+    def __init__(
+        self, line: Line, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
+    ) -> None:
         self._line = line
         self._actual: Mapping[str, int] = {}
         self.units = units
@@ -41,9 +43,9 @@ class Permit:
         self.fence = grant.fence
         self.waited = waited
         self.key = key
-        self.home: object = None  # where the store keeps what renews this permit
-        self._believed = inf  # until when the lease is certain, on the monotonic clock
-        self.held = line.declared.holds
+        self.home = home  # where the store keeps what renews this permit
+        self.held = believed is not None
+        self._believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
 
     @property
     def lost(self) -> bool:

@@ -56,8 +56,9 @@ def puppet(name: str, redis_url: str) -> Iterator[Callable[..., Puppet]]:
     with ExitStack() as stack:
 
         def made(*limits: Limit, pace: str = "hurried") -> Puppet:
-            process = stack.enter_context(running("puppet", redis_url, name, pace, *map(repr, limits)))
-            assert process.line() == "ready"
-            return Puppet(process)
+            puppet = Puppet(stack.enter_context(running("puppet", redis_url, name, pace, *map(repr, limits))))
+            stack.callback(puppet.resume)
+            assert puppet.process.line() == "ready"
+            return puppet
 
         yield made

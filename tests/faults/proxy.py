@@ -1,6 +1,6 @@
 """A proxy with switches: everything that a network can do to a client and its server (PROXY of the fault catalogue).
 
-Here lives traffic, byte for byte, and nothing that knows what headgate says; only EVAL and SUBSCRIBE are looked for, to tell the
+Here lives traffic, byte for byte, and nothing that knows what headgate says; only FCALL, EVAL and SUBSCRIBE are looked for, to tell the
 connection for calls from the one for announcements. It runs in the loop of the test.
 """
 
@@ -74,7 +74,7 @@ class Connection:
 
     def way_out(self, piece: bytes) -> Way:
         """For what the client says."""
-        self.calls = self.calls or b"EVAL" in piece
+        self.calls = self.calls or b"FCALL" in piece or b"EVAL" in piece
         self.listens = self.listens or b"SUBSCRIBE" in piece
         return self._proxy.requests if self.calls else self._proxy.rest
 

@@ -11,6 +11,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError, Window
+from headgate.stores.redis import lane
 from tests.faults.proxy import Proxy, Way
 from tests.faults.scene import content_of, elsewhere, enter, eventually
 from tests.world import at_rest, soon, until, used, waiting
@@ -122,23 +123,49 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(name: str, proxy: 
     await until(lambda status: used(status) == [0, 0], other)  # nobody has to ask for it
 
 
-async def test_a_waiter_of_unknown_outcome_leaves_the_queue(name: str, proxy: Proxy, redis_url: str) -> None:
-    """F24, L6: it stood in the queue when the server was lost, and is gone from it soon after the server is back."""
+async def test_waiters_of_unknown_outcome_leave_the_queue(name: str, proxy: Proxy, redis_url: str) -> None:
+    """F24, L6: they stood in the queue, or had just asked, when the server was lost; soon after it is back only others stand there."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
     holder = await other.acquire()
-    first = asyncio.create_task(enter(limiter))
+    queued = asyncio.create_task(enter(limiter))
     await waiting(other, 1)
 
     proxy.replies.lose(1_000_000)
-    second = asyncio.create_task(enter(limiter))
-    await asyncio.wait([first, second])
-    assert isinstance(first.exception(), StoreError)
-    assert isinstance(second.exception(), StoreError)
+    just_asked = asyncio.create_task(enter(limiter))
+    await asyncio.wait([queued, just_asked])
+    assert isinstance(queued.exception(), StoreError)
+    assert isinstance(just_asked.exception(), StoreError)
     proxy.replies.lose(0)
 
-    await waiting(other, 0)
+    later = asyncio.create_task(enter(limiter))  # of the same session, which lives
+    await waiting(other, 1)
     await holder.arelease()
+    assert await (await soon(later)).arelease()
+    await at_rest(other)
+
+
+async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
+    name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L3, L5, S9, review R9: more waiters than one call may cancel; who asks when the server is back is not behind them."""
+    monkeypatch.setattr(lane, "MOST", 100)
+    limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
+    other = elsewhere(name, Concurrency(1), url=redis_url)
+    holder = await other.acquire()
+    crowd = [asyncio.create_task(enter(limiter)) for _ in range(1000)]
+    await waiting(other, len(crowd))
+
+    proxy.refuses = True
+    proxy.reset()
+    errors = await asyncio.gather(*crowd, return_exceptions=True)
+    assert {type(error) for error in errors} == {StoreError}
+    proxy.refuses = False
+    later = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+    await holder.arelease()
+
+    assert await (await soon(later)).arelease()
     await at_rest(other)
 
 
@@ -251,7 +278,7 @@ async def test_whatever_is_delivered_again_changes_nothing(
     await first.arelease()
     third = await soon(stayed)
     await limiter.astatus()
-    calls = [piece for piece in proxy.requests.seen if b"EVAL" in piece]
+    calls = [piece for piece in proxy.requests.seen if b"FCALL" in piece and b"LOAD" not in piece]
     other = elsewhere(name, *limits, url=redis_url)
     status = await other.astatus()
     assert used(status) == [2, 28, 14]

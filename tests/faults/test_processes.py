@@ -39,8 +39,7 @@ async def took(work: asyncio.Task[Permit]) -> tuple[Permit, float]:
 async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets) -> None:
     """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go to those who live."""
     limit = Concurrency(2, lease=LEASE)
-    limiter = Limiter(name, limit, store=redis_url)
-    other = puppet(limit)
+    limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     for who in ("a", "b"):
         await other.hears(f"acquire {who}", until=f"{who} asks")
         await other.says(f"{who} inside")
@@ -64,9 +63,8 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redi
 async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet: Puppets, place: int) -> None:
     """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and in order."""
     limit = Concurrency(1, lease=60.0)
-    limiter = Limiter(name, limit, store=redis_url)
+    limiter, other, order = Limiter(name, limit, store=redis_url), puppet(limit), []
     holder = await limiter.acquire()
-    other, order = puppet(limit), []
 
     async def caller(number: int) -> None:
         async with limiter:
@@ -83,7 +81,7 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     other.process.kill()
     start = time.monotonic()
     await waiting(limiter, 2)
-    assert time.monotonic() - start <= WAITER + 2 * HEARTBEAT + SLACK
+    assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + SLACK  # behind the head it is in nobody's way
     holder.release()
     async with asyncio.timeout(LONG):
         await asyncio.gather(*visits)
@@ -97,9 +95,8 @@ async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
 ) -> None:
     """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next one waits a lease for it."""
     limit = Concurrency(1, lease=LEASE)
-    limiter = Limiter(name, limit, store=redis_url)
+    limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     holder = await limiter.acquire()
-    other = puppet(limit)
     await other.hears("acquire dead", until="dead asks")
     next_one = asyncio.create_task(enter(limiter))
     await waiting(limiter, 2)
@@ -144,8 +141,7 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
 async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, redis_url: str, puppet: Puppets) -> None:
     """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit lost and its fence lower."""
     limit = Concurrency(1, lease=LEASE)
-    limiter = Limiter(name, limit, store=redis_url)
-    other = puppet(limit)
+    limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     await other.hears("acquire a", until="a asks")
     fence = int(await other.says("a inside"))
 
@@ -164,12 +160,12 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, red
 async def test_a_process_that_was_stopped_while_it_waited_queues_again(name: str, redis_url: str, puppet: Puppets) -> None:
     """L3, L5, F13: it lost its place by its silence, asks again when it goes on, and gets its turn."""
     limit = Concurrency(1, lease=60.0)
-    limiter = Limiter(name, limit, store=redis_url)
+    limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     holder = await limiter.acquire()
-    other = puppet(limit)
     await other.hears("acquire a", until="a asks")
     other.stop()
     behind = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 2)
     await waiting(limiter, 1)  # the one that stood before it is gone
 
     holder.release()
@@ -205,8 +201,7 @@ async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_e
 async def test_a_process_whose_loop_was_blocked_loses_what_it_held(name: str, redis_url: str, puppet: Puppets) -> None:
     """S2, F12 seen from outside: its place goes to another one, it says so itself, and it is well again."""
     limit = Concurrency(1, lease=LEASE)
-    limiter = Limiter(name, limit, store=redis_url)
-    other = puppet(limit)
+    limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     await other.hears("acquire a", until="a asks")
     await other.says("a inside")
 

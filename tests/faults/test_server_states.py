@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 
 import pytest
 import redis.exceptions
@@ -27,9 +28,26 @@ pytestmark = pytest.mark.usefixtures("hurried")
 # Scripts and restarts ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, redis_url: str, admin: Redis) -> None:
-    """F34, S1, T10: SCRIPT FLUSH again and again while fifty work: no error, no call lost, none run twice."""
-    limiters = [elsewhere(name, Concurrency(3), TOKENS, url=redis_url) for _ in range(2)]
+@pytest.fixture(params=["functions", "scripts"])
+def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redis) -> Iterator[str]:
+    """The shared server as a user sees it that may call functions, or, as on a server older than those, scripts only."""
+    commands = ["-fcall"] if request.param == "scripts" else []
+    admin.acl_setuser(
+        name, enabled=True, passwords=["+canary"], categories=["+@all"], commands=commands, keys=["*"], channels=["*"], reset=True
+    )
+    yield redis_url.replace("redis://", f"redis://{name}:canary@")
+    admin.acl_deluser(name)
+
+
+def forget(admin: Redis) -> None:
+    """The server loses all that was ever loaded there, as after a failover."""
+    admin.execute_command("FUNCTION", "FLUSH")
+    admin.script_flush()
+
+
+async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, place: str, admin: Redis) -> None:
+    """F34, S1, T10: all is flushed again and again while fifty work: no error, no call lost, none run twice."""
+    limiters = [elsewhere(name, Concurrency(3), TOKENS, url=place) for _ in range(2)]
     room = Room()
 
     async def caller(limiter: Limiter) -> None:
@@ -40,7 +58,7 @@ async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, 
 
     callers = [asyncio.create_task(caller(limiter)) for limiter in limiters for _ in range(25)]
     while not all(task.done() for task in callers):
-        admin.script_flush()
+        forget(admin)
         await asyncio.wait(callers, timeout=0.002)
     await asyncio.gather(*callers)
 
@@ -49,14 +67,14 @@ async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, 
         assert used(await at_rest(limiter)) == [0, 200]
 
 
-async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(name: str, redis_url: str, admin: Redis) -> None:
+async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(name: str, place: str, admin: Redis) -> None:
     """F34 for blocking callers."""
-    limiter = Limiter(name, Concurrency(3), TOKENS, store=redis_url)
+    limiter = Limiter(name, Concurrency(3), TOKENS, store=place)
 
     def visits() -> None:
         for _ in range(3):
             with limiter.acquire(tokens=1):
-                admin.script_flush()
+                forget(admin)
 
     await asyncio.to_thread(visits)
 
@@ -204,20 +222,25 @@ async def test_a_server_that_only_reads_is_an_error_that_changes_nothing(
 
 
 async def test_a_full_server_still_takes_releases(name: str, own_server: Server, own_admin: Redis) -> None:
-    """F42: with `noeviction` and no memory left an acquire is a StoreError, and a release frees its place."""
-    limits = Concurrency(2), TOKENS
+    """F42: with `noeviction` and no memory left an acquire is a StoreError; a release frees its place, even in the same breath."""
+    limits = Concurrency(3), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
-    holder = await soon(limiter.acquire(tokens=1))
-    await (await soon(other.acquire())).arelease()
+    first, second, third = [await soon(limiter.acquire(tokens=1)) for _ in range(3)]
+    await soon(other.astatus())
 
     own_admin.config_set("maxmemory", 1)
     with pytest.raises(StoreError, match="OOM"):
         await soon(other.acquire(tokens=1))
-    assert await soon(holder.arelease())
+    assert await soon(first.arelease())
+    second.release()
+    with pytest.raises(StoreError, match="OOM"):
+        await soon(limiter.acquire(tokens=1))
+    await until(lambda status: used(status) == [1, 3], limiter)
     own_admin.config_set("maxmemory", 0)
 
+    assert await third.arelease()
     for limiter in (limiter, other):
-        assert used(await at_rest(limiter)) == [0, 1]
+        assert used(await at_rest(limiter)) == [0, 3]
 
 
 async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server: Server, own_admin: Redis) -> None:

@@ -177,6 +177,11 @@ class Crowd:
             self.gate.settle(self.now, self.units(-back), passed.t)
             self.look()
 
+    def queue_up(self, cost: int = 1) -> None:
+        """Some more come, until somebody waits."""
+        while not self.gate.queue:
+            self.ask(cost)
+
     def disperse(self) -> None:
         """All who wait give up."""
         for caller in list(self.gate.queue):

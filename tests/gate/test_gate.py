@@ -60,7 +60,7 @@ def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
     """T2: given any limits and any crowd, then at no moment before that of the head do all limits have what it asks for."""
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
-    assume(crowd.gate.queue)
+    crowd.queue_up(data.draw(st.integers(1, largest(limits))))
     _, costs = next(iter(crowd.gate.queue.values()))
 
     moment = crowd.gate.next_at()
@@ -111,13 +111,14 @@ def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> 
     """
     limits = data.draw(RATED_MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
+    cost = data.draw(st.integers(1, largest(limits)))
+    crowd.queue_up(cost)
     crowd.disperse()
-    units = crowd.units(data.draw(st.integers(1, largest(limits))))
-    before = twin(crowd.gate)
+    units, before = crowd.units(cost), twin(crowd.gate)
 
     refused = crowd.gate.acquire(crowd.now, "asks", units, max_sleep=0)
 
-    assume(isinstance(refused, Refuse))
+    assert isinstance(refused, Refuse)
     before.clamp(crowd.now)
     assert same(crowd.gate, before)
     moment = crowd.gate.ready(crowd.gate.costs(units))
@@ -142,9 +143,9 @@ def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) ->
     """T8, S9: given any limits and a queue, when one more is refused, for its patience or for `max_waiters`, then all is as before."""
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
+    crowd.queue_up()
     gate, units = crowd.gate, crowd.units(1)
     waiting = len(gate.queue)
-    assume(waiting)
     before = twin(gate)
     before.clamp(crowd.now)
 

@@ -9,26 +9,27 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from tests.twins.wire import Wire
+from tests.twins.wire import Wire, load
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[redis.Redis]:
     """A client of the real server."""
     client = redis.Redis.from_url(redis_url)
+    load(client)
     yield client
     client.close()
 
 
 @pytest.fixture
-def made(client: redis.Redis) -> Callable[[], Wire]:
+def made(client: redis.Redis) -> Callable[..., Wire]:
     """Makes wires, each to a name that nobody has used."""
     token, numbers = secrets.token_hex(6), itertools.count(1)
-    return lambda: Wire(client, f"{token}-{next(numbers)}")
+    return lambda functions=True: Wire(client, f"{token}-{next(numbers)}", functions)
 
 
 @pytest.fixture
-def wire(made: Callable[[], Wire]) -> Iterator[Wire]:
+def wire(made: Callable[..., Wire]) -> Iterator[Wire]:
     """One wire, and no key left behind it."""
     wire = made()
     yield wire

@@ -1,8 +1,8 @@
 """Plays a story to both twins and compares every answer, every announcement and the state that is left.
 
-A story is plain data, so that one that failed once can be kept as JSON in tests/seeds: programs, and steps that move the clock, change
-the declaration, make a call or lose something. Who is meant by a cancel or a release is a number that picks from those who have asked
-so far.
+A story is plain data, so that one that failed once can be kept as JSON in tests/seeds: programs, and steps that move the clock,
+change the declaration, make a call or lose something. Who is meant by a cancel or a release is a number that picks from those who
+have asked so far.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.twins.model import KEEP, Model
 from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Wire
-from tests.twins.witness import Witness, promised
+from tests.twins.witness import Witness, lease_of, promised
 
 Story = dict[str, Any]
 PICKS = 12  # how far back a pick reaches
@@ -180,7 +180,7 @@ class Player:
     def announcements(self) -> list[str]:
         """What the model has announced in its last call, as the script writes it."""
         return [
-            " ".join([self.wire.key, session, str(t), str(head), " ".join(f"{n} {moment} {fence}" for n, moment, fence in letters)])
+            " ".join([self.wire.key, session, str(t), str(head), " ".join(" ".join(map(str, letter)) for letter in letters)])
             for session, t, head, letters in self.model.announced
         ]
 
@@ -199,14 +199,14 @@ class Player:
         for caller, answer in zip(asked, reply.each(), strict=True):
             if caller is not None and answer[0] == "grant":
                 self.moments[caller] = answer[1]
-                self.witness.believes(caller, answer[1], call, reply)
+                self.witness.believes(caller, answer[1], lease_of(call.program), reply)
             elif caller is not None and answer[0] == "wait":
                 session.waiting[caller.number] = caller
-        for number, t, _ in reply.mail:
+        for number, t, _, lease in reply.mail:
             caller = session.waiting.pop(number, None)
             if caller is not None and t > 0:
                 self.moments[caller] = t
-                self.witness.believes(caller, t, call, reply)
+                self.witness.believes(caller, t, lease, reply)
         self.witness.renewed(call, reply)
 
     # What is left --------------------------------------------------------------------------------------------------------

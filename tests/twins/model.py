@@ -1,7 +1,7 @@
 """The oracle: `headgate.gate.gate.Gate` and, around it, what the script adds on a server, as plain and slow as can be.
 
-Here live sessions that fall silent, holders whose leases end, mail for others, replies that are kept for a replay, keys that get lost,
-and the bounds on the work of one call. It knows nothing of keys, scores or texts: those are the script's.
+Here live sessions that fall silent, holders whose leases end, mail for others, replies that are kept for a replay, keys that get
+lost, and the bounds on the work of one call. It knows nothing of scores or texts: those are the script's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Quit, Releas
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
 
-Letter = tuple[int, int, int]  # number, moment, fence
+Letter = tuple[int, int, int, int]  # number, moment, fence, lease
 
 
 class PatientGate(Gate):
@@ -183,8 +183,10 @@ class Turn:
     def quit(self, session: str) -> None:
         """Its places are lost: whoever it was, nobody knows it any more."""
         self.living[session] = False
-        self.model.alive.pop(session, None)
-        self.model.records.pop(session, None)
+        if session in self.model.alive:
+            self.model.alive[session] = self.gate.t
+        if session in self.model.records:
+            self.model.records[session].alive_until = 0
         self.model.mail.pop(session, None)
 
     def sweep(self) -> None:
@@ -221,7 +223,7 @@ class Turn:
     def attend(self, until: int) -> int:
         """Stay alive, and forget who has been silent for long."""
         model, t = self.model, self.gate.t
-        if until >= t + 0.75 * WAITER:
+        if until >= t + 0.75 * WAITER and until > model.born + WAITER:
             return until
         model.alive[self.call.session] = t + WAITER
         silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)
@@ -342,7 +344,7 @@ class Turn:
 
     def deliver(self, caller: Caller, t: int, fence: int) -> None:
         box = self.own if caller.session == self.call.session else self.others[caller.session]
-        box.append((caller.number, t, fence))
+        box.append((caller.number, t, fence, self.model.lease() or 0))
 
     def recall(self, number: int) -> int:
         """Take back the mail for one who has given up before it was read; its moment, or 0."""
@@ -361,7 +363,7 @@ class Turn:
 
 
 def merged(answers: list[Answer]) -> tuple[Answer, ...]:
-    """Neighbours that are equal, or grants whose fences follow one another, are told as one; of waiters the first one's estimate."""
+    """Neighbours that are equal, or grants whose fences follow one another, are told as one; of waiters the first estimate."""
     runs: list[Answer] = []
     for answer in answers:
         if runs and follows(runs[-1], answer):

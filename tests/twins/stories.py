@@ -1,4 +1,4 @@
-"""How stories are made up from a seed: limits of every kind and mixture, and steps that like the edges; and how one is cut short."""
+"""How stories are made up from a seed: limits of every kind and mixture, steps that like the edges; and how one is cut short."""
 
 from __future__ import annotations
 

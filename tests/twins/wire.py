@@ -1,6 +1,6 @@
 """The script's wire format, spoken by hand: calls as values, replies as values, and a client with a clock of its own.
 
-Here lives what goes over the wire and nothing that decides. The real server runs the real script; only its clock is a key that
+Here lives what goes over the wire and nothing that decides. The real server runs the real Lua; only its clock is a key that
 the test sets, so that time stands still until somebody moves it.
 """
 
@@ -17,9 +17,10 @@ import redis
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.request import units_of
-from headgate.stores.redis.script import Library, sources
+from headgate.stores.redis.script import Library, Script, sources
 
-CLOCK = "local function clock() return tonumber(redis.call('GET', KEYS[1] .. ':clock')) end"
+HOUR_HAND = "twins:clock"  # the key that tells the time
+LUA = Library({**sources(), "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end"})
 DUMP = """
 local words, state = {}, redis.call('HGET', KEYS[1], 'state')
 local gate = state and cmsgpack.unpack(state) or { rules = {} }
@@ -162,7 +163,7 @@ Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiti
 
 @dataclass(frozen=True)
 class Reply:
-    """What the script says: `mail` holds (number, moment, fence) of grants made behind the session's back."""
+    """What the script says: `mail` holds (number, moment, fence, lease) of grants made behind the session's back."""
 
     session: str
     number: int
@@ -172,7 +173,7 @@ class Reply:
     head: int = -1
     mine: bool = False
     answers: tuple[Answer, ...] = ()
-    mail: tuple[tuple[int, int, int], ...] = ()
+    mail: tuple[tuple[int, int, int, int], ...] = ()
 
     def each(self) -> Iterator[Answer]:
         """One answer for each acquire or other request: runs of equal ones are told as one."""
@@ -195,7 +196,7 @@ def parsed(text: str, rules: int) -> Reply:
         return bare
     bar = words.index("|")
     numbers = [int(word) for word in words[bar + 1 :] if word]
-    mail = zip(numbers[::3], numbers[1::3], numbers[2::3], strict=True)
+    mail = zip(*(numbers[at::4] for at in range(4)), strict=True)
     return replace(
         bare,
         t=int(words[0]),
@@ -211,37 +212,44 @@ def _answers(words: Iterator[str], rules: int) -> Iterator[Answer]:
         yield (kind, *map(int, islice(words, 2 + rules if kind == "status" else 3)))
 
 
-class Wire:
-    """One name on a real server, whose time is what the test says."""
+def load(client: redis.Redis) -> None:
+    """Give the server headgate's Lua in both of its forms, with a clock that obeys."""
+    client.function_load(LUA.text, replace=True)
+    for script in (LUA.whole, LUA.quick):
+        client.script_load(script.text)
 
-    def __init__(self, client: redis.Redis, name: str) -> None:
+
+class Wire:
+    """One name on a real server, whose time is what the test says; asked by functions, or as a server is that has none."""
+
+    def __init__(self, client: redis.Redis, name: str, functions: bool = True) -> None:
         self.client = client
+        self.functions = functions
         self.token = secrets.token_hex(6)  # for the links of this name's sessions
         self.key = f"headgate:{{{name}}}"
-        self.clock = f"{self.key}:clock"
         self.keys = [self.key, *(f"{self.key}:{part}" for part in ("queue", "holders", "sessions"))]
         self.logs = [f"{self.key}:log{number}" for number in range(1, LOGS + 1)]
-        library = Library({**sources(), "clock": CLOCK})
-        self.whole, self.quick = client.script_load(library.whole.text), client.script_load(library.quick.text)
         self.ears = client.pubsub(ignore_subscribe_messages=True)
         self.ears.psubscribe(f"headgate:{self.token}-*")
         self.ears.get_message(timeout=PATIENCE)
 
     def call(self, call: Call, now: int) -> Reply:
         """What the script replies to `call` at `now`."""
-        return parsed(self.send(call.words(), now).decode(), call.program.count(";") + 1)
+        form = LUA.whole if any(isinstance(request, Acquire) for request in call.requests) else LUA.back
+        return parsed(self.send(form, call.words(), now).decode(), call.program.count(";") + 1)
 
     def call_quickly(self, call: Call, now: int) -> Reply | None:
         """What the quick script replies: the same, or nothing."""
-        text = self.send(call.quick_words(), now, self.quick)
+        text = self.send(LUA.quick, call.quick_words(), now)
         return None if text is None else parsed(text.decode(), call.program.count(";") + 1)
 
-    def send(self, words: list[str], now: int, script: str = "") -> Any:
+    def send(self, script: Script, words: list[str], now: int) -> Any:
         """The raw reply to raw arguments."""
         keys = self.keys + (self.logs if "window " in words[0] else [])
+        name = ("FCALL", script.function) if self.functions else ("EVALSHA", script.digest)
         pipeline = self.client.pipeline(transaction=False)
-        pipeline.set(self.clock, now)
-        pipeline.evalsha(script or self.whole, len(keys), *keys, *words)
+        pipeline.set(HOUR_HAND, now)
+        pipeline.execute_command(*name, len(keys), *keys, *words)
         return pipeline.execute()[1]
 
     # What can be seen besides --------------------------------------------------------------------------------------------
@@ -276,4 +284,4 @@ class Wire:
 
     def forget(self) -> None:
         self.ears.close()
-        self.client.unlink(self.clock, *self.keys, *self.logs)
+        self.client.unlink(*self.keys, *self.logs)

@@ -6,6 +6,8 @@ was granted and returned, call by call, once both twins have been found to say t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 
 from headgate.gate.gate import Grant
@@ -14,7 +16,7 @@ from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import Slots
 from headgate.request import units_of
 from tests.twins.model import KEEP, Model, PatientGate
-from tests.twins.wire import Acquire, Call, Caller, Cancel, Release, Renew, Reply
+from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Release, Renew, Reply, Request
 
 
 @lru_cache(maxsize=64)
@@ -46,16 +48,14 @@ class Witness:
         """A process that is gone believes in nothing."""
         self.believed = {caller: until for caller, until in self.believed.items() if not caller.session.startswith(f"{link}.")}
 
-    def believes(self, caller: Caller, t: int, call: Call, reply: Reply) -> None:
+    def believes(self, caller: Caller, t: int, lease: int, reply: Reply) -> None:
         """A client heard of its grant for `t` by this reply."""
-        lease = lease_of(call.program)
         if lease and caller not in self.given_up:
             self.believed[caller] = self.clock + t + lease - reply.t
 
     def renewed(self, call: Call, reply: Reply) -> None:
-        answers = [answer for answer in reply.each() if answer[0] == "done"]
-        others = [request for request in call.requests if hasattr(request, "caller") or request.words.split()[0] in ("settle", "quit")]
-        for request, answer in zip(others, answers, strict=True):
+        """A client counts from the sending of the renewal, with the lease of the limits that it knew then."""
+        for request, answer in answered(call, reply):
             if isinstance(request, Renew) and answer[1] == 1 and request.caller in self.believed:
                 self.believed[request.caller] = self.clock + lease_of(call.program)
 
@@ -76,13 +76,14 @@ class Witness:
     # What must hold ------------------------------------------------------------------------------------------------------
 
     def arrive(self, call: Call, reply: Reply) -> None:
-        answers = reply.each()
-        for request in call.requests:
-            for index in range(request.count if isinstance(request, Acquire) else 1):
-                answer = next(answers)
-                if isinstance(request, Acquire) and answer[0] in ("grant", "wait"):
+        asked: Counter[Request] = Counter()
+        for request, answer in answered(call, reply):
+            if isinstance(request, Acquire):
+                caller = Caller(call.session, request.first + asked[request], request.asked)
+                asked[request] += 1
+                if answer[0] in ("grant", "wait"):
                     self.places += 1
-                    self.arrivals[Caller(call.session, request.first + index, request.asked)] = self.places
+                    self.arrivals[caller] = self.places
 
     def pass_by(self, caller: Caller, grant: Grant, now: int) -> None:
         assert caller in self.arrivals, f"S3: {caller} is granted twice, or after it was given up"
@@ -108,6 +109,12 @@ class Witness:
         for caller, until in self.believed.items():
             ends = model.holders.get(caller, 0)
             assert until <= self.clock or ends > gate.t, f"S2: {caller} believes in its permit, which ended at {ends}"
+
+
+def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
+    """Each answer with the request that it answers: an acquire of many has as many."""
+    asked = [request for request in call.requests for _ in range(request.count if isinstance(request, Acquire) else 1)]
+    return zip(asked, reply.each(), strict=True)
 
 
 def promised(model: Model) -> int:

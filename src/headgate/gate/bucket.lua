@@ -42,16 +42,22 @@ end
 function Bucket.give(rule, cost, t, now)
   local parts = cost * rule.price
   if t ~= rule.taken then
-    parts = t > now and math.min(parts, rule.size - rule.peak) or 0
-    rule.peak = rule.peak + parts
+    local came = math.ceil((rule.taken - t) / rule.tick) * rule.gain
+    parts = t > now and math.max(math.min(parts, rule.size - rule.peak), parts - came) or 0
+    rule.peak = math.min(rule.size, rule.peak + parts)
   end
   rule.level = math.min(rule.size, rule.level + parts)
 end
 
 function Bucket.settle(rule, extra, t, now)
   rule:refresh(now)
+  local parts = -extra * rule.price
+  if parts > 0 and rule.taken > now then
+    parts = math.min(parts, rule.size - rule.peak)
+    rule.peak = rule.peak + parts
+  end
   local lowest = -math.min(MOST, math.floor(DEBT / rule.tick) * math.min(rule.gain, rule.size))
-  rule.level = math.max(lowest, math.min(rule.size, rule.level - extra * rule.price))
+  rule.level = math.max(lowest, math.min(rule.size, rule.level + parts))
 end
 
 function Bucket.ahead(rule, total, t)

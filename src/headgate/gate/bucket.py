@@ -93,19 +93,28 @@ class Bucket:
         """Undo a take at `t` that was never acted on (T5).
 
         The last take is undone in full. With bookings behind it, what it left would have overflowed at the highest of them:
-        only the room that was above that peak comes back. A take of the past that others followed stays taken.
+        the room that was above that peak comes back, and no less than what has not come since. A take of the past that others
+        followed stays taken.
         """
         parts = cost * self.price
         if t != self.taken:
-            parts = min(parts, self.size - self.peak) if t > now else 0
-            self.peak += parts
+            came = -((t - self.taken) // self.tick) * self.gain
+            parts = max(min(parts, self.size - self.peak), parts - came) if t > now else 0
+            self.peak = min(self.size, self.peak + parts)
         self.level = min(self.size, self.level + parts)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero."""
+        """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero.
+
+        With bookings ahead, what comes back would have overflowed at the highest of them, as in `give`.
+        """
         self.refresh(now)
+        parts = -extra * self.price
+        if parts > 0 and self.taken > now:
+            parts = min(parts, self.size - self.peak)
+            self.peak += parts
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
-        self.level = max(lowest, min(self.size, self.level - extra * self.price))
+        self.level = max(lowest, min(self.size, self.level + parts))
 
     def ahead(self, total: int, t: int) -> int:
         """When `total` tokens will have come, one after another: the estimate for the end of a queue."""

@@ -25,7 +25,8 @@ function Gate.ready(costs)
     for i = 1, #costs do
       if costs[i] > 0 then moment = gate.rules[i]:ready(costs[i], moment) end
     end
-    if moment == t or moment >= NEVER then return moment end
+    if moment == t then return t end
+    if moment >= NEVER then return NEVER end
     t = moment
   end
   return NEVER
@@ -44,11 +45,9 @@ end
 function Gate.acquire(costs, horizon, max_sleep, max_waiters)
   local now = gate.t
   local queued = State.queue_length()
-  if queued == 0 then
-    local t = Gate.ready(costs)
-    if t <= now + (max_sleep and math.min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
-  end
-  local t = Gate.estimate(costs)
+  local t = queued > 0 and NEVER or Gate.ready(costs)
+  if t <= now + (max_sleep and math.min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
+  if t >= NEVER then t = Gate.estimate(costs) end
   if max_sleep and (max_sleep == 0 or t > now + max_sleep) then return 'late', t end
   if max_waiters and queued >= max_waiters then return 'full', t end
   return 'wait', t
@@ -64,8 +63,9 @@ function Gate.estimate(costs)
 end
 
 function Gate.join(caller, costs)
-  gate.order, gate.queued = gate.order + 1, gate.queued + 1
-  State.queue_add(gate.order, caller)
+  gate.order = gate.order + 1
+  if not State.queue_add(gate.order, caller) then return end
+  gate.queued = gate.queued + 1
   for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + cost end
 end
 

@@ -108,8 +108,10 @@ class Gate:
             for rule, cost in zip(self.rules, costs, strict=True):
                 if cost:
                     moment = rule.ready(cost, moment)
-            if moment == t or moment >= NEVER:
-                return moment
+            if moment == t:
+                return t
+            if moment >= NEVER:
+                return NEVER
             t = moment
         return NEVER  # quotas whose slacks leave them no open moment in common
 
@@ -146,11 +148,11 @@ class Gate:
         """
         now = self.clamp(now)
         costs = self.costs(units)
-        if not self.queue:
-            t = self.ready(costs)
-            if t <= now + (horizon if max_sleep is None else min(horizon, max_sleep)):
-                return self.take(costs, t)
-        t = self.estimate(costs)
+        t = NEVER if self.queue else self.ready(costs)
+        if t <= now + (horizon if max_sleep is None else min(horizon, max_sleep)):
+            return self.take(costs, t)
+        if t >= NEVER:
+            t = self.estimate(costs)
         if max_sleep is not None and (max_sleep == 0 or t > now + max_sleep):
             return Refuse(t, False)
         if max_waiters is not None and len(self.queue) >= max_waiters:

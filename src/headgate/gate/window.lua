@@ -32,14 +32,21 @@ function Window.each(rule, see)
   if rule.last > 0 then see(rule.last, rule.pending) end
 end
 
+-- The log was lost, to an operator or to eviction: what is not in it any more counts no more.
+function Window.recount(rule)
+  rule.used = 0
+  rule:each(function(_, cost) rule.used = rule.used + cost end)
+end
+
 function Window.refresh(rule, t)
   if rule.first > 0 and rule.last + rule.per <= t then -- all of it: no need to look at each
     redis.call('DEL', State.log_key(rule))
     rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   end
   if rule.first > 0 and rule.first + rule.per <= t then
-    local gone, first = 0, 0
+    local gone, first, whole = 0, 0, false
     rule:each(function(moment, cost)
+      whole = whole or moment == rule.first
       if moment == rule.last or moment + rule.per > t then
         first = moment ~= rule.last and moment or 0
         return true
@@ -47,8 +54,9 @@ function Window.refresh(rule, t)
       gone = gone + 1
       rule.used = rule.used - cost
     end)
-    redis.call('ZREMRANGEBYRANK', State.log_key(rule), 0, gone - 1)
+    if gone > 0 then redis.call('ZREMRANGEBYRANK', State.log_key(rule), 0, gone - 1) end
     rule.first = first
+    if not whole then rule:recount() end
   end
   if rule.first == 0 and rule.last > 0 and rule.last + rule.per <= t then
     rule.used = rule.used - rule.pending

@@ -13,6 +13,7 @@ from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
@@ -244,7 +245,8 @@ class MemoryLine:
     # Under the lock ------------------------------------------------------------------------------------------------------
 
     def _permit(self, request: Request, grant: Grant, start: int) -> Permit:
-        return Permit(self, request.units, grant, (grant.t - start) / 1_000_000 if start else 0.0, self._epoch)
+        waited = (grant.t - start) / 1_000_000 if start else 0.0
+        return Permit(self, request.units, grant, waited, self._epoch, inf if self.declared.holds else None)
 
     def _put_back(self, permit: Permit) -> None:
         if permit.held and permit.key == self._epoch:

@@ -62,7 +62,11 @@ class Ticket:
         self.due = inf  # by the estimate, on the monotonic clock
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
-        self.believed = 0.0  # until when the grant is held for certain, on the monotonic clock
+        self.believed: float | None = None  # until when the grant is held for certain, on the monotonic clock, if it is held
+
+    @property
+    def waited(self) -> float:
+        return monotonic() - self.start
 
     @property
     def caller(self) -> str:
@@ -90,6 +94,7 @@ class Sent(NamedTuple):
     session: str
     number: int
     program: str
+    lease: int  # by that program
     at: float
     tickets: list[Ticket]
     errands: list[Errand]
@@ -122,6 +127,7 @@ class Lane:
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
         self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
+        self._lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
         self._retry: TimerHandle | None = None
         self._renewal: TimerHandle | None = None
@@ -203,7 +209,8 @@ class Lane:
         for ticket in tickets:
             ticket.session = self._session
             self._waiting[ticket.number] = ticket
-        return Sent(command, self._session, self._call, self.line.declared.program, monotonic(), tickets, errands)
+        declared = self.line.declared
+        return Sent(command, self._session, self._call, declared.program, declared.lease, monotonic(), tickets, errands)
 
     def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
         line, waits = self.line, bool(self._waiting)
@@ -240,7 +247,7 @@ class Lane:
     def _accept(self, sent: Sent, words: list[str]) -> None:
         if sent.program == self.line.declared.program:
             self.line.declares = False
-        self._asked_at, self._server = sent.at, int(words[0])
+        self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
         head, mine = int(words[1]), words[2] == "1"
         rest = iter(words[3:])
         answers = answers_in(rest, len(sent.program.split(";")))
@@ -261,7 +268,7 @@ class Lane:
             return
         self._waiting.pop(ticket.number, None)
         if kind == "grant":
-            self._granted(ticket, number, fence, self._server)
+            self._granted(ticket, Grant(number, fence), self._lease, self._server)
         elif kind == "never":
             ticket.settle(never(self.line.name, self.line.declared, ticket.request))
         else:
@@ -271,7 +278,9 @@ class Lane:
         now = monotonic()
         ticket.due = now + delay / 1_000_000 if delay else inf
         if ticket.future.done():
-            self._give_up(ticket)
+            self._waiting.pop(ticket.number, None)
+            self._cancel(ticket)
+            self._send()
         elif ticket.request.max_sleep and ticket.deadline is None:
             left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
             ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
@@ -284,35 +293,37 @@ class Lane:
             self._plan(int(head) if head != "-1" else None, int(server))
 
     def _mail(self, words: list[str], server: int) -> None:
-        """Grants that were made behind our back: "number moment fence" each."""
-        for index in range(0, len(words) - 2, 3):
-            number, t = int(words[index]), int(words[index + 1])
+        """Grants that were made behind our back: "number moment fence lease" each."""
+        for index in range(0, len(words) - 3, 4):
+            number, t, fence, lease = map(int, words[index : index + 4])
             ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
             if ticket is None:
                 continue  # heard before, or given up
             if t < 0:
                 ticket.settle(never(self.line.name, self.line.declared, ticket.request))
             else:
-                self._granted(ticket, t, int(words[index + 2]), server)
+                self._granted(ticket, Grant(t, fence), lease, server)
 
-    def _granted(self, ticket: Ticket, t: int, fence: int, server: int) -> None:
+    def _granted(self, ticket: Ticket, grant: Grant, lease: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
-        ticket.t = t
-        ticket.believed = self._believed(t)
+        ticket.t = t = grant.t
+        ticket.believed = self._believed(t, lease)
         moment = self.link.loop.time() + max(0, t - server) / 1_000_000
         if ticket.future.done():
             self._give_up(ticket)
         elif t <= server and not self._booked:
-            ticket.settle(Grant(t, fence))
+            ticket.settle(grant)
         else:
-            self._booked.append((max(moment, self._booked[-1][0] if self._booked else 0.0), ticket, Grant(t, fence)))
+            self._booked.append((max(moment, self._booked[-1][0] if self._booked else 0.0), ticket, grant))
             self._set_alarm()
 
-    def _believed(self, t: int) -> float:
+    def _believed(self, t: int, lease: int) -> float | None:
         """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2)."""
+        if not lease:
+            return None
         if not self._server:  # an announcement was faster than the first reply: the call that asked is older than the grant
-            return (self._sent.at if self._sent else 0.0) + self.line.declared.lease / 1_000_000
-        return self._asked_at + (t + self.line.declared.lease - self._server) / 1_000_000
+            return (self._sent.at if self._sent else 0.0) + lease / 1_000_000
+        return self._asked_at + (t + lease - self._server) / 1_000_000
 
     def _set_alarm(self) -> None:
         if self._alarm is None and self._booked:
@@ -447,7 +458,7 @@ class Lane:
 
     def _renewed(self, permit: Permit, answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
-            permit.renewed(self._asked_at + self.line.declared.lease / 1_000_000 if answer[1] == "1" else 0.0)
+            permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else 0.0)
 
 
 def answers_in(words: Iterator[str], rules: int) -> Iterator[list[str]]:

@@ -27,8 +27,9 @@ from headgate.stores.status import Status, status_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
-    from headgate.gate.gate import Units
-    from headgate.stores.redis.shortcut import Shortcut
+    from headgate.gate.gate import Grant, Units
+    from headgate.stores.redis.lane import Ticket
+    from headgate.stores.redis.shortcut import Passed, Shortcut
     from headgate.stores.redis.store import RedisStore
 
 
@@ -46,7 +47,7 @@ class RedisLine:
         self.enter = shut
         self._store = store
         self._lock = threading.Lock()
-        self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
+        self._entered: defaultdict[Hashable, list[Permit | None]] = defaultdict(list)
 
     def follow(self, declared: Declaration) -> None:
         if declared.program != self.declared.program:
@@ -60,48 +61,52 @@ class RedisLine:
     # Ways in -------------------------------------------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> None:
-        self._entered[asyncio.current_task()].append(await self.acquire(request))
+        lane = self._store.lane(self)
+        grant, ticket = await lane.acquire(request)
+        permit = None if ticket.believed is None else self._permit(lane, request, grant, ticket)
+        self._entered[asyncio.current_task()].append(permit)
 
     def enter_sync(self, request: Request) -> None:
-        self._entered[threading.get_ident()].append(self.acquire_sync(request))
+        found = self._store.shortcut().acquire(self, request, self._unsure)
+        if found is None:
+            permit: Permit | None = portal().run(self.acquire(request))
+        else:
+            permit = None if found.believed is None else self._found(request, found, 0.0)
+        self._entered[threading.get_ident()].append(permit)
 
     def leave(self) -> None:
         """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""
-        if self._entered:
-            who = self._visitor()
-            permits = self._entered.get(who)
-            if permits is None:
-                who, permits = next(reversed(self._entered.items()))
-            permit = permits.pop()
-            if not permits:
-                del self._entered[who]
+        who = self._visitor()
+        permits = self._entered.get(who)
+        if permits is None:
+            who, permits = next(reversed(self._entered.items()))
+        permit = permits.pop()
+        if not permits:
+            del self._entered[who]
+        if permit is not None:
             self.release(permit)
 
     def _visitor(self) -> Hashable:
-        try:
-            return asyncio.current_task() or threading.get_ident()
-        except RuntimeError:  # no event loop here: a thread
-            return threading.get_ident()
+        return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
 
     async def acquire(self, request: Request) -> Permit:
         lane = self._store.lane(self)
-        grant, ticket = await lane.acquire(request)
-        permit = Permit(self, request.units, grant, monotonic() - ticket.start, ticket.caller)
-        permit.home = lane
+        return self._permit(lane, request, *await lane.acquire(request))
+
+    def _permit(self, lane: Lane, request: Request, grant: Grant, ticket: Ticket) -> Permit:
+        permit = Permit(self, request.units, grant, ticket.waited, ticket.caller, ticket.believed, lane)
         if permit.held:
-            permit.renewed(ticket.believed)
             lane.hold(permit)
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
-        shortcut, start = self._store.shortcut(), monotonic()
-        found = shortcut.acquire(self, request, self._unsure)
-        if found is None:
-            return portal().run(self.acquire(request))
-        permit = Permit(self, request.units, found.grant, monotonic() - start, found.caller)
-        permit.home = shortcut
+        start = monotonic()
+        found = self._store.shortcut().acquire(self, request, self._unsure)
+        return portal().run(self.acquire(request)) if found is None else self._found(request, found, monotonic() - start)
+
+    def _found(self, request: Request, found: Passed, waited: float) -> Permit:
+        permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
         if permit.held:
-            permit.renewed(found.sent + self.declared.lease / 1_000_000)
             self._by_portal(lambda lane: lane.hold(permit))
         return permit
 

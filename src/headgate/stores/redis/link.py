@@ -13,6 +13,7 @@ import random
 import secrets
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hiredis import HiredisError
@@ -271,20 +272,22 @@ class Link:
         """Stay until the loop ends; then let its tasks end, and send what they gave back. What comes later goes another way."""
         try:
             await self.loop.create_future()
+        except asyncio.CancelledError:
+            for _ in range(3):
+                await asyncio.sleep(0)
+            await self._say_goodbye()
+            raise
         finally:
-            try:
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                await self._say_goodbye()
-            finally:
-                self._closed = True
-                for task in (self._ears, self._opening):
-                    if task is not None:
-                        task.cancel()
-                if self._watch is not None:
-                    self._watch.cancel()
-                if self._wire is not None:
-                    self._wire.close()
+            self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        with suppress(RuntimeError):  # the loop was closed without a word to its tasks
+            for pending in (self._ears, self._opening, self._watch):
+                if pending is not None:
+                    pending.cancel()
+            if self._wire is not None:
+                self._wire.close()
 
     async def _say_goodbye(self) -> None:
         try:

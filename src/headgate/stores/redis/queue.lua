@@ -61,8 +61,10 @@ function State.first_in_queue()
 end
 
 function State.queue_add(place, caller)
-  queued = State.queue_length() + 1
-  State.add(QUEUE, State.int(place), caller)
+  touched[QUEUE] = true
+  local added = redis.call('ZADD', QUEUE, 'NX', State.int(place), caller) == 1 -- who is there already keeps the place (S3)
+  if added then queued = State.queue_length() + 1 end
+  return added
 end
 
 function State.queue_remove(caller)

@@ -23,27 +23,30 @@ end
 -- A session whose places are lost is not known any more: if it lives after all, it is asked who it is, and queues again.
 function Sessions.quit(session)
   alive_seen[session] = false
-  redis.call('ZREM', SESSIONS, session)
-  redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
+  redis.call('ZADD', SESSIONS, 'XX', State.int(gate.t), session)
+  redis.call('HDEL', HASH, 'm' .. session)
+  local record = redis.call('HGET', HASH, 'r' .. session)
+  if record then redis.call('HSET', HASH, 'r' .. session, (string.gsub(record, '^(%d+) %d+', '%1 0', 1))) end
 end
 
--- Mail: grants that were made outside the answer to an acquire, "number moment fence" each, in the order of the grants. Those for
+-- Mail: grants that were made outside the answer to an acquire, "number moment fence lease" each, in their order. Those for
 -- other sessions are kept for them until their next call, and announced: an announcement may be lost.
 
 function Sessions.read_mail(text)
-  for number, t, fence in string.gmatch(text or '', '(%d+) (%-?%d+) (%d+)') do
-    own_mail[#own_mail + 1] = { number, t, fence }
+  for number, t, fence, lease in string.gmatch(text or '', '(%d+) (%-?%d+) (%d+) (%d+)') do
+    own_mail[#own_mail + 1] = { number, t, fence, lease }
   end
 end
 
 function Sessions.deliver(caller, t, fence)
   local session, number = string.match(caller, '^([^:]+):(%d+)')
+  local lease = State.int(Promises.lease() or 0)
   if session == SESSION then
-    own_mail[#own_mail + 1] = { number, State.int(t), State.int(fence) }
+    own_mail[#own_mail + 1] = { number, State.int(t), State.int(fence), lease }
   else
     local mail = others_mail[session] or {}
     others_mail[session] = mail
-    mail[#mail + 1] = number .. ' ' .. State.int(t) .. ' ' .. State.int(fence)
+    mail[#mail + 1] = number .. ' ' .. State.int(t) .. ' ' .. State.int(fence) .. ' ' .. lease
   end
 end
 

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class Passed(NamedTuple):
-    """A grant, who holds it, and when it was asked for."""
+    """A grant, who has it, and until when it is held for certain (None: it holds nothing)."""
 
     grant: Grant
     caller: str
-    sent: float
+    believed: float | None
 
 
 class Shortcut:
@@ -59,17 +59,18 @@ class Shortcut:
         if self._socket is None and not self._open():
             return None
         number = self._calls[line.key] = self._calls.get(line.key, 0) + 1
-        caller, sent = f"{self._session}:{number}:{request.text}", monotonic()
-        header = (len(line.keys), *line.keys, line.declared.program, 0, self._session, number, 0, 0)
+        caller, declared = f"{self._session}:{number}:{request.text}", line.declared
+        believed = monotonic() + declared.lease / 1_000_000
+        header = (len(line.keys), *line.keys, declared.program, 0, self._session, number, 0, 0)
         try:
-            reply = self._exchange(*header, number, request.text, *line.declared.costs(request.units))
+            reply = self._exchange(*header, number, request.text, *declared.costs(request.units))
         except BaseException as lost:
             self._close()
             unsure(caller)
             if not isinstance(lost, Exception):
                 raise
             return None
-        return passed(reply, caller, sent)
+        return passed(reply, caller, believed if declared.holds else None)
 
     def _open(self) -> bool:
         connection = self._endpoint.blocking()
@@ -102,9 +103,9 @@ class Shortcut:
         self._close()
 
 
-def passed(reply: Any, caller: str, sent: float) -> Passed | None:
+def passed(reply: Any, caller: str, believed: float | None) -> Passed | None:
     """What the quick script said: "session number ok now -1 0 grant 1 moment fence |", or nothing, or a limit we do not know."""
     words = reply.decode().split(" ") if isinstance(reply, bytes) else []  # an error: the portal finds the words for it
     if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
         return None
-    return Passed(Grant(int(words[8]), int(words[9])), caller, sent)
+    return Passed(Grant(int(words[8]), int(words[9])), caller, believed)

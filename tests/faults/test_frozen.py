@@ -1,0 +1,179 @@
+"""Servers and networks that stand still, or are slow: callers are told in time, holders stop believing in time (S2, F22, F36)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from time import monotonic
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, Limiter, Rate, StoreError
+from tests.faults.haste import PATIENCE
+from tests.faults.proxy import Proxy
+from tests.faults.scene import elsewhere, enter, eventually
+from tests.processes import Running, running
+from tests.servers import Server
+from tests.world import LONG, at_rest, soon, used, until
+
+SLACK = 0.5  # seconds that a busy machine may be late by
+LEASE = 0.4
+ATTEMPTS = 4 * PATIENCE  # a reply, and three connections
+
+Freeze = Callable[[], object]
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+@pytest.fixture(params=["stopped", "paused"])
+def freeze(request: pytest.FixtureRequest, own_server: Server, own_admin: Redis) -> Iterator[tuple[Freeze, Freeze]]:
+    """How to make the server stand still, and go on: a stopped process, or CLIENT PAUSE."""
+    own_admin.ping()
+    if request.param == "stopped":
+        yield own_server.pause, own_server.resume
+    else:
+        yield lambda: own_admin.client_pause(60_000, all=False), own_admin.client_unpause
+
+
+async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
+    name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
+) -> None:
+    """S1, S2, F36: acquire raises in time; the permit is lost at its own deadline; only then has somebody else the place."""
+    stop, go_on = freeze
+    limit = Concurrency(1, lease=LEASE)
+    limiter, other = [elsewhere(name, limit, url=own_server.url) for _ in range(2)]
+    await (await other.acquire()).arelease()
+    permit = await limiter.acquire()
+
+    stop()
+    start = monotonic()
+    waiter = asyncio.create_task(enter(other))
+    await eventually(lambda: permit.lost)
+    assert monotonic() - start <= LEASE + 0.1
+    with pytest.raises(StoreError):
+        await soon(waiter)
+    assert monotonic() - start <= ATTEMPTS + SLACK
+    go_on()
+
+    assert not await soon(permit.arelease())
+    successor = await soon(other.acquire())
+    assert successor.fence > permit.fence
+    assert not successor.lost
+    assert await successor.arelease()
+    assert used(await at_rest(limiter)) == [0]
+
+
+async def test_a_short_pause_goes_by_unnoticed(name: str, own_server: Server, freeze: tuple[Freeze, Freeze]) -> None:
+    """L5, F36: shorter than a reply may take: all get what they asked for, once."""
+    stop, go_on = freeze
+    limits = Concurrency(2, lease=60.0), Rate(1000, per=10_000_000, unit="tokens")
+    limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
+    await (await limiter.acquire(tokens=1)).arelease()
+    await (await other.acquire(tokens=1)).arelease()
+
+    stop()
+    callers = [asyncio.create_task(enter(each, tokens=1)) for each in (limiter, other)]
+    await asyncio.sleep(0.02)
+    go_on()
+
+    for caller in callers:
+        assert await (await soon(caller)).arelease()
+    assert used(await at_rest(limiter)) == [0, 4]
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(name: str, proxy: Proxy) -> None:
+    """F22, review R8: no greeting is ever answered; nobody waits longer than for one connection, whatever they ask."""
+    proxy.hold()
+    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+
+    start = monotonic()
+    results = await asyncio.gather(limiter.acquire(), limiter.astatus(), limiter.atry_acquire(), return_exceptions=True)
+
+    assert [type(result) for result in results] == [StoreError] * 3
+    assert monotonic() - start <= PATIENCE + SLACK
+    with pytest.raises(StoreError):
+        await asyncio.to_thread(limiter.acquire_sync)
+
+    proxy.resume()
+    assert await (await soon(limiter.acquire())).arelease()
+
+
+async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy: Proxy) -> None:
+    """F22, L5: established connections fall silent for good; the next ones work."""
+    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+    await (await soon(limiter.acquire())).arelease()
+    proxy.requests.hold()
+    start = monotonic()
+    caller = asyncio.create_task(enter(limiter))
+    silent = set(proxy.connections)
+
+    await eventually(lambda: not silent & proxy.connections or proxy.met > len(silent))
+    proxy.requests.resume()
+
+    assert await (await soon(caller)).arelease()
+    assert monotonic() - start <= ATTEMPTS + SLACK
+    await at_rest(limiter)
+
+
+async def test_renewals_that_come_late_are_not_believed(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S2, TL1: a lease counts from the sending of its renewal, however long the reply was on its way."""
+    limit = Concurrency(1, lease=LEASE)
+    limiter, other = Limiter(name, limit, store=proxy.url), elsewhere(name, limit, url=redis_url)
+    permit = await soon(limiter.acquire())
+
+    proxy.replies.hold()
+    renewals = len(proxy.requests.seen)
+    await eventually(lambda: len(proxy.requests.seen) > renewals)
+    sent = monotonic()
+    waiter = asyncio.create_task(enter(other))
+    await eventually(lambda: permit.lost)
+    assert monotonic() - sent <= LEASE + 0.1
+    assert not waiter.done()  # the server knows of the renewal, and keeps the place a little longer than we believe
+    proxy.resume()
+
+    assert await (await soon(waiter)).arelease()
+    permit.release()
+    await until(lambda status: used(status) == [0], other)
+
+
+async def test_beliefs_never_overlap_beyond_the_capacity(name: str, redis_url: str, redis_server: Server) -> None:
+    """S1, S2, S5 over processes with slow and silent networks: who believes in a permit is never one too many.
+
+    Two processes, each with a network of its own, whose replies take from nothing to longer than a lease, and stop for a while.
+    """
+    limit = Concurrency(2, lease=0.15)
+    async with AsyncExitStack() as stack:
+        networks = [await stack.enter_async_context(Proxy(redis_server.port)) for _ in range(2)]
+        processes = [
+            stack.enter_context(running("believer", network.url, name, repr(limit), "60")) for network in networks
+        ]
+        weather = asyncio.create_task(changing(networks))
+        said = [line async for process in processes for line in lines_of(process)]
+        weather.cancel()
+
+    beliefs = [tuple(map(float, line.split())) for line in said if line != "StoreError"]
+    assert len(beliefs) >= 60, said
+    steps = sorted([(start, 1) for start, _, _ in beliefs] + [(end, -1) for _, end, _ in beliefs])
+    together = list(itertools.accumulate(step for _, step in steps))
+    assert max(together) <= limit.capacity
+    assert len({fence for _, _, fence in beliefs}) == len(beliefs)
+    await until(lambda status: used(status) == [0], Limiter(name, limit, store=redis_url))
+
+
+async def changing(networks: list[Proxy]) -> None:
+    """Fine, slow, slower than a lease, and nothing at all, in turn and never the same for both."""
+    for number in itertools.count():
+        for network, kind in zip(networks, (number % 4, (number + 2) % 4), strict=True):
+            network.replies.delay = (0.0, 0.04, 0.1, 0.0)[kind]
+            network.requests.delay = (0.0, 0.03, 0.1, 0.0)[kind]
+            (network.hold if kind == 3 else network.resume)()
+        await asyncio.sleep(0.09)
+
+
+async def lines_of(process: Running) -> AsyncIterator[str]:
+    async with asyncio.timeout(4 * LONG):
+        while (line := await process.said()) != "<ended>":
+            yield line
