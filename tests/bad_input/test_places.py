@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 from unittest.mock import Mock
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -17,6 +18,7 @@ import redis.asyncio
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
 from tests.bad_input.values import CANARY, INF, Hostile, assert_sentence, shown
 from tests.processes import finished
+from tests.servers import Server
 
 NO_SCHEME = [
     "",
@@ -250,6 +252,7 @@ VISITS: dict[str, Visit] = {
     "decorator": by_function,
 }
 TIMEOUT = 0.05
+BUSY = 2.0  # what a busy machine may add; five seconds, if nothing were said
 
 
 @pytest.fixture
@@ -279,7 +282,7 @@ def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFix
             visit(url)
         took = time.monotonic() - began
 
-    assert took < TIMEOUT + 0.5
+    assert took < TIMEOUT + BUSY
     assert_sentence(caught.value, place, "Check that it runs")
     assert secrets_in(caught.value) == []
     assert CANARY not in caplog.text
@@ -316,6 +319,17 @@ def test_what_is_no_redis_is_told(silence: int, caplog: pytest.LogCaptureFixture
     """Something listens and speaks TLS to nobody: a wrong scheme, the commonest of mistakes."""
     url = f"rediss://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
     assert_told(VISITS["async with"], url, f"127.0.0.1:{silence}/0", caplog)
+
+
+def test_a_password_of_special_characters_is_percent_encoded(own_server: Server, name: str) -> None:
+    """What the refusal of such a URL advises, and docs/redis.md too: given a password of all that is special, it opens the door."""
+    password = "p/#?@:[]% &=+\\é" + CANARY
+    with redis.Redis.from_url(own_server.url) as admin:
+        admin.config_set("requirepass", password)
+
+    limiter = Limiter(name, "5/second", store=own_server.url.replace("://", f"://:{quote(password, safe='')}@"))
+
+    assert limiter.try_acquire()
 
 
 def test_nothing_shows_the_password(redis_url: str, name: str) -> None:

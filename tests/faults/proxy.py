@@ -1,7 +1,7 @@
 """A proxy with switches: everything that a network can do to a client and its server (PROXY of the fault catalogue).
 
-Here lives traffic, byte for byte, and nothing that knows what headgate says; only FCALL, EVAL and SUBSCRIBE are looked for, to tell the
-connection for calls from the one for announcements. It runs in the loop of the test.
+Here lives traffic, byte for byte, and nothing that knows what headgate says; only FCALL, EVAL and SUBSCRIBE are looked for, to
+tell the connection for calls from the one for announcements. It runs in the loop of the test.
 """
 
 from __future__ import annotations
@@ -111,9 +111,7 @@ class Proxy:
         self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.close()
         self.reset()
         for task in self._tasks:

@@ -24,7 +24,9 @@ def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limi
 async def eventually(condition: Callable[[], object], within: float = LONG) -> None:
     """Go on when `condition` holds."""
     async with asyncio.timeout(within):
-        while not condition():
+        while True:
+            if condition():
+                return
             await asyncio.sleep(0.001)
 
 

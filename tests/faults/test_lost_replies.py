@@ -124,7 +124,7 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(name: str, proxy: 
 
 
 async def test_waiters_of_unknown_outcome_leave_the_queue(name: str, proxy: Proxy, redis_url: str) -> None:
-    """F24, L6: they stood in the queue, or had just asked, when the server was lost; soon after it is back only others stand there."""
+    """F24, L6: they stood in the queue, or had just asked, when the server was lost; once it is back only others do."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
     holder = await other.acquire()
@@ -208,9 +208,7 @@ async def listening(limiter: Limiter, other: Limiter, proxy: Proxy) -> None:
     await limiter.astatus()  # it knows that, and nothing is on its way
 
 
-async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(
-    name: str, proxy: Proxy, redis_url: str
-) -> None:
+async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(name: str, proxy: Proxy, redis_url: str) -> None:
     """S2, review R1: nothing is known of the server's clock yet, and still the permit is lost when its lease ends."""
     lease = 0.3
     ears = await ready(Limiter(f"{name}-ears", Concurrency(1), store=proxy.url))
@@ -262,9 +260,7 @@ async def test_replies_that_come_byte_by_byte_are_read(name: str, proxy: Proxy, 
     assert used(await limiter.astatus()) == [0, 3]
 
 
-async def test_whatever_is_delivered_again_changes_nothing(
-    name: str, proxy: Proxy, redis_url: str, admin: Redis
-) -> None:
+async def test_whatever_is_delivered_again_changes_nothing(name: str, proxy: Proxy, redis_url: str, admin: Redis) -> None:
     """S3, S4, T10, F25: a whole story is over; every call of it arrives again, in order, backwards, and each one twice."""
     limits = Concurrency(2), TOKENS, Window(500, per=AGES, unit="bytes")
     limiter = await ready(Limiter(name, *limits, store=proxy.url))

@@ -6,17 +6,19 @@ F12, F13, F14, F54. Every process here is a real one; see programs/puppet.py.
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, Permit, Rate
+from headgate import Concurrency, Limiter, Permit
 from tests.faults.haste import HEARTBEAT, WAITER
-from tests.faults.scene import Puppet, Room, elsewhere, enter, eventually, visit
+from tests.faults.scene import Puppet, elsewhere, enter, eventually
 from tests.processes import finished, running
-from tests.world import LONG, at_rest, soon, used, until, waiting
+from tests.world import LONG, at_rest, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 SLACK = 0.5  # seconds that a busy machine may be late by
@@ -90,9 +92,7 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
-    name: str, redis_url: str, puppet: Puppets
-) -> None:
+async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets) -> None:
     """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next one waits a lease for it."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -269,3 +269,28 @@ async def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name
     permit.release()
 
     await at_rest(limiter)
+
+
+async def test_loops_that_have_ended_leave_nothing_in_the_process(name: str, redis_url: str, admin: Redis) -> None:
+    """L6, S9, review f3: fifty loops one after another, each with a connection of its own: none of them is kept."""
+    limiter = Limiter(name, Concurrency(2), store=redis_url)
+
+    def loops() -> weakref.WeakSet[asyncio.AbstractEventLoop]:
+        seen: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+        async def once() -> None:
+            seen.add(asyncio.get_running_loop())
+            async with limiter:
+                pass
+
+        for _ in range(50):
+            asyncio.run(once())
+        return seen
+
+    connections = len(admin.client_list())
+    seen = await asyncio.to_thread(loops)
+    gc.collect()
+
+    assert len(seen) <= 2
+    await eventually(lambda: len(admin.client_list()) <= connections + 1)
+    assert used(await limiter.astatus()) == [0]

@@ -203,9 +203,7 @@ def _is_busy(admin: Redis) -> bool:
     return False
 
 
-async def test_a_server_that_only_reads_is_an_error_that_changes_nothing(
-    name: str, own_server: Server, own_admin: Redis
-) -> None:
+async def test_a_server_that_only_reads_is_an_error_that_changes_nothing(name: str, own_server: Server, own_admin: Redis) -> None:
     """F35, S7: demoted to a replica: READONLY is a StoreError; promoted again, all is as it was."""
     limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url)
     holder = await soon(limiter.acquire(tokens=1))
@@ -239,8 +237,8 @@ async def test_a_full_server_still_takes_releases(name: str, own_server: Server,
     own_admin.config_set("maxmemory", 0)
 
     assert await third.arelease()
-    for limiter in (limiter, other):
-        assert used(await at_rest(limiter)) == [0, 3]
+    for each in (limiter, other):
+        assert used(await at_rest(each)) == [0, 3]
 
 
 async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server: Server, own_admin: Redis) -> None:
@@ -255,9 +253,7 @@ async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server:
     assert await (await soon(limiter.acquire())).arelease()
 
 
-async def test_credentials_that_are_revoked_are_an_error_without_secrets(
-    name: str, own_server: Server, own_admin: Redis
-) -> None:
+async def test_credentials_that_are_revoked_are_an_error_without_secrets(name: str, own_server: Server, own_admin: Redis) -> None:
     """F29: the user is switched off and its connections end; the error names no password, and the user may come back."""
     own_admin.acl_setuser("guest", enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"])
     limiter = Limiter(name, Concurrency(1), store=own_server.url.replace("redis://", "redis://guest:canary@"))
@@ -314,9 +310,7 @@ async def test_a_holder_whose_key_is_lost_learns_of_it(name: str, redis_url: str
 
 
 @pytest.mark.parametrize("part", ["", ":queue", ":holders", ":sessions"], ids=["hash", "queue", "holders", "sessions"])
-async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(
-    name: str, redis_url: str, admin: Redis, part: str
-) -> None:
+async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(name: str, redis_url: str, admin: Redis, part: str) -> None:
     """F46, fact 10: WRONGTYPE is a StoreError; nothing is written, the foreign key stays, and without it all is well."""
     former, limiter = [elsewhere(name, Concurrency(1), TOKENS, url=redis_url) for _ in range(2)]
     await (await soon(former.acquire(tokens=1))).arelease()

@@ -1,4 +1,4 @@
-"""Wake-ups are hints: whoever's turn it is gets it, whatever becomes of announcements and connections, and nobody else is disturbed.
+"""Wake-ups are hints: whoever's turn it is gets it, whatever becomes of announcements and connections; nobody else is disturbed.
 
 F26, F49, F51: announcements lost, connections killed, thousands who wait.
 """
@@ -70,7 +70,9 @@ async def test_announcements_that_are_lost_are_not_missed(name: str, proxy: Prox
     assert any(b"message" in piece for piece in proxy.announcements.seen)
 
 
-async def test_a_denied_announcement_takes_nothing_from_what_is_counted(name: str, user_without_channels: str, redis_url: str) -> None:
+async def test_a_denied_announcement_takes_nothing_from_what_is_counted(
+    name: str, user_without_channels: str, redis_url: str
+) -> None:
     """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them gets them."""
     limits = Concurrency(2, unit="w"), Rate(100, per=1_000_000, unit="tokens")
     silent = elsewhere(name, *limits, url=user_without_channels)
@@ -139,9 +141,7 @@ async def test_two_hundred_callers_survive_the_killing_of_every_connection(
     assert used(await at_rest(elsewhere(name, Concurrency(capacity), url=own_server.url))) == [0]
 
 
-async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
-    name: str, own_server: Server, own_admin: Redis
-) -> None:
+async def test_a_release_before_two_thousand_waiters_is_a_few_commands(name: str, own_server: Server, own_admin: Redis) -> None:
     """S9, F51: the work of one release does not grow with those who wait, and one of them is woken; no more connections either."""
     holding, here, there = [elsewhere(name, Concurrency(1), url=own_server.url) for _ in range(3)]
     holder = await holding.acquire()

@@ -1,7 +1,7 @@
 """A crowd in front of a gate, in a time of its own, and the limits that hypothesis makes up for it.
 
-Here lives what the tests of this folder share: who asks, gives up, pays back and lets time pass, and the ledger of what was granted.
-It knows the rules' verbs and none of their arithmetic.
+Here lives what the tests of this folder share: who asks, gives up, pays back and lets time pass, and the ledger of what was
+granted. It knows the rules' verbs and none of their arithmetic.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def windows(draw: st.DrawFn) -> Window:
 
 @st.composite
 def quotas(draw: st.DrawFn) -> Quota:
-    per = draw(periods)
-    return Quota(draw(amounts), per, draw(st.sampled_from([None, 0.25, START / SECOND, -5])), slack=draw(st.sampled_from([0, per / 4])))
+    per, anchors = draw(periods), st.sampled_from([None, 0.25, START / SECOND, -5])
+    return Quota(draw(amounts), per, draw(anchors), slack=draw(st.sampled_from([0, per / 4])))
 
 
 permits = st.builds(Concurrency, amounts)
@@ -53,7 +53,7 @@ kinds = st.one_of(rated, permits)
 
 def largest(limits: Iterable[Limit]) -> int:
     """The most that one acquire can ask for at all."""
-    return min(limit.capacity if isinstance(limit, Concurrency) else limit.burst if isinstance(limit, Rate) else limit.amount for limit in limits)
+    return min(rule.capacity for rule in rules_of(limits))
 
 
 # What happens --------------------------------------------------------------------------------------------------------------------

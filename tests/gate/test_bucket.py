@@ -238,9 +238,8 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
     ],
 )
 def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(costs: tuple[int, int], back: int) -> None:
-    """T5: given an empty bucket for 5 and two bookings, when the first is undone, then no more comes back than would be there without.
-
-    And no less than its cost but for what others booked later.
+    """T5: given an empty bucket for 5 and two bookings, when the first is undone, then no more comes back than would be there
+    without it, and no less than its cost but for what was booked later.
     """
     crowd = empty(Rate(5, per=0.5))
     crowd.horizon = 2 * SECOND
@@ -305,7 +304,7 @@ def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) -> None:
-    """T9: given any history, when the rate is changed, then there are as many tokens as before, and what comes comes at the new rate."""
+    """T9: given any history, when the rate is changed, then there are as many tokens as before, and more come at the new rate."""
     former, rate = data.draw(rates()), data.draw(rates())
     crowd = Crowd(former).play(data.draw(events([former])))
     crowd.disperse()
@@ -345,9 +344,12 @@ def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
         assert bucket.ready(1, moments[-1]) == START + ceil((taken + 1 - rate.burst) / tokens_a_microsecond(rate))
 
 
-@pytest.mark.parametrize("rate", [Rate(7, 3, 11), Rate(1, 86_400, 3), Rate(999_983, 60, 10), Rate(10, 0.333333, 4, steps=True), Rate(3, 7, slack=0.001)])
+@pytest.mark.parametrize(
+    "rate",
+    [Rate(7, 3, 11), Rate(1, 86_400, 3), Rate(999_983, 60, 10), Rate(10, 0.333333, 4, steps=True), Rate(3, 7, slack=0.001)],
+)
 def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
-    """T11: given any moments and costs, waits and overflows, when 5,000 have asked, then each was answered as by exact fractions."""
+    """T11: given any moments, costs and overflows, when 5,000 have asked, then each was answered as by exact fractions."""
     bucket, dice, now = rule_of(rate), random.Random(str(rate)), START
     bucket.open(now)
     tick, gain = (tick_of(rate), Fraction(rate.amount)) if rate.steps else (1, tokens_a_microsecond(rate))

@@ -33,7 +33,9 @@ def bucket(rate: Rate) -> Bucket:
 
 
 @given(amounts, periods, st.none() | amounts, st.booleans(), st.sampled_from([0, 0.0005, 3]))
-def test_a_bucket_never_refills_faster_than_declared(amount: int, per: float, capacity: int | None, steps: bool, slack: float) -> None:
+def test_a_bucket_never_refills_faster_than_declared(
+    amount: int, per: float, capacity: int | None, steps: bool, slack: float
+) -> None:
     """T1: given any rate, then what its bucket gains in a tick is no more than the rate brings, and hardly less."""
     rate = Rate(amount, per, capacity, steps=steps, slack=slack)
     rule = bucket(rate)
@@ -48,7 +50,7 @@ def test_a_bucket_never_refills_faster_than_declared(amount: int, per: float, ca
 
 @given(amounts, periods, st.none() | amounts, st.booleans())
 def test_a_bucket_counts_with_numbers_that_lua_can_count_with(amount: int, per: float, capacity: int | None, steps: bool) -> None:
-    """T11: given any rate, then a full bucket, a queue of 256 full buckets and a tick's gain are exact as doubles, in ticks that pass."""
+    """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact as doubles."""
     rule = bucket(Rate(amount, per, capacity, steps=steps))
 
     assert rule.price == 1 or rule.size * 256 <= EXACT

@@ -41,7 +41,7 @@ def counted(crowd: Crowd) -> Rule:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject) -> None:
-    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no interval of `per` has more than `amount`."""
+    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per` has more than `amount`."""
     limit = data.draw(windows())
     crowd = Crowd(limit, horizon=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
@@ -61,7 +61,7 @@ def test_what_a_bucket_would_let_through_twice_passes_once() -> None:
 @settings(max_examples=100, deadline=None)
 @given(windows(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_passes_as_soon_as_it_fits(limit: Window, wished: list[int]) -> None:
-    """T2, T3: given a crowd that waits, then one moment before each grant the window was too full for it, or its turn had not come."""
+    """T2, T3: given a crowd that waits, then a tick before each grant the window was too full, or its turn had not come."""
     costs = [min(cost, limit.amount) for cost in wished]
     crowd = Crowd(limit).play([("ask", cost, None) for cost in costs])
 
@@ -103,7 +103,7 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
 
 
 def test_a_large_cost_is_told_its_very_moment_too() -> None:
-    """T4: given 1,000 tokens a minute, spent 100 a second for ten seconds, when 900 are asked for, then the refusal names the ninth."""
+    """T4: given 1,000 tokens a minute, spent 100 a second, when 900 are asked for, then the refusal names the ninth's end."""
     crowd = Crowd(Window(1000, per=60))
     crowd.play([("ask", 100, None), ("time", SECOND)] * 10)
 
@@ -188,7 +188,7 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) -> None:
-    """T9: given any history, when amount and period are changed, then what counts at that moment counts until it is a new period old."""
+    """T9: given any history, when amount and period are changed, then what counted counts on, until it is a new period old."""
     former, limit = data.draw(windows()), data.draw(windows())
     crowd = Crowd(former).play(data.draw(events([former])))
     rule = counted(crowd)

@@ -1,8 +1,8 @@
-"""Callers who believe in their permits for as long as they may: what they believed is told as times on the machine's monotonic clock.
+"""Callers who believe in their permits for as long as they may, and tell from when until when, on the machine's monotonic clock.
 
 usage: believer.py URL name limit visits
-Four callers visit in turn; a visit lasts until its permit is lost, or for a third of a lease, two or three: as the visit's number has it.
-Says "from to fence" for each visit: `to` is the last moment at which the permit was not lost. Says "StoreError" for each that failed.
+Four callers visit in turn; a visit lasts until its permit is lost, or for so many leases as its number has it.
+Says "from to fence" for each visit, `to` being the last moment at which the permit was not lost, or "StoreError" for a failed one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import headgate
 from headgate import Limiter, Permit, StoreError
 from tests.faults import haste
 
-LENGTHS = [1 / 3, 2 / 3, 3.0, 0.0]  # of a visit, in leases
+LENGTHS = [1 / 3, 2 / 3, 2.0, 0.0]  # of a visit, in leases
 
 
 async def believe(permit: Permit, seconds: float) -> tuple[float, float]:

@@ -1,8 +1,8 @@
 """A process at work: ten callers take turns, and count in the server who is inside.
 
 usage: turns.py URL name limit counter turns
-Says its number, which is its field in the hashes `counter` and `counter-visits`; the most that all fields of `counter` ever were together
-is kept in `counter-most`. Says "visits N" when all callers had their turns.
+Says its number, which is its field in the hashes `counter` (who is inside) and `counter-visits`; the most that all fields of
+`counter` ever were together is kept in `counter-most`. Says "visits N" when all callers had their turns.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import asyncio
 import os
 import sys
 
+from redis.asyncio import Redis
+
 import headgate
 from headgate import Limiter
-from redis.asyncio import Redis
 from tests.faults import haste
 
 ENTERED = """

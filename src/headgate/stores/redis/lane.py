@@ -125,6 +125,7 @@ class Lane:
         self._alarm: TimerHandle | None = None  # for the first of them
         self._queued = False  # the link knows that there is something to send
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
+        self._alone = False  # the last call was quick: so may come the next, one at a time, and it waits for no company
         self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
         self._lease = 0  # of the limits that it was asked under
@@ -190,8 +191,12 @@ class Lane:
     # Sending -------------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        if not self._queued and self._sent is None:
-            self._queued = True
+        if self._queued or self._sent is not None:
+            return
+        self._queued = True
+        if self._calm and self._alone:
+            self.link.at_once(self)
+        else:
             self.link.ready(self)
 
     def command(self) -> Command:
@@ -237,12 +242,22 @@ class Lane:
             if (session, int(number)) != (sent.session, sent.number):
                 raise StoreError("it gave the reply to another call")
         self._sent = None
-        if verdict == "ok":
+        self._alone = verdict == "ok" and sent.command.script is library().quick
+        if self._alone:
+            self._pass(sent, words)
+        elif verdict == "ok":
             self._accept(sent, words)
         else:
             self._again(sent, verdict, words)
         if self._tickets or self._errands:
             self._send()
+
+    def _pass(self, sent: Sent, words: list[str]) -> None:
+        """A quick call says: "now -1 0 grant 1 moment fence |"."""
+        self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
+        ticket = sent.tickets[0]
+        if self._waiting.pop(ticket.number, None) or ticket.future.done():
+            self._granted(ticket, Grant(int(words[5]), int(words[6])), sent.lease, self._server)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
         if sent.program == self.line.declared.program:
@@ -308,12 +323,12 @@ class Lane:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         ticket.t = t = grant.t
         ticket.believed = self._believed(t, lease)
-        moment = self.link.loop.time() + max(0, t - server) / 1_000_000
         if ticket.future.done():
             self._give_up(ticket)
         elif t <= server and not self._booked:
             ticket.settle(grant)
         else:
+            moment = self.link.loop.time() + max(0, t - server) / 1_000_000
             self._booked.append((max(moment, self._booked[-1][0] if self._booked else 0.0), ticket, grant))
             self._set_alarm()
 

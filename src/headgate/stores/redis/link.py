@@ -100,6 +100,13 @@ class Link:
             self.loop.call_soon(self._flush)
         self._ready.append(lane)
 
+    def at_once(self, lane: Lane) -> None:
+        """`lane` has something to send, and nothing will travel with it."""
+        if self._wire is None:
+            self.ready(lane)
+        else:
+            self._send(Call(lane, lane.command(), self.loop.time()))
+
     def _flush(self) -> None:
         if self._wire is None:
             self._open()

@@ -63,7 +63,9 @@ _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread 
 
 
 def portal() -> Portal:
-    """The portal of this process. Raises RuntimeError when the process is about to end."""
+    """The portal of this process. When that is about to end, RuntimeError; a daemon thread just comes no further."""
+    if os.getpid() in _ended and threading.current_thread().daemon:
+        threading.Event().wait()
     with _lock:
         if os.getpid() in _ended:
             raise RuntimeError("this process is about to end, and no further call can be made")

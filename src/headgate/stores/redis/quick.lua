@@ -19,7 +19,7 @@ local function take(now)
     if cost > 0 then rule:take(cost, now, now) end
   end
   gate.t, gate.act, gate.fence = now, now, math.max(gate.fence + 1, now)
-  Promises.hold(SESSION .. ':' .. args[7] .. ':' .. args[8], now)
+  if Promises.lease() then Promises.hold(SESSION .. ':' .. args[7] .. ':' .. args[8], now) end
 end
 
 function Calls.quick(its_keys, its_args)

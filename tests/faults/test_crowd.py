@@ -1,0 +1,74 @@
+"""A thousand callers over four processes, and every other one gives up: the others move forward, in the order in which all of them came.
+
+The same story stands in conformance/test_cancellation.py, in memory by the microsecond, and on Redis with everybody asking at once. Here
+the order of arrival is known over all processes, so S6 and T3 are checked over all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from itertools import pairwise
+from time import monotonic
+from typing import NamedTuple
+
+from headgate import Limiter, Rate
+from tests.processes import Running, running
+
+PROCESSES, GROUP, CROWD = 4, 25, 1000
+RATE = 100
+GAP = 1_000_000 // RATE
+
+
+class Through(NamedTuple):
+    """One that got through: its number, by arrival; its grant; and when it went on."""
+
+    number: int
+    fence: int
+    t: int
+    when: int
+
+
+async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in_order(name: str, redis_url: str) -> None:
+    """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5 s, in order of arrival."""
+    limit = Rate(RATE, per=1, initial=0)
+    limiter = Limiter(name, limit, store=redis_url)
+    with ExitStack() as stack:
+        processes = [stack.enter_context(running("parade", redis_url, name, repr(limit))) for _ in range(PROCESSES)]
+        assert [await process.said() for process in processes] == ["ready"] * PROCESSES
+        start = monotonic()
+        for first in range(0, CROWD, GROUP):
+            await told(processes[first // GROUP % PROCESSES], f"ask {first} {GROUP}")
+        cancelled = monotonic()
+        due = (await limiter.astatus()).retry_after
+        for process in processes:
+            process.tell("go")
+        lists = await asyncio.gather(*(all_said(process) for process in processes))
+    end = monotonic()
+
+    through = sorted((passed for passed_there in lists for passed in passed_there), key=lambda passed: passed.fence)
+    numbers = [passed.number for passed in through]
+    assert numbers == sorted(numbers)
+    assert set(numbers) >= set(range(0, CROWD, 2))
+    early = len(through) - CROWD // 2  # odd ones that were let in before they were told to give up
+    assert early <= RATE * (cancelled - start) + 10
+
+    moments = [passed.t for passed in through]
+    assert moments == sorted(moments)
+    assert all(moment - moments[0] >= index * GAP - 1 for index, moment in enumerate(moments))
+    assert all(passed.when >= passed.t for passed in through)
+    assert max(after - before for before, after in pairwise(moments)) <= 0.5 * 1_000_000
+
+    assert due is not None
+    assert due > 8.0  # this is how long it would have taken
+    assert len(through) / RATE - (cancelled - start) - 0.2 <= end - cancelled <= 5.0 + 0.75
+
+
+async def told(process: Running, line: str) -> None:
+    process.tell(line)
+    assert await process.said() == "asked"
+
+
+async def all_said(process: Running) -> list[Through]:
+    lines = await asyncio.to_thread(process.lines)
+    return [Through(*map(int, line.split())) for line in lines]

@@ -1,0 +1,315 @@
+"""How long things live on the server: as long as any promise in them, and no longer (S8, T12, L6); and limits that change.
+
+Here the server's own TTLs are read, after each kind of call. Nothing here is in a hurry: leases and periods are the product's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import monotonic, time
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, Limiter, Permit, Quota, Rate, Window
+from tests.clocks import ServerClock
+from tests.faults.proxy import Proxy
+from tests.faults.scene import Puppet, content_of, elsewhere, enter, eventually, keys_of
+from tests.world import at_rest, soon, until, used, waiting
+
+DAY = 86_400.0
+IDLE = 30.0  # seconds for which a session and its last answer are remembered at least
+
+Story = Callable[[Limiter], Awaitable[None]]
+
+
+def remembered(admin: Redis, name: str) -> dict[str, float]:
+    """For how many seconds the server will know each key of `name`; -1: for ever."""
+    return {key: admin.pttl(key) / 1000 for key in keys_of(admin, name)}
+
+
+# Each kind of call, on a limiter of any kind
+
+
+async def released(limiter: Limiter) -> None:
+    await (await limiter.acquire()).arelease()
+
+
+async def settled(limiter: Limiter) -> None:
+    permit = await limiter.acquire()
+    permit.settle(requests=2)
+    await permit.arelease()
+
+
+async def refused(limiter: Limiter) -> None:
+    await released(limiter)
+    while await limiter.atry_acquire():
+        pass
+
+
+async def queued(limiter: Limiter) -> None:
+    await refused(limiter)
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+    waiter.cancel()
+    await waiting(limiter, 0)
+
+
+STORIES: list[Story] = [released, settled, refused, queued]
+LIMITS: list[tuple[Any, float]] = [
+    (Rate(1, per=3600), 3600),
+    (Rate(2, per=3600, capacity=5), 1800),
+    (Rate(1, per=3600, steps=True), 3600),
+    (Rate(1, per=60, initial=1, slack=30.0), 90),
+    (Window(1, per=3600), 3600),
+    (Window(3, per=7200), 7200),
+    (Quota(1, per=DAY * 365), 0),
+]
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+@pytest.mark.parametrize(("limit", "seconds"), LIMITS, ids=[str(limit) for limit, _ in LIMITS])
+async def test_a_limit_is_remembered_until_it_is_as_good_as_new(
+    name: str, redis_url: str, admin: Redis, limit: Any, seconds: float, story: Story
+) -> None:
+    """S8, T12: a limit of 1 an hour is remembered for an hour, by every key that has a part in it; and no key for ever."""
+    limiter = Limiter(name, limit, store=redis_url)
+
+    await story(limiter)
+
+    if isinstance(limit, Quota):
+        seconds = limiter_resets_in(limit)
+    left = remembered(admin, name)
+    assert left[f"headgate:{{{name}}}"] >= seconds - 1
+    assert all(each >= IDLE for each in left.values()), left
+    if isinstance(limit, Window):
+        assert all(each >= seconds - 1 for key, each in left.items() if ":log" in key), left
+    assert max(left.values()) <= max(seconds * 5, DAY) + 120, left
+
+
+def limiter_resets_in(quota: Quota) -> float:
+    """Until the quota's next period, with a minute for the test."""
+    return quota.per - (time() - quota.origin) % quota.per - 60
+
+
+async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(name: str, redis_url: str, admin: Redis) -> None:
+    """S7, review f4: the largest settlement there is travels in one call with a release: both arrive, and the state is sound."""
+    limits = Concurrency(1), Rate(5000, per=3600)
+    limiter = Limiter(name, *limits, store=redis_url)
+    permit = await limiter.acquire()
+
+    permit.settle(requests=2**53 - 1)
+    permit.release()
+    held, rate = (await limiter.astatus()).limits
+
+    assert held.used == 0
+    assert rate.left < -(2**30)
+    assert not await limiter.atry_acquire()
+    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+
+
+async def test_a_debt_is_remembered_until_it_is_paid(name: str, redis_url: str, admin: Redis) -> None:
+    """S8, T12: a hundred tokens over what an hour brings: a hundred hours."""
+    limiter = Limiter(name, Rate(1, per=3600), store=redis_url)
+    permit = await limiter.acquire()
+
+    permit.settle(requests=100)
+    await until(lambda status: used(status) == [100], limiter)
+
+    assert remembered(admin, name)[f"headgate:{{{name}}}"] >= 100 * 3600 - 1
+
+
+@pytest.mark.parametrize("lease", [60.0, 7200.0])
+async def test_a_held_permit_is_remembered_for_its_lease(name: str, redis_url: str, admin: Redis, lease: float) -> None:
+    """S8: by the holders and by the state that counts them; and a release does not shorten what others hold."""
+    limiter = Limiter(name, Concurrency(2, lease=lease), store=redis_url)
+    first, second = await limiter.acquire(), await limiter.acquire()
+    await first.arelease()
+
+    left = remembered(admin, name)
+
+    assert left[f"headgate:{{{name}}}"] >= lease
+    assert left[f"headgate:{{{name}}}:holders"] >= lease - 1
+    await second.arelease()
+
+
+async def test_a_renewed_permit_is_remembered_for_longer(
+    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8: held for ten minutes under a lease of one: the keys outlive each renewal, as they have outlived the first lease."""
+    clock = ServerClock(monkeypatch)
+    limiter = Limiter(name, Concurrency(1, lease=60.0), Rate(10, per=1), store=redis_url)
+    permit = await limiter.acquire()
+
+    for _ in range(12):
+        clock.forward(50)
+        for key, left in remembered(admin, name).items():
+            admin.pexpire(key, round((left - 50) * 1000))
+        permit.home._renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        assert used(await limiter.astatus()) == [1, 0]
+
+    assert await permit.arelease()
+
+
+async def test_limits_that_last_longer_than_before_are_remembered_for_longer(name: str, redis_url: str, admin: Redis) -> None:
+    """S8, T12: a new declaration with a slower rate and a longer lease holds for what was taken before, too."""
+    short = Limiter(name, Concurrency(2, lease=1.0), Rate(1, per=1), store=redis_url)
+    permit = await short.acquire()
+
+    long = elsewhere(name, Concurrency(2, lease=500.0), Rate(1, per=50_000), url=redis_url)
+    await long.astatus()
+
+    left = remembered(admin, name)
+    assert left[f"headgate:{{{name}}}"] >= 45_000  # the bucket has got back a part of its token meanwhile
+    assert left[f"headgate:{{{name}}}:holders"] >= 1
+    assert await permit.arelease()
+
+
+async def test_when_all_is_done_nothing_stays_but_what_will_expire(name: str, redis_url: str, admin: Redis) -> None:
+    """L6: everything free, the queue empty, no task but the two of the connection, no key without an end."""
+    before = asyncio.all_tasks()
+    limits = Concurrency(3, lease=5.0), Rate(1000, per=0.1), Window(1000, per=0.1)
+    limiters = [elsewhere(name, *limits, url=redis_url) for _ in range(2)]
+
+    async def visit(limiter: Limiter) -> None:
+        async with limiter.acquire() as permit:
+            permit.settle(requests=1)
+
+    visits = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(50)]
+    for task in visits[::7]:
+        task.cancel()
+    await asyncio.gather(*visits, return_exceptions=True)
+
+    for limiter in limiters:
+        assert (await at_rest(limiter)).waiting == 0
+    assert [task.get_name() for task in asyncio.all_tasks() - before if not task.get_name().startswith("headgate-")] == []
+    assert len(asyncio.all_tasks() - before) <= 2 * len(limiters)
+    left = remembered(admin, name)
+    assert left
+    assert all(0 < each <= 200 for each in left.values()), left
+    assert admin.zcard(f"headgate:{{{name}}}:holders") == admin.zcard(f"headgate:{{{name}}}:queue") == 0
+
+
+async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin: Redis) -> None:
+    """S8: a limiter whose keys have expired is used as if it had never been, by a session that knew the former state."""
+    limits = Concurrency(1, lease=0.3), Rate(1, per=0.01), Window(1, per=0.01)
+    limiter = Limiter(name, *limits, store=redis_url)
+    former = await soon(limiter.acquire())
+    await former.arelease()
+    assert content_of(admin, name)
+
+    for key in keys_of(admin, name):
+        admin.pexpire(key, 1)
+    await eventually(lambda: not keys_of(admin, name))
+
+    permit = await soon(limiter.acquire())
+    assert permit.fence > former.fence
+    assert await permit.arelease()
+
+
+# Limits that change ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, redis_url: str) -> None:
+    """S1, S2, review R3: A holds under a long lease, B declares a short one: C gets A's place only when A has left, or knows."""
+    long, short = Concurrency(2, lease=1.2), Concurrency(2, lease=0.3)
+    a = await Limiter(name, long, store=redis_url).acquire()
+    other = elsewhere(name, short, url=redis_url)
+    b = await other.acquire()
+
+    waiter = asyncio.create_task(enter(elsewhere(name, short, url=redis_url)))
+    await waiting(other, 1)
+    start = monotonic()
+    while monotonic() - start < 0.5:  # longer than the short lease
+        assert not waiter.done() or a.lost or b.lost
+        await asyncio.sleep(0.005)
+
+    assert not a.lost
+    assert not b.lost
+    assert await a.arelease()
+    for permit in (b, await soon(waiter)):
+        assert await permit.arelease()
+
+
+async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
+    name: str, redis_url: str, puppet: Callable[..., Puppet]
+) -> None:
+    """L1: what was promised under the short lease ends when it was to end, though a long one is declared now."""
+    short = Concurrency(1, lease=0.4)
+    dead = puppet(short, pace="calm")
+    await dead.hears("acquire a", until="a asks")
+    await dead.says("a inside")
+    dead.process.kill()
+
+    start = monotonic()
+    permit = await soon(Limiter(name, Concurrency(1, lease=30.0), store=redis_url).acquire())
+
+    assert monotonic() - start <= short.lease + 0.5
+    assert await permit.arelease()
+
+
+async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nobody(
+    name: str, redis_url: str, admin: Redis
+) -> None:
+    """L5, review R4: the holder's renewals have nothing to renew: no error for anybody, and no busy loop."""
+    rate = Rate(10_000, per=1)
+    limiter = Limiter(name, Concurrency(5, lease=0.06), rate, store=redis_url)
+    permit = await limiter.acquire()
+    other = elsewhere(name, rate, url=redis_url)
+    await other.acquire()
+
+    admin.config_resetstat()
+    start = monotonic()
+    acquires = 0
+    while monotonic() - start < 0.3:  # five leases
+        await limiter.acquire()
+        acquires += 1
+        await asyncio.sleep(0.005)
+
+    calls = admin.info("commandstats")["cmdstat_fcall"]["calls"]
+    assert calls <= acquires + 20
+    permit.release()
+    assert (await other.astatus()).limits[0].kind == "Rate"
+
+
+async def test_limits_declared_while_a_call_is_on_its_way_are_declared(name: str, proxy: Proxy) -> None:
+    """Configuration travels, review R5: the last declaration wins, whatever was on its way when it was made."""
+    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+    await (await soon(limiter.acquire())).arelease()
+    proxy.replies.hold()
+    seen = len(proxy.replies.seen)
+    caller = asyncio.create_task(enter(limiter))
+    await eventually(lambda: len(proxy.replies.seen) > seen)
+
+    changed = Limiter(name, Concurrency(7), store=proxy.url)
+    proxy.replies.resume()
+    permit: Permit = await soon(caller)
+
+    assert (await changed.astatus()).limits[0].capacity == 7
+    assert await permit.arelease()
+
+
+async def test_who_leaves_releases_what_it_entered_with_and_nothing_else(name: str, redis_url: str) -> None:
+    """S1, S4, review f8: one entered when there was nothing to hold; its leaving takes no permit from one that came later."""
+    rate = Rate(10_000, per=1)
+    early, late = Limiter(name, rate, store=redis_url), []
+    async with early:
+        limiter = Limiter(name, rate, Concurrency(1), store=redis_url)
+        inside, leave = asyncio.Event(), asyncio.Event()
+
+        async def stay() -> None:
+            async with limiter:
+                late.append(await limiter.astatus())
+                inside.set()
+                await leave.wait()
+
+        stayed = asyncio.create_task(stay())
+        await soon(inside.wait())
+
+    assert used(late[0])[1] == 1
+    assert used(await limiter.astatus())[1] == 1
+    leave.set()
+    await soon(stayed)
+    await at_rest(limiter)
