@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
+from typing import Any
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing is an RST
 
@@ -147,8 +148,8 @@ class Proxy:
         self._start(self._pump(connection, from_client, to_server, connection.way_out))
         self._start(self._pump(connection, from_server, to_client, connection.way_back))
 
-    def _start(self, pump: asyncio._CoroutineLike[None]) -> None:
-        task = asyncio.ensure_future(pump)
+    def _start(self, pump: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(pump)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

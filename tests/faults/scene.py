@@ -87,7 +87,7 @@ def keys_of(admin: Redis, name: str) -> list[str]:
     return sorted(admin.scan_iter(f"headgate:{{{name}}}*"))
 
 
-def content_of(admin: Redis, name: str) -> dict[str, bytes]:
+def content_of(admin: Redis, name: str) -> dict[str, bytes | None]:
     """Everything that the server knows of a name, to the last bit."""
     return {key: admin.dump(key) for key in keys_of(admin, name)}
 

@@ -1,7 +1,7 @@
-"""A thousand callers over four processes, and every other one gives up: the others move forward, in the order in which all of them came.
+"""A thousand callers over four processes, and every other one gives up: the others move forward, in the order of all arrivals.
 
-The same story stands in conformance/test_cancellation.py, in memory by the microsecond, and on Redis with everybody asking at once. Here
-the order of arrival is known over all processes, so S6 and T3 are checked over all of them.
+The same story stands in conformance/test_cancellation.py, in memory to the microsecond, and on Redis with everybody asking at once.
+Here the order of arrival is known over all processes, so S6 and T3 are checked over all of them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from redis import Redis
@@ -123,7 +124,7 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     ):
         pids = {process: await process.said() for process in (one, two, last)}
         for process in (one, two):
-            await eventually(lambda process=process: int(admin.hget(f"{counter}-visits", pids[process]) or 0) >= 20)
+            await eventually(partial(has_visited, admin, counter, pids[process], 20))
             process.kill()
             admin.hdel(counter, pids[process])
         said = await last.said()
@@ -133,6 +134,10 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     limiter = Limiter(name, limit, store=redis_url)
     assert used(await until(lambda status: used(status) == [0] and status.waiting == 0, limiter)) == [0]
     admin.delete(counter, f"{counter}-visits", f"{counter}-most")
+
+
+def has_visited(admin: Redis, counter: str, pid: str, times: int) -> bool:
+    return int(admin.hget(f"{counter}-visits", pid) or 0) >= times
 
 
 # Stopped and blocked -----------------------------------------------------------------------------------------------------------

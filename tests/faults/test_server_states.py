@@ -41,7 +41,7 @@ def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redi
 
 def forget(admin: Redis) -> None:
     """The server loses all that was ever loaded there, as after a failover."""
-    admin.execute_command("FUNCTION", "FLUSH")
+    admin.function_flush()
     admin.script_flush()
 
 

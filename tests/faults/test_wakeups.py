@@ -70,9 +70,7 @@ async def test_announcements_that_are_lost_are_not_missed(name: str, proxy: Prox
     assert any(b"message" in piece for piece in proxy.announcements.seen)
 
 
-async def test_a_denied_announcement_takes_nothing_from_what_is_counted(
-    name: str, user_without_channels: str, redis_url: str
-) -> None:
+async def test_a_denied_announcement_changes_nothing_that_is_counted(name: str, user_without_channels: str, redis_url: str) -> None:
     """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them gets them."""
     limits = Concurrency(2, unit="w"), Rate(100, per=1_000_000, unit="tokens")
     silent = elsewhere(name, *limits, url=user_without_channels)

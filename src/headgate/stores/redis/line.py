@@ -21,7 +21,7 @@ from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.doors import shut
 from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.portal import portal
+from headgate.stores.redis.portal import blocking, portal
 from headgate.stores.status import Status, status_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class RedisLine:
     def enter_sync(self, request: Request) -> None:
         found = self._store.shortcut().acquire(self, request, self._unsure)
         if found is None:
-            permit: Permit | None = portal().run(self.acquire(request))
+            permit: Permit | None = blocking(self.acquire(request))
         else:
             permit = None if found.believed is None else self._found(request, found, 0.0)
         self._entered[threading.get_ident()].append(permit)
@@ -102,7 +102,7 @@ class RedisLine:
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
         found = self._store.shortcut().acquire(self, request, self._unsure)
-        return portal().run(self.acquire(request)) if found is None else self._found(request, found, monotonic() - start)
+        return blocking(self.acquire(request)) if found is None else self._found(request, found, monotonic() - start)
 
     def _found(self, request: Request, found: Passed, waited: float) -> Permit:
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
@@ -122,7 +122,7 @@ class RedisLine:
             return Refusal(refused.retry_after)
 
     def take(self, request: Request) -> Permit | Refusal:
-        return portal().run(self.atake(request))
+        return blocking(self.atake(request))
 
     # Ways back -----------------------------------------------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class RedisLine:
         return status_of(self.name, self.declared.rules(), left, waiting, delay)
 
     def status(self) -> Status:
-        return portal().run(self.astatus())
+        return blocking(self.astatus())
 
     def describe(self) -> str:
         """What can be said without asking the server."""

@@ -63,9 +63,7 @@ _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread 
 
 
 def portal() -> Portal:
-    """The portal of this process. When that is about to end, RuntimeError; a daemon thread just comes no further."""
-    if os.getpid() in _ended and threading.current_thread().daemon:
-        threading.Event().wait()
+    """The portal of this process. Raises RuntimeError when the process is about to end."""
     with _lock:
         if os.getpid() in _ended:
             raise RuntimeError("this process is about to end, and no further call can be made")
@@ -73,6 +71,18 @@ def portal() -> Portal:
         if found is None:
             found = _portals[os.getpid()] = Portal()
         return found
+
+
+def blocking(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. A daemon thread that asks while its process ends just comes no further."""
+    try:
+        found = portal()
+    except RuntimeError:
+        work.close()
+        if threading.current_thread().daemon:
+            threading.Event().wait()
+        raise
+    return found.run(work)
 
 
 def _close() -> None:
