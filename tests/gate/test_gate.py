@@ -19,7 +19,6 @@ from tests.gate.crowd import (
     SECOND,
     START,
     Crowd,
-    Passed,
     events,
     kinds,
     largest,
@@ -37,14 +36,14 @@ RATED_MIXTURES = st.lists(rated, min_size=1, max_size=3)
 HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
 
 
-def assert_never_over(limit: Limit, passed: list[Passed]) -> None:
+def assert_never_over(limit: Limit, crowd: Crowd) -> None:
     match limit:
         case Rate():
-            test_bucket.assert_never_over(limit, passed)
+            test_bucket.assert_never_over(limit, crowd)
         case Window():
-            test_window.assert_never_over(limit, passed)
+            test_window.assert_never_over(limit, crowd)
         case Quota():
-            test_quota.assert_never_over(limit, passed)
+            test_quota.assert_never_over(limit, crowd)
 
 
 # Together ------------------------------------------------------------------------------------------------------------------------
@@ -64,7 +63,7 @@ def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.D
                 assert rule.left(crowd.now) == limit.capacity - sum(crowd.asked[caller] for caller in crowd.held)
 
     for limit in limits:
-        assert_never_over(limit, crowd.passed)
+        assert_never_over(limit, crowd)
     assert list(crowd.ledger) == sorted(crowd.ledger)
     assert all(before.t <= after.t and before.fence < after.fence for before, after in pairwise(crowd.passed))
 

@@ -12,7 +12,7 @@ from headgate.gate.gate import Grant
 from headgate.gate.quota import Quota as Rule
 from headgate.gate.rules import rules_of
 from headgate.limits import Quota
-from tests.gate.crowd import SECOND, START, Crowd, Passed, events, quotas, same, twin
+from tests.gate.crowd import SECOND, START, Crowd, events, quotas, same, twin
 
 HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
 DAY = 86_400 * SECOND
@@ -28,10 +28,10 @@ def into(limit: Quota, t: int) -> int:
     return (t - microseconds(limit.origin)) % microseconds(limit.per)
 
 
-def assert_never_over(limit: Quota, passed: list[Passed]) -> None:
+def assert_never_over(limit: Quota, crowd: Crowd) -> None:
     """T1: no window has more than `amount`, and the slack before its end has none."""
     windows = Counter[int]()
-    for grant in passed:
+    for grant in crowd.passed:
         windows[stretch(limit, grant.t)] += grant.cost
         assert into(limit, grant.t) < microseconds(limit.per) - microseconds(limit.slack)
     assert max(windows.values(), default=0) <= limit.amount
@@ -55,7 +55,7 @@ def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
     limit = data.draw(quotas())
     crowd = Crowd(limit, horizon=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
-    assert_never_over(limit, crowd.passed)
+    assert_never_over(limit, crowd)
 
 
 def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:

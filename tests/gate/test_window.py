@@ -20,11 +20,11 @@ from tests.gate.crowd import SECOND, START, Crowd, Passed, events, same, twin, w
 HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
 
 
-def assert_never_over(limit: Window, passed: list[Passed]) -> None:
+def assert_never_over(limit: Window, crowd: Crowd) -> None:
     """T1: no interval of `per` that begins with a grant, nor any other, has more than `amount`."""
-    for first in passed:
-        inside = sum(grant.cost for grant in passed if first.t <= grant.t < first.t + lengthened(limit))
-        assert inside <= limit.amount, (first, passed)
+    for first in crowd.passed:
+        inside = sum(grant.cost for grant in crowd.passed if first.t <= grant.t < first.t + lengthened(limit))
+        assert inside <= limit.amount, (first, crowd.passed)
 
 
 def counted(crowd: Crowd) -> Rule:
@@ -45,7 +45,7 @@ def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject)
     limit = data.draw(windows())
     crowd = Crowd(limit, horizon=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
-    assert_never_over(limit, crowd.passed)
+    assert_never_over(limit, crowd)
 
 
 def test_what_a_bucket_would_let_through_twice_passes_once() -> None:

@@ -45,10 +45,10 @@ def agree(made: Callable[[], Wire], story: Story) -> None:
 def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) -> None:
     """Given any limits and any talk of three sessions at any times, when both twins hear it, then they say and remember the same.
 
-    So what the gate promises is kept on a server (T1 to T6, T8, T9), by the quick way in as by the long one, and what is beyond the
-    gate is as plain as in the model: one grant for one acquire, whatever is sent again or comes late (S3, T10), only what is held is
-    released or renewed (S4), leases and the dead (L3), and bounded work (S9). The witness besides holds S1, S2, S3, S5, S6, S7, T3,
-    T6, S8 and T12 against both.
+    So what the gate promises is kept on a server (T1, T2, T3, T4, T5, T6, T8, T9), by the quick way in as by the long one. What
+    is beyond the gate is as plain as in the model: one grant for one acquire, whatever is sent again or comes late (S3, T10); only
+    what is held is released or renewed (S4); leases end, and the dead lose their places (L1, L3); the work of a call is bounded
+    (S9). The witness holds S1, S2, S3, S5, S6, S7, T3, T6, S8 and T12 against both besides.
     """
     way = WAYS[seed % 6 == 0]
     for number in range(STORIES):

@@ -76,15 +76,15 @@ function Gate.leave(caller)
   return true
 end
 
--- Lets pass, in order, whoever's moment is within the horizon; granted(caller, t, fence) hears of each.
+-- Lets pass, in order, whoever's moment is within the horizon; granted(caller, t, fence) hears of each. Returns who is next, and when.
 function Gate.advance(horizon, granted)
   local left = GRANTS
-  while left > 0 do
+  while true do
     local caller = Sessions.head_of_queue()
-    if not caller then return end
+    if not caller then return nil, NEVER end
     local costs = State.costs_of(State.units_of(caller))
     local t = Gate.ready(costs)
-    if t > gate.t + horizon then return end
+    if t > gate.t + horizon or left == 0 then return caller, t end
     Gate.leave(caller)
     granted(caller, Gate.take(costs, t))
     left = left - 1

@@ -24,10 +24,8 @@ local function open_state(program, state, alive_until)
 end
 
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet.
-local function look_at_head(known)
-  local caller = Sessions.head_of_queue()
+local function look_at_head(caller, t, known)
   if not caller then return State.queue_length() > 0 and State.int(gate.t) .. ' 1' or '-1 0' end -- more dead than one call drops
-  local t = Gate.next_at()
   if t >= NEVER then t = gate.soonest > 0 and gate.soonest or gate.t + WAITER end
   local session = State.session_of(caller)
   if session == SESSION then return State.int(t) .. ' 1' end
@@ -41,16 +39,18 @@ end
 
 local function advance(known)
   if State.queue_length() == 0 then return '-1 0' end
-  Gate.advance(HORIZON, function(caller, t, fence)
+  local caller, t = Gate.advance(HORIZON, function(caller, t, fence)
     Promises.hold(caller, t)
     Sessions.deliver(caller, t, fence)
   end)
-  return look_at_head(known)
+  Promises.write_holds()
+  return look_at_head(caller, t, known)
 end
 
 function Calls.whole(its_keys, its_args)
   begin(its_keys, its_args)
   State.fresh()
+  Promises.fresh()
   Sessions.fresh()
   Requests.fresh()
   local requests = Requests.read()

@@ -8,12 +8,27 @@ function Promises.lease()
   return shortest
 end
 
+local holds -- leases that are not written yet: end, caller, ...
+
+function Promises.fresh()
+  holds = {}
+end
+
 function Promises.hold(caller, t)
   local lease = Promises.lease()
   if lease then
-    State.add(HOLDERS, State.int(t + lease), caller)
+    holds[#holds + 1] = State.int(t + lease)
+    holds[#holds + 1] = caller
     if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
   end
+end
+
+-- All at once: one by one they would cost more than all the rest.
+function Promises.write_holds()
+  if #holds == 0 then return end
+  touched[HOLDERS] = true
+  redis.call('ZADD', HOLDERS, unpack(holds))
+  holds = {}
 end
 
 -- Stay alive, and forget sessions that have been silent for long. The moment until which is a text, before and after.

@@ -1,11 +1,6 @@
 -- The queue, a sorted set of callers by place, and what a caller's name says of it.
 
--- A caller is "session:number:asked", and asked is "-" or "requests=3,tokens=900".
-function State.session_of(caller)
-  return string.match(caller, '^[^:]+')
-end
-
-local units_seen, costs_seen -- by text, and by units
+local units_seen, costs_seen, callers_seen -- by text, by units, and by name
 
 function State.parsed_units(text)
   local units = units_seen[text]
@@ -17,8 +12,27 @@ function State.parsed_units(text)
   return units
 end
 
+-- A caller is "session:number:asked", and asked is "-" or "requests=3,tokens=900".
+local function parsed(caller)
+  local parts = callers_seen[caller]
+  if not parts then
+    local session, number, asked = string.match(caller, '^([^:]*):([^:]*):(.*)$')
+    parts = { session = session, number = number, units = State.parsed_units(asked) }
+    callers_seen[caller] = parts
+  end
+  return parts
+end
+
+function State.session_of(caller)
+  return parsed(caller).session
+end
+
+function State.number_of(caller)
+  return parsed(caller).number
+end
+
 function State.units_of(caller)
-  return State.parsed_units(string.match(caller, '[^:]+$'))
+  return parsed(caller).units
 end
 
 local ONE_EACH = { requests = 1, permits = 1 }
@@ -44,7 +58,8 @@ local stretch
 local front, at -- the callers at its head, and the first of them that is still there
 
 function State.fresh()
-  units_seen, costs_seen, queued, stretch, front, at = {}, {}, nil, 2, {}, 1
+  units_seen, costs_seen, callers_seen = {}, {}, {}
+  queued, stretch, front, at = nil, 2, {}, 1
 end
 
 function State.queue_length()

@@ -19,7 +19,11 @@ local function take(now)
     if cost > 0 then rule:take(cost, now, now) end
   end
   gate.t, gate.act, gate.fence = now, now, math.max(gate.fence + 1, now)
-  if Promises.lease() then Promises.hold(SESSION .. ':' .. args[7] .. ':' .. args[8], now) end
+  if Promises.lease() then
+    Promises.fresh()
+    Promises.hold(SESSION .. ':' .. args[7] .. ':' .. args[8], now)
+    Promises.write_holds()
+  end
 end
 
 function Calls.quick(its_keys, its_args)

@@ -56,6 +56,7 @@ function verbs.acquire(words)
       answer(kind, t - gate.t)
     end
   end
+  Promises.write_holds()
 end
 
 -- cancel session number moment asked: a waiter leaves; a grant that nobody acted on is undone (its moment is 0 when unknown).

@@ -39,7 +39,7 @@ function Sessions.read_mail(text)
 end
 
 function Sessions.deliver(caller, t, fence)
-  local session, number = string.match(caller, '^([^:]+):(%d+)')
+  local session, number = State.session_of(caller), State.number_of(caller)
   local lease = State.int(Promises.lease() or 0)
   if session == SESSION then
     own_mail[#own_mail + 1] = { number, State.int(t), State.int(fence), lease }

@@ -1,7 +1,10 @@
 -- Numbers and keys. All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
 
+local number_seen, text_seen -- most numbers are asked for again at once
+
 function State.int(number)
-  return string.format('%.0f', number)
+  if number ~= number_seen then number_seen, text_seen = number, string.format('%.0f', number) end
+  return text_seen
 end
 
 function State.add(key, score, member)
