@@ -200,6 +200,13 @@ def test_nothing_is_generated_or_guessed_at_run_time(path: Path) -> None:
     assert names & {"eval", "exec", "compile", "isawaitable", "__import__"} == set()
 
 
+@pytest.mark.parametrize("path", PYTHON, ids=title)
+def test_the_users_own_chance_is_left_alone(path: Path) -> None:
+    """Whoever seeds `random` gets the same numbers with headgate and without: it has a generator of its own."""
+    drawn = {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random"}
+    assert drawn <= {"Random", "SystemRandom"}
+
+
 # Twins -------------------------------------------------------------------------------------------------------------------------
 
 

@@ -6,20 +6,22 @@ at hand. They say yes only where the gate would; what is not theirs to do goes t
 
 from __future__ import annotations
 
-from asyncio import Future, InvalidStateError, _get_running_loop
+from asyncio import Future, _get_running_loop
+from collections import deque
 from collections.abc import Callable, Coroutine
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from headgate.gate.gate import Gate
+from headgate.gate.gate import Gate, Grant
 from headgate.gate.slots import Slots
-from headgate.stores.crowd import Crowd, Place, send
+from headgate.stores.waiters import TaskWaiter
 
 if TYPE_CHECKING:
     from headgate.request import Request
-    from headgate.stores.waiters import TaskWaiter
 
 Door = Callable[[], bool]
+Crowd = deque[TaskWaiter]
+HANDED = Grant(0, 0)  # from hand to hand: the gate was not asked
 
 
 def shut() -> bool:
@@ -30,13 +32,14 @@ def shut() -> bool:
 def timed_door(gate: Gate, lock: Lock, now: Callable[[], int]) -> Door:
     """For limits that count over time: one decision under the lock."""
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
+    rules = gate.rules
     acquire, release = lock.acquire, lock.release  # not `with`, which costs twice as much (benchmarks, rate-async)
 
     def enter() -> bool:
         acquire()
         try:
             t = now()
-            if gate.queue or t < gate.t or not admit(t):
+            if gate.queue or t < gate.t or gate.rules is not rules or not admit(t):
                 return False
             gate.t = t
             return True
@@ -55,8 +58,9 @@ class Pooled(Protocol):
     """What these ways need of a line."""
 
     async def wait(self, request: Request) -> object: ...
-    async def wait_on(self, place: Place, waiter: TaskWaiter) -> None: ...
-    def forsake(self, place: Place) -> None: ...
+    async def turn(self, waiter: TaskWaiter) -> None: ...
+    def give_up(self, waiter: TaskWaiter) -> None: ...
+    def give(self, waiter: TaskWaiter) -> bool: ...
     def hand_over(self) -> bool: ...
     def advance(self) -> None: ...
 
@@ -82,23 +86,23 @@ def pooled_door(gate: Gate, pool: list[None], crowd: Crowd, otherwise: Door) -> 
 def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait in the crowd, if nobody waits elsewhere."""
     append, rules = crowd.append, gate.rules
-    slots = next(rule for rule in rules if isinstance(rule, Slots))
+    slots = cast(Slots, gate.single[0][0])  # when all that an entry touches have room, this one has
 
     async def enter_later(request: Request) -> None:
         if gate.queue or not request.plain:
             await line.wait(request)
             return
-        place: Place = Future()
-        append(place)
+        waiter = TaskWaiter(request, Future())
         try:
+            append(waiter)
             if pool or slots.used < slots.capacity or gate.rules is not rules:  # not for us to know whether there is a wait
                 line.advance()
-            waiter = await place
+            await waiter.future
         except BaseException:
-            line.forsake(place)
+            line.give_up(waiter)
             raise
-        if waiter is not None:
-            await line.wait_on(place, waiter)
+        if waiter.grant is None:  # it stands in the gate's queue by now, and was told to look
+            await line.turn(waiter)
 
     return enter_later
 
@@ -115,14 +119,17 @@ def pooled_exit(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Cal
             here = _get_running_loop()
             while crowd:
                 try:
-                    place = popleft()
-                    if place.get_loop() is here:
-                        place.set_result(None)
-                    else:
-                        send(place, leave)
+                    waiter = popleft()
+                except IndexError:  # another thread was faster
+                    break
+                future = waiter.future
+                if future.get_loop() is not here:
+                    if line.give(waiter):
+                        return
+                elif not future.done():  # its task has not given up
+                    waiter.grant = HANDED
+                    future.set_result(None)
                     return
-                except (IndexError, InvalidStateError, RuntimeError):
-                    continue  # another thread was faster; its task has given up; its loop is closed
         append(None)
         if crowd or gate.queue:
             line.advance()

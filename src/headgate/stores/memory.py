@@ -23,8 +23,7 @@ from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
-from headgate.stores.crowd import Crowd, Place
-from headgate.stores.doors import pooled_door, pooled_exit, pooled_queue, shut, timed_door
+from headgate.stores.doors import HANDED, Crowd, pooled_door, pooled_exit, pooled_queue, shut, timed_door
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
 from headgate.stores.waiters import TaskWaiter, ThreadWaiter, Waiter
@@ -69,7 +68,7 @@ class MemoryLine:
         self._gate = Gate(declared.rules(), self._clock.now())
         self._loose = False  # the store has let go of this line because it was idle
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
-        self._crowd = Crowd()
+        self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
         self._pools = declared.timeless
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._abandoned: deque[Permit] = deque()
@@ -114,16 +113,16 @@ class MemoryLine:
         """The grant of `request`, when its turn has come."""
         waiter = TaskWaiter(request, Future())
         if not self._join(waiter):
-            await self._turn(waiter)
+            await self.turn(waiter)
         return cast(Grant, waiter.grant)
 
-    async def _turn(self, waiter: TaskWaiter) -> None:
+    async def turn(self, waiter: TaskWaiter) -> None:
         try:
             await waiter.sleep(self._timeout(waiter))
             while not self._look(waiter):
                 await waiter.sleep(self._timeout(waiter))
         except BaseException:
-            self._give_up(waiter)
+            self.give_up(waiter)
             raise
 
     def wait_sync(self, request: Request) -> Grant:
@@ -134,7 +133,7 @@ class MemoryLine:
                 while not self._look(waiter):
                     waiter.sleep(self._timeout(waiter))
             except BaseException:
-                self._give_up(waiter)
+                self.give_up(waiter)
                 raise
         return cast(Grant, waiter.grant)
 
@@ -188,33 +187,26 @@ class MemoryLine:
         gate = self._gate
         with self._lock:
             self._gather()
-            waiter = cast("Waiter | None", gate.pass_on())
+            waiter = cast("Waiter | None", gate.pass_on()) if self._pools else None
             if waiter is None:
                 return False
-            waiter.grant = Grant(gate.t, gate.fence)
-            return waiter.wake()
+            waiter.grant = Grant(gate.clamp(self._clock.now()), gate.fence)
+            if not waiter.wake():
+                waiter.grant = None
+            return waiter.grant is not None
 
     def advance(self) -> None:
         """Let everybody in the crowd and in the queue have what is theirs."""
         with self._lock:
             self._advance()
 
-    async def wait_on(self, place: Place, waiter: TaskWaiter) -> None:
-        """Wait for one that has moved from the crowd into the gate's queue."""
-        del self._crowd.moved[place]
-        await self._turn(waiter)
-
-    def forsake(self, place: Place) -> None:
-        """Leave the crowd, with or without a permit, or the gate's queue if that is where the place has gone."""
-        if place.done() and not place.cancelled() and place.result() is None:
-            self.leave()
-            return
-        place.cancel()
-        with self._lock, suppress(ValueError):
-            self._crowd.remove(place)
-        waiter = self._crowd.moved.pop(place, None)
-        if waiter is not None:
-            self._give_up(waiter)
+    def give(self, waiter: TaskWaiter) -> bool:
+        """Hand a permit to one of the crowd that waits in another loop; false if it is not there any more."""
+        with self._lock:
+            waiter.grant = None if waiter.gone else HANDED
+            if waiter.grant and not waiter.wake():
+                waiter.grant = None
+            return waiter.grant is not None
 
     # What a permit asks for ----------------------------------------------------------------------------------------------
 
@@ -270,6 +262,7 @@ class MemoryLine:
             self._keep()
             request, gate = waiter.request, self._gate
             if self._pools and gate.queue and request.plain:
+                self._gather()
                 gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
                 if self._pool:
                     self._advance()
@@ -313,8 +306,10 @@ class MemoryLine:
                 waiter.look_at = max(moment, gate.t + LOOK_AGAIN) if moment < NEVER else NEVER
             return False
 
-    def _give_up(self, waiter: Waiter) -> None:
+    def give_up(self, waiter: Waiter) -> None:
         with self._lock:
+            waiter.gone = True
+            self._gather()
             if waiter.grant is not None:
                 self._gate.cancel(self._clock.now(), waiter.request.units, waiter.grant.t)
             self._gate.leave(waiter)
@@ -334,14 +329,25 @@ class MemoryLine:
                 waiter = cast(Waiter, caller)
                 waiter.grant = grant
                 if not waiter.wake():  # its loop is gone: the grant is for those behind it
+                    waiter.grant = None
                     gate.cancel(gate.t, waiter.request.units, grant.t)
                     lost = True
         self._arm_head()
 
     def _gather(self) -> None:
         """Let the crowd wait in the gate's queue, with everybody else."""
-        while self._crowd and (waiter := self._crowd.move(PLAIN)) is not None:
-            self._gate.join(waiter, PLAIN.units, self._gate.usual)
+        gate, crowd = self._gate, self._crowd
+        if not crowd:
+            return
+        gate.queue[self] = gate.plain  # lest anybody sees neither a queue nor a crowd while they move
+        moving = []
+        while crowd:
+            with suppress(IndexError):  # whoever leaves this moment takes the first, so they are taken from the end
+                moving.append(crowd.pop())
+        for waiter in reversed(moving):
+            if not waiter.future.done():
+                gate.join(waiter, PLAIN.units, gate.usual)
+        del gate.queue[self]
 
     def _empty_pool(self) -> None:
         """Return what is in the pool to the gate, before it decides anything."""

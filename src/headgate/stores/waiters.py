@@ -21,6 +21,7 @@ class Waiter:
 
     request: Request
     grant: Grant | None = None
+    gone = False  # has given up
     never = False  # its cost is above what the limit now holds
     look_at = NEVER
     deadline = NEVER
