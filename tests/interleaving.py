@@ -30,7 +30,8 @@ class Interleaving:
         self.chance = Random(seed)
         self.clock = VirtualClock()
         self._pace = self.chance.choice(PACES)
-        self._turns: dict[int, threading.Semaphore] = {}  # by thread: who is alive
+        self._turns: dict[int, threading.Semaphore] = {}  # by number: who is alive
+        self._here = threading.local()
         self._still: dict[int, float] = {}  # who has looked in vain since anything moved, and until when it would wait
         self._stuck = False
         self._errors: list[BaseException] = []
@@ -38,7 +39,7 @@ class Interleaving:
     def run(self, *works: Callable[[], None]) -> None:
         """All works to their ends; the first error comes out."""
         started = threading.Barrier(len(works) + 1)
-        threads = [threading.Thread(target=self._body, args=[started, work], daemon=True) for work in works]
+        threads = [threading.Thread(target=self._body, args=[started, *numbered], daemon=True) for numbered in enumerate(works)]
         for thread in threads:
             thread.start()
         started.wait()
@@ -48,11 +49,11 @@ class Interleaving:
         if self._errors:
             raise self._errors[0]
 
-    def _body(self, started: threading.Barrier, work: Callable[[], None]) -> None:
-        me = threading.get_ident()
-        self._turns[me] = threading.Semaphore(0)
+    def _body(self, started: threading.Barrier, number: int, work: Callable[[], None]) -> None:
+        self._here.number = number
+        turn = self._turns[number] = threading.Semaphore(0)
         started.wait()
-        self._turns[me].acquire()
+        turn.acquire()
         sys.settrace(self._trace)
         try:
             work()
@@ -60,7 +61,7 @@ class Interleaving:
             self._errors.append(error)
         finally:
             sys.settrace(None)
-            del self._turns[me]
+            del self._turns[number]
             self._still.clear()
             self._wake_another()
 
@@ -81,9 +82,10 @@ class Interleaving:
 
     def switch(self) -> None:
         """Somebody's turn: perhaps this thread's again."""
-        mine = self._turns.get(threading.get_ident())
-        if mine is None:
+        number = getattr(self._here, "number", None)
+        if number is None:
             return  # the test's own thread, before or after the story
+        mine = self._turns[number]
         if not self._stuck:
             self._wake_another()
             mine.acquire()
@@ -92,10 +94,9 @@ class Interleaving:
 
     def wait(self, ready: Callable[[], object], until: float = float("inf")) -> None:
         """Let the others run until `ready()`, or until the moment `until` of the clock."""
-        me = threading.get_ident()
         self._still.clear()
         while not ready() and self.clock.moment < until:
-            self._still[me] = until
+            self._still[self._here.number] = until
             if self._turns.keys() <= self._still.keys():
                 self._let_time_pass()
             self.switch()

@@ -49,11 +49,8 @@ def sleep_of(max_sleep: float | None, call: str) -> int | None:
 
 def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]) -> Units:
     """The units of `acquire(cost, **others)`, each counted by a limit and within its capacity."""
-    units = dict(others)
-    if cost != 1 or type(cost) is not int:
-        units["requests"] = cost
-    for unit, number in units.items():
-        check_cost(declared, name, unit, number)
+    wanted = dict(others) if type(cost) is int and cost == 1 else {**others, "requests": cost}
+    units = {unit: check_cost(declared, name, unit, number) for unit, number in wanted.items()}
     for unit, capacity in declared.capacity.items():
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
             raise CostExceedsCapacityError(
@@ -63,15 +60,16 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
     return units
 
 
-def check_cost(declared: Declaration, name: str, unit: str, number: object) -> None:
+def check_cost(declared: Declaration, name: str, unit: str, number: object) -> int:
     call = f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
     if unit == "max_sleep":
         raise TypeError(f"{call} of limiter {name!r}: a try never waits and takes no max_sleep; leave it out, or call acquire.")
-    if type(number) is not int:
+    if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{call} of limiter {name!r}: a cost is an int, not a {type(number).__name__}; pass an int such as 3.")
     if not 0 < number < LARGEST:
         raise ValueError(f"{call} of limiter {name!r}: a cost is at least 1 and below 2**53; leave a unit out to take none of it.")
     check_unit(declared, name, call, unit)
+    return int(number)
 
 
 def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
@@ -86,7 +84,7 @@ def check_settlement(declared: Declaration, name: str, actual: Mapping[str, obje
     """`settle(tokens=1234)`: whole numbers from 0, of units that a rate counts."""
     for unit, number in actual.items():
         call = f"settle({unit[:64]}={show(number)})"
-        if type(number) is not int:
+        if isinstance(number, bool) or not isinstance(number, int):
             raise TypeError(f"{call} of limiter {name!r}: what was used is an int; pass how many {unit} it were in all.")
         if not 0 <= number < LARGEST:
             raise ValueError(

@@ -212,25 +212,30 @@ async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin:
 # Limits that change ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, redis_url: str) -> None:
-    """S1, S2, review R3: A holds under a long lease, B declares a short one: C gets A's place only when A has left, or knows."""
-    long, short = Concurrency(2, lease=1.2), Concurrency(2, lease=0.3)
-    a = await Limiter(name, long, store=redis_url).acquire()
-    other = elsewhere(name, short, url=redis_url)
-    b = await other.acquire()
+async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S1, S2, review R3: A holds under a long lease, B declares a short one; A's renewal runs, and its reply is held up.
 
-    waiter = asyncio.create_task(enter(elsewhere(name, short, url=redis_url)))
-    await waiting(other, 1)
-    start = monotonic()
-    while monotonic() - start < 0.5:  # longer than the short lease
-        assert not waiter.done() or a.lost or b.lost
-        await asyncio.sleep(0.005)
+    A can only believe in what it was told, so C must not be granted A's place before that ends.
+    """
+    long, short = Concurrency(2, lease=0.9), Concurrency(2, lease=0.2)
+    a = await Limiter(name, long, store=proxy.url).acquire()
+    b = await elsewhere(name, short, url=redis_url).acquire()
 
-    assert not a.lost
+    def after_the_news(piece: bytes) -> bytes:
+        if b" stale " in piece:
+            proxy.replies.hold()
+        return piece
+
+    proxy.replies.alter = after_the_news
+    c = await soon(elsewhere(name, short, url=redis_url).acquire())
+
+    assert a.lost
     assert not b.lost
-    assert await a.arelease()
-    for permit in (b, await soon(waiter)):
+    assert any(b" stale " in piece for piece in proxy.replies.seen)
+    proxy.replies.resume()
+    for permit in (b, c):
         assert await permit.arelease()
+    a.release()
 
 
 async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
@@ -276,19 +281,20 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
 
 async def test_limits_declared_while_a_call_is_on_its_way_are_declared(name: str, proxy: Proxy) -> None:
     """Configuration travels, review R5: the last declaration wins, whatever was on its way when it was made."""
-    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+    limiter = Limiter(name, Concurrency(2), store=proxy.url)
     await (await soon(limiter.acquire())).arelease()
     proxy.replies.hold()
     seen = len(proxy.replies.seen)
-    caller = asyncio.create_task(enter(limiter))
+    callers = [asyncio.create_task(enter(limiter)) for _ in range(2)]
     await eventually(lambda: len(proxy.replies.seen) > seen)
 
     changed = Limiter(name, Concurrency(7), store=proxy.url)
     proxy.replies.resume()
-    permit: Permit = await soon(caller)
+    permits: list[Permit] = [await soon(caller) for caller in callers]
 
     assert (await changed.astatus()).limits[0].capacity == 7
-    assert await permit.arelease()
+    for permit in permits:
+        assert await permit.arelease()
 
 
 async def test_who_leaves_releases_what_it_entered_with_and_nothing_else(name: str, redis_url: str) -> None:

@@ -12,6 +12,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError, Window
 from headgate.stores.redis import lane
+from tests.faults.haste import WAITER
 from tests.faults.proxy import Proxy, Way
 from tests.faults.scene import content_of, elsewhere, enter, eventually
 from tests.world import at_rest, soon, until, used, waiting
@@ -150,10 +151,11 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
 ) -> None:
     """L3, L5, S9, review R9: more waiters than one call may cancel; who asks when the server is back is not behind them."""
     monkeypatch.setattr(lane, "MOST", 100)
+    monkeypatch.setattr(lane, "HEARTBEAT", 0.6 * WAITER)  # so that heartbeats alone would take too long to clear the queue
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
     holder = await other.acquire()
-    crowd = [asyncio.create_task(enter(limiter)) for _ in range(1000)]
+    crowd = [asyncio.create_task(enter(limiter)) for _ in range(2000)]
     await waiting(other, len(crowd))
 
     proxy.refuses = True
@@ -162,7 +164,6 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     assert {type(error) for error in errors} == {StoreError}
     proxy.refuses = False
     later = asyncio.create_task(enter(limiter))
-    await waiting(other, 1)
     await holder.arelease()
 
     assert await (await soon(later)).arelease()

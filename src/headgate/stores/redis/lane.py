@@ -125,7 +125,7 @@ class Lane:
         self._alarm: TimerHandle | None = None  # for the first of them
         self._queued = False  # the link knows that there is something to send
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
-        self._alone = False  # the last call was quick: so may come the next, one at a time, and it waits for no company
+        self._alone = False  # the last call carried one request: the next will not wait for company
         self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
         self._lease = 0  # of the limits that it was asked under
@@ -194,7 +194,7 @@ class Lane:
         if self._queued or self._sent is not None:
             return
         self._queued = True
-        if self._calm and self._alone:
+        if self._alone:
             self.link.at_once(self)
         else:
             self.link.ready(self)
@@ -242,8 +242,8 @@ class Lane:
             if (session, int(number)) != (sent.session, sent.number):
                 raise StoreError("it gave the reply to another call")
         self._sent = None
-        self._alone = verdict == "ok" and sent.command.script is library().quick
-        if self._alone:
+        self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
+        if self._alone and sent.command.script is library().quick:
             self._pass(sent, words)
         elif verdict == "ok":
             self._accept(sent, words)

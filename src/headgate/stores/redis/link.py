@@ -37,6 +37,7 @@ BACKOFF = 0.05  # seconds before the second of them, doubled for each further on
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
 TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
+JITTER = random.SystemRandom()  # not the user's own chance, and another one after a fork
 MISSING = ("NOSCRIPT", "ERR Function not found")
 LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)
 
@@ -205,7 +206,7 @@ class Link:
         """Connect, and send what is on its way again; or tell those who wait that it cannot be done."""
         try:
             if self._failures:
-                await asyncio.sleep(random.uniform(0, BACKOFF * 2**self._failures))
+                await asyncio.sleep(JITTER.uniform(0, BACKOFF * 2**self._failures))
             connection = self.endpoint.connection()
             await connect(connection, self.endpoint.patience)
             self._wire = Wire(connection, self._replied, self._lose)
@@ -262,7 +263,7 @@ class Link:
                     self._heard(await connection.read_response())
             except LOST:
                 attempt += 1
-                await asyncio.sleep(random.uniform(0, min(5.0, BACKOFF * 2**attempt)))
+                await asyncio.sleep(JITTER.uniform(0, min(5.0, BACKOFF * 2**attempt)))
             finally:
                 await connection.disconnect(nowait=True)
 

@@ -1,0 +1,497 @@
+"""The crowd from the inside: what can happen between two of its steps, made to happen (S1, S6, S7, L2, F4, F5).
+
+A line in memory that counts concurrency alone takes no lock where it can. Each test stops it at one such place and lets somebody
+else act there: in the same thread, in another, or wherever a seed says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
+from headgate.gate.gate import Gate
+from headgate.stores import doors, waiters
+from headgate.stores.memory import MemoryStore
+from tests.interleaving import Interleaving
+from tests.world import held
+
+# A place of one's own in the middle of something ---------------------------------------------------------------------------------
+
+
+class Lock:
+    """A lock that tells when somebody has to wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.release = self._lock.release
+        self.busy = threading.Event()
+
+    def acquire(self, blocking: bool = True) -> bool:
+        if self._lock.acquire(blocking=False):
+            return True
+        self.busy.set()
+        return blocking and self._lock.acquire()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *outcome: object) -> None:
+        self.release()
+
+
+class Elsewhere:
+    """Another thread that acts on a line now; `lock` is the line's, and whoever cannot have it is waited for no longer."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self._lock = Lock()
+        self._threads: list[threading.Thread] = []
+        limiter._line._open(self._lock)
+
+    def does(self, act: Callable[[], object]) -> None:
+        """Until it is done, or waits for the lock."""
+        self._lock.busy.clear()
+        self._threads.append(threading.Thread(target=lambda: (act(), self._lock.busy.set()), daemon=True))
+        self._threads[-1].start()
+        assert self._lock.busy.wait(5)
+
+    def ends(self) -> None:
+        for thread in self._threads:
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, the first time after `before()`."""
+    first = [before]
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if first:
+            first.pop()()
+        return function(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
+    """The next who comes to the crowd has seen that nobody waits and stands in no queue yet: then `act()`."""
+    real = doors.Future
+
+    def act_first() -> None:
+        doors.Future = real  # type: ignore[misc]
+        act()
+
+    doors.Future = once(act_first, real)  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        doors.Future = real  # type: ignore[misc]
+
+
+@contextmanager
+def while_it_moves(act: Callable[[], object], patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The next who moves from the crowd has left it and stands not in the gate's queue yet: then `act()`."""
+    with patch.context() as here:
+        here.setattr(Gate, "join", once(act, Gate.join))
+        yield
+
+
+async def visits(limiter: Limiter, order: list[object], who: object) -> None:
+    async with limiter:
+        order.append(who)
+
+
+async def soon(*tasks: asyncio.Future[Any]) -> None:
+    """All are through; a limiter with a place free lets nobody wait."""
+    _, late = await asyncio.wait(tasks, timeout=5)
+    assert not late, "somebody still waits"
+
+
+def assert_all_free(limiter: Limiter) -> None:
+    """S7, L6."""
+    status = limiter.status()
+    assert (held(status), status.waiting, len(limiter._line._crowd)) == (0, 0, 0)
+
+
+def is_full(limiter: Limiter) -> bool:
+    """S1, by trying."""
+    permit = limiter.try_acquire()
+    if permit:
+        permit.release()
+    return not permit
+
+
+# While somebody arrives ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by", ["block", "permit"])
+async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str, by: str) -> None:
+    """L2: who found the place taken, and has not queued yet when it comes free, sees it when queued."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    if by == "block":
+        await limiter.__aenter__()
+        leave = limiter._line.leave
+    else:
+        leave = (await limiter.acquire()).release
+    order: list[object] = []
+
+    with while_it_arrives(leave):
+        await soon(asyncio.create_task(visits(limiter, order, "late")))
+
+    assert order == ["late"]
+    assert_all_free(limiter)
+
+
+async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(name: str) -> None:
+    """L2: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    line = limiter._line
+    entering = [limiter.__aenter__()]
+    waits: list[asyncio.Future[Any]] = []
+
+    class Pool(list[None]):
+        def append(self, permit: None) -> None:
+            waits.extend(late.send(None) for late in entering)
+            super().append(permit)
+
+    await limiter.__aenter__()
+    line._pool = Pool()
+    line._open(line._lock)
+    line.leave()
+
+    assert waits[0].done()
+    with pytest.raises(StopIteration):
+        entering.pop().send(None)
+    line.leave()
+    assert_all_free(limiter)
+
+
+async def test_who_arrives_while_the_limits_change_waits_under_the_new_ones(name: str) -> None:
+    """L2: the capacity was raised between the look and the queue."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(1), store=store)
+    order: list[object] = []
+    await limiter.__aenter__()
+
+    with while_it_arrives(lambda: Limiter(name, Concurrency(2), store=store)):
+        await soon(asyncio.create_task(visits(limiter, order, "second")))
+
+    assert order == ["second"]
+    limiter._line.leave()
+    assert_all_free(limiter)
+
+
+async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_behind(name: str) -> None:
+    """S6: a thread queues while A arrives at the crowd; C comes after A, and passes after A."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    elsewhere = Elsewhere(limiter)
+    order: list[object] = []
+    await limiter.__aenter__()
+
+    def thread() -> None:
+        with limiter:
+            order.append("thread")
+
+    def thread_queues() -> None:
+        threading.Thread(target=thread, daemon=True).start()
+        while not limiter._line._gate.queue:
+            pass
+
+    with while_it_arrives(thread_queues):
+        first = asyncio.create_task(visits(limiter, order, "A"))
+        await asyncio.sleep(0)
+    second = asyncio.create_task(visits(limiter, order, "C"))
+    await asyncio.sleep(0)
+    limiter._line.leave()
+    await soon(first, second)
+
+    elsewhere.ends()
+    assert order == ["thread", "A", "C"]
+    assert_all_free(limiter)
+
+
+# While the crowd moves -----------------------------------------------------------------------------------------------------------
+
+ASKING: dict[str, Callable[[Limiter], Any]] = {
+    "acquire": lambda limiter: limiter.acquire(),
+    "weighted": lambda limiter: limiter.acquire(mb=1),
+    "max_sleep": lambda limiter: limiter.acquire(max_sleep=60),
+}
+
+
+@pytest.mark.parametrize("kind", ASKING)
+async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: the first of the crowd is between two queues, because somebody asks for a permit, and a thread leaves just then."""
+    limiter = Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
+    elsewhere = Elsewhere(limiter)
+    order: list[object] = []
+    await limiter.__aenter__()
+    first = asyncio.create_task(visits(limiter, order, "first"))
+    await asyncio.sleep(0)
+
+    async def ask() -> None:
+        async with ASKING[kind](limiter):
+            order.append("second")
+
+    with while_it_moves(lambda: elsewhere.does(limiter._line.leave), monkeypatch):
+        second = asyncio.create_task(ask())
+        await soon(first, second)
+
+    elsewhere.ends()
+    assert order == ["first", "second"]
+    assert_all_free(limiter)
+
+
+async def test_nobody_slips_in_while_the_crowd_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S6: a thread leaves and a newcomer comes while the first of the crowd is between two queues: it is not passed."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    elsewhere = Elsewhere(limiter)
+    order: list[object] = []
+    slipped: list[bool] = []
+    await limiter.__aenter__()
+    first = asyncio.create_task(visits(limiter, order, "first"))
+    await asyncio.sleep(0)
+
+    def leave_and_come() -> None:
+        elsewhere.does(limiter._line.leave)
+        slipped.append(bool(limiter._line._pool) and limiter._line.enter())
+
+    with while_it_moves(leave_and_come, monkeypatch):
+        limiter.status()
+    await soon(first)
+
+    elsewhere.ends()
+    assert (slipped, order) == ([False], ["first"])
+    assert_all_free(limiter)
+
+
+# While the limits change ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(name: str) -> None:
+    """S1, T1: a thread is in the middle of entering when another declares; it takes of the new limit, or looks again."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(2), store=store)
+    door = limiter._line.enter
+
+    Limiter(name, Concurrency(1), store=store)
+
+    inside = door() + limiter._line.enter() + limiter._line.enter()
+    assert inside == held(limiter.status()) == 1
+
+
+def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
+    """T1: one token an hour; a thread that was about to take it when the limits were declared again takes the same one."""
+    store = MemoryStore()
+    limiter = Limiter(name, Rate(1, per=3600), store=store)
+    door = limiter._line.enter
+
+    Limiter(name, Rate(1, per=3600, slack=1), store=store)
+
+    assert [door(), limiter._line.enter(), limiter._line.enter()].count(True) <= 1
+
+
+async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> None:
+    """S1: two hold, one is about to leave, the capacity is cut to one: it leaves, and nobody enters for it."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(2), store=store)
+    order: list[object] = []
+    await limiter.__aenter__()
+    await limiter.__aenter__()
+    third = asyncio.create_task(visits(limiter, order, "third"))
+    await asyncio.sleep(0)
+    leave = limiter._line.leave
+
+    Limiter(name, Concurrency(1), store=store)
+    leave()
+    await asyncio.sleep(0)
+
+    assert (order, held(limiter.status())) == ([], 1)
+    limiter._line.leave()
+    await soon(third)
+    assert_all_free(limiter)
+
+
+def test_an_idle_line_that_was_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T12: a thread is about to take the one token of an hour when the store lets go of the idle line: it is taken for good."""
+    monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
+    store = MemoryStore()
+    store._most = 1
+    limiter = Limiter(name, Rate(1, per=3600), store=store)
+    door = limiter._line.enter
+
+    Limiter(f"{name}-2", Rate(1, per=1), store=store)
+    entered = door()
+    del limiter, door
+    gc.collect()
+
+    assert not (entered and Limiter(name, Rate(1, per=3600), store=store).try_acquire())
+
+
+# While the collector runs --------------------------------------------------------------------------------------------------------
+
+
+class CollectingClock:
+    """The line reads its clock in the middle of its own locked code, where the collector may run as well as anywhere."""
+
+    def __init__(self) -> None:
+        self.collects = False
+
+    def now(self) -> int:
+        if self.collects:
+            gc.collect()
+        return 1_000_000
+
+
+def test_a_generator_that_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(name: str) -> None:
+    """F6, L2: a dropped generator gives back its permit, though the thread that closes it has the line's lock."""
+    clock = CollectingClock()
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore(clock))
+
+    @limiter
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    ring: list[Any] = [numbers()]
+    next(ring[0])
+    ring.append(ring)
+    gc.disable()
+    try:
+        del ring
+        clock.collects = True
+        asked = threading.Thread(target=limiter.status, daemon=True)
+        asked.start()
+        asked.join(0.09)
+        assert not asked.is_alive(), "the line waits for itself"
+    finally:
+        clock.collects = False
+        gc.enable()
+    assert_all_free(limiter)
+
+
+# Wherever a seed says ------------------------------------------------------------------------------------------------------------
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "one loop": {"loops": 1},
+    "loops": {"loops": 2},
+    "threads": {"loops": 1, "threads": 2},
+    "all kinds": {"loops": 2, "threads": 1, "kinds": True},
+    "new limits": {"loops": 1, "threads": 1, "changes": True},
+}
+STORIES = 20  # of each world
+
+
+class Story:
+    """Tasks of several loops, threads and declarations, all at one limiter, and what must hold among them."""
+
+    def __init__(self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: bool = False) -> None:
+        self.among = Interleaving(seed)
+        self.chance = self.among.chance
+        self.capacity = self.most = self.chance.randint(1, 3)
+        self.store = MemoryStore(self.among.clock)
+        self.store._lock = self.among.lock()
+        plain = self.declared()
+        plain._line._open(self.among.lock())
+        self.ways = [plain]
+        if kinds:
+            self.ways += [self.declared(max_sleep=5), self.declared(max_waiters=3)]
+        self.kinds = kinds
+        self.inside = 0
+        self.works = [lambda: self.among.tell(self.loop())] * loops + [self.thread] * threads + [self.change] * changes
+
+    def declared(self, **options: Any) -> Limiter:
+        return Limiter("story", Concurrency(self.capacity), store=self.store, **options)
+
+    def entered(self) -> None:
+        """S1."""
+        self.inside += 1
+        assert self.inside <= self.most
+
+    def left(self) -> None:
+        self.inside -= 1
+
+    async def loop(self) -> None:
+        """Tasks, some of which are cancelled at some time."""
+        tasks = [asyncio.create_task(self.task()) for _ in range(self.chance.randint(2, 5))]
+        for _ in range(self.chance.randint(0, 3)):
+            for _ in range(self.chance.randint(0, 6)):
+                await asyncio.sleep(0)
+            self.chance.choice(tasks).cancel()
+        await asyncio.wait(tasks)
+        assert [task.exception() for task in tasks if not task.cancelled() and task.exception()] == []
+
+    async def task(self) -> None:
+        for _ in range(self.chance.randint(1, 3)):
+            limiter = self.chance.choice(self.ways)
+            asked = self.chance.random() if self.kinds else 1.0
+            if asked < 0.1:
+                repr(limiter)
+            elif asked < 0.2:
+                self.tries(limiter)
+            else:
+                await self.enters(limiter.acquire() if asked < 0.5 else limiter)
+
+    def tries(self, limiter: Limiter) -> None:
+        permit = limiter.try_acquire()
+        if permit:
+            self.entered()
+            self.left()
+            permit.release()
+
+    async def enters(self, entrance: Any) -> None:
+        try:
+            async with entrance:
+                self.entered()
+                try:
+                    for _ in range(self.chance.randint(0, 2)):
+                        await asyncio.sleep(0)
+                finally:
+                    self.left()
+        except (MaxSleepExceededError, QueueFullError):
+            assert self.kinds
+
+    def thread(self) -> None:
+        for _ in range(self.chance.randint(1, 3)):
+            try:
+                with self.chance.choice(self.ways):
+                    self.entered()
+                    self.among.switch()
+                    self.left()
+            except (MaxSleepExceededError, QueueFullError):
+                assert self.kinds
+
+    def change(self) -> None:
+        for _ in range(self.chance.randint(1, 3)):
+            self.among.switch()
+            self.capacity = self.chance.randint(1, 3)
+            self.most = max(self.most, self.capacity)
+            self.declared()
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_whatever_meets_whatever(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1, S7, L2, L6: threads and loops interleaved at any opcode: never one too many, nobody left waiting, all free in the end."""
+    gc.disable()
+    try:
+        for seed in range(STORIES):
+            story = Story(seed, **WORLDS[world])
+            monkeypatch.setattr(waiters, "Event", story.among.event)
+            try:
+                story.among.run(*story.works)
+                assert_all_free(story.ways[0])
+            except BaseException as error:
+                error.add_note(f"world {world!r}, seed {seed}")
+                raise
+    finally:
+        gc.enable()
