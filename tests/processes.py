@@ -37,9 +37,7 @@ def command(program: str, *arguments: object) -> list[str]:
 
 def finished(program: str, *arguments: object) -> str:
     """What `program` prints, once it has ended well and without a word of complaint."""
-    done = subprocess.run(
-        command(program, *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
+    done = subprocess.run(command(program, *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 

@@ -45,7 +45,7 @@ class Stepped:
             step += 1
             try:
                 yield future
-            except BaseException as error:  # noqa: BLE001 - what the task is told, the coroutine is told
+            except BaseException as error:
                 resume, argument = self.work.throw, error
 
     def _cancel(self, future: Any) -> None:

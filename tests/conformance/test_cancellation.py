@@ -10,10 +10,10 @@ from itertools import count
 
 import pytest
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, Window
-from tests.stepping import WAYS, cancelled_at
-from tests.world import HOUR, World, at_rest, held, soon, told, until, used, waiting
+from headgate import Concurrency, Limiter, Permit, Rate, Window
 from tests.processes import running
+from tests.stepping import WAYS, cancelled_at
+from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 # Waiters -----------------------------------------------------------------------------------------------------------------------
 
@@ -209,9 +209,7 @@ def test_bookings_move_forward_over_processes(name: str, redis_url: str) -> None
     rate, crowd, processes = 100, 1000, 4
     start = time.monotonic()
     with ExitStack() as stack:
-        crowds = [
-            stack.enter_context(running("crowd", redis_url, name, rate, crowd // processes)) for _ in range(processes)
-        ]
+        crowds = [stack.enter_context(running("crowd", redis_url, name, rate, crowd // processes)) for _ in range(processes)]
         assert [each.line() for each in crowds] == ["asked"] * processes
         asked = time.monotonic()
         for each in crowds:

@@ -10,8 +10,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate, Semaphore, TokenBucket
 from headgate.stores.memory import FEWEST_LINES, MemoryLine, MemoryStore
-from tests.world import HOUR, World, told, used
 from tests.virtual import VirtualClock
+from tests.world import HOUR, World, told, used
 
 # Names that look alike, or that mean something to a key, a pattern, a script, a log or a path somewhere on the way.
 HOSTILE = [

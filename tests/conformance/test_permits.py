@@ -11,8 +11,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.stores.memory import MemoryStore
-from tests.world import HOUR, World, at_rest, held, soon, told, until, used, waiting
 from tests.virtual import VirtualClock
+from tests.world import HOUR, World, at_rest, held, soon, told, until, used, waiting
 
 # Release -----------------------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
-from tests.world import at_rest, waiting
 from tests.processes import finished
+from tests.world import at_rest, waiting
 
 WAYS_TO_END = ["returns", "fails", "stops", "exits", "threads"]
 

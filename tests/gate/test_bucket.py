@@ -313,7 +313,7 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
     former, rate = data.draw(rates()), data.draw(rates())
     crowd = Crowd(former).play(data.draw(events([former])))
     crowd.disperse()
-    left = crowd.gate.rules[0].left(crowd.gate.clamp(crowd.now))
+    left = twin(crowd.gate).rules[0].left(crowd.gate.clamp(crowd.now))
 
     crowd.gate.follow(crowd.now, rules_of([rate]))
     start, crowd.ledger = crowd.gate.t, {}

@@ -68,9 +68,7 @@ def test_a_count_out_of_range_is_refused(value: int) -> None:
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize(
-    "value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=checks.show
-)
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=checks.show)
 def test_what_is_not_an_int_is_refused_as_a_count(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Rate\(amount=|^Rate\(") as caught:
         checks.positive_int("Rate", "amount", value)
@@ -95,9 +93,7 @@ def test_a_bound_out_of_range_is_refused(value: int) -> None:
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize(
-    "value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=checks.show
-)
+@pytest.mark.parametrize("value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=checks.show)
 def test_what_is_not_an_int_is_refused_as_a_bound(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Semaphore\(max_position="):
         checks.check_count(value, "Semaphore", "max_position")
@@ -230,9 +226,7 @@ def test_an_instant_far_away_is_refused(value: object) -> None:
 
 
 def test_a_naive_datetime_is_refused_because_it_is_no_instant() -> None:
-    with pytest.raises(
-        ValueError, match="without a time zone, which is another moment on every machine"
-    ) as caught:
+    with pytest.raises(ValueError, match="without a time zone, which is another moment on every machine") as caught:
         checks.instant("Quota", "anchor", datetime(2024, 1, 1))
     assert is_a_sentence(caught.value)
 
@@ -254,9 +248,7 @@ def test_only_true_and_false_are_flags(value: object) -> None:
     assert checks.flag("Rate", "steps", True) is True
 
 
-@pytest.mark.parametrize(
-    "value", ["requests", "tokens", "mb", "a", "input_tokens_2", "m" * 64], ids=checks.show
-)
+@pytest.mark.parametrize("value", ["requests", "tokens", "mb", "a", "input_tokens_2", "m" * 64], ids=checks.show)
 def test_a_unit_is_a_word_that_acquire_can_take(value: str) -> None:
     assert checks.check_unit("Rate", value) == value
 
@@ -373,9 +365,7 @@ def test_plain_digits_give_the_number_back(value: float) -> None:
     assert float(text) == value
 
 
-@given(
-    st.one_of(st.text(), st.binary(), st.integers(), st.floats(), st.lists(st.integers()), st.just(10**5_000))
-)
+@given(st.one_of(st.text(), st.binary(), st.integers(), st.floats(), st.lists(st.integers()), st.just(10**5_000)))
 def test_whatever_is_shown_is_short(value: Any) -> None:
     assert len(checks.show(value)) < 150
 

@@ -89,11 +89,7 @@ def test_the_others_arrive_whole_too(kind: type[HeadgateError], way: str) -> Non
 
 
 def test_every_error_says_what_it_means_and_the_way_out() -> None:
-    kinds = {
-        value
-        for value in vars(errors).values()
-        if isinstance(value, type) and issubclass(value, HeadgateError)
-    }
+    kinds = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, HeadgateError)}
     assert kinds == {*WITH_A_MOMENT, *WITHOUT}
     for kind in kinds - {HeadgateError}:
         assert "Way out:" in " ".join((kind.__doc__ or "").split()), kind

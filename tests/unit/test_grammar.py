@@ -81,9 +81,7 @@ def test_every_unit_of_time_with_and_without_a_number(words: str, length: float)
         assert parse_limit(f"7 per 15{word}") == parse_limit(f"7 / 15 {word}") == Rate(7, 15 * length)
 
 
-@pytest.mark.parametrize(
-    "example", [text for texts in grammar._EXAMPLES.values() for text in texts.split("'")[1::2]]
-)
+@pytest.mark.parametrize("example", [text for texts in grammar._EXAMPLES.values() for text in texts.split("'")[1::2]])
 def test_every_example_that_an_error_offers_works(example: str) -> None:
     assert parse_limit(example)
 
@@ -114,12 +112,8 @@ units = any_units.filter(lambda unit: unit not in grammar.WORDS)
 anchors = st.one_of(
     st.none(),
     st.integers(-(2**32) + 1, 2**32 - 1),
-    st.floats(-(2**32), 2**32, exclude_min=True, exclude_max=True).filter(
-        lambda value: abs(value) < 2**32 - 1
-    ),
-    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(
-        lambda moment: checks.EPOCH + timedelta(microseconds=moment)
-    ),
+    st.floats(-(2**32), 2**32, exclude_min=True, exclude_max=True).filter(lambda value: abs(value) < 2**32 - 1),
+    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(lambda moment: checks.EPOCH + timedelta(microseconds=moment)),
 )
 
 
@@ -158,9 +152,7 @@ def test_neither_case_nor_spaces_matter(limit: Limit) -> None:
 
 
 @pytest.mark.parametrize("unit", sorted(word for word in grammar.WORDS if word.isalpha()))
-@pytest.mark.parametrize(
-    "shape", ["10 {} per second", "10 {}/s", "10 {} every 5s", "10 {} in any minute", "10 {} concurrent"]
-)
+@pytest.mark.parametrize("shape", ["10 {} per second", "10 {}/s", "10 {} every 5s", "10 {} in any minute", "10 {} concurrent"])
 def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str, shape: str) -> None:
     """It can be a limit's unit, but not in a text: better no limit than another one."""
     with pytest.raises(ValueError, match=r"^parse_limit"):
@@ -287,13 +279,7 @@ def test_no_text_brings_anything_but_a_limit_or_a_value_error(text: str) -> None
         assert str(error).startswith("parse_limit(")  # noqa: PT017 - either outcome is fine
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            [*sorted(grammar.WORDS), *grammar.TIMES, "10", "0", "1.5", "tokens", "1970-01-01T00:00Z"]
-        )
-    )
-)
+@given(st.lists(st.sampled_from([*sorted(grammar.WORDS), *grammar.TIMES, "10", "0", "1.5", "tokens", "1970-01-01T00:00Z"])))
 def test_no_order_of_its_own_words_confuses_the_parser(words: list[str]) -> None:
     try:
         limit = parse_limit(" ".join(words))

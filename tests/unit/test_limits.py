@@ -51,9 +51,7 @@ def made(kind: type[Any], **changed: Any) -> Any:
 
 def test_the_limits_of_the_readme() -> None:
     assert Concurrency(100) == Concurrency(capacity=100, lease=30.0, unit="permits")
-    assert Rate(5000, per=3600) == Rate(
-        5000, 3600, capacity=5000, initial=None, steps=False, unit="requests", slack=0
-    )
+    assert Rate(5000, per=3600) == Rate(5000, 3600, capacity=5000, initial=None, steps=False, unit="requests", slack=0)
     assert Window(20, 1) == Window(amount=20, per=1.0, unit="requests", slack=0.0)
     assert Quota(1000, 86_400) == Quota(amount=1000, per=86_400, anchor=None, unit="requests", slack=0.0)
 
@@ -162,9 +160,7 @@ def test_slack_may_be_nothing(kind: type[Any], field: str, value: float) -> None
 
 
 @pytest.mark.parametrize("kind", VALID)
-@pytest.mark.parametrize(
-    "unit", ["", "Tokens", "to kens", "cost", "max_sleep", "x" * 65, "🎟", "request", "for"]
-)
+@pytest.mark.parametrize("unit", ["", "Tokens", "to kens", "cost", "max_sleep", "x" * 65, "🎟", "request", "for"])
 def test_a_unit_must_fit_into_the_call_that_names_it(kind: type[Any], unit: str) -> None:
     refused(ValueError, kind, unit=unit)
 
