@@ -1,4 +1,4 @@
-"""What the caller holds in the hand: given back once and only once, whoever does it and wherever (S4, S7), settled, numbered (S5)."""
+"""What the caller holds in the hand: given back once and only once, whoever does it, wherever (S4, S7), settled, numbered (S5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Not now: refusals come at once, charge nothing and say exactly when to come again (T4, T8); never is another word than not now."""
+"""Not now: refusals come at once, charge nothing and say exactly when to come again (T4, T8); never is not the same as not now."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_a_rate_is_one_rate_for_threads_and_loops(store: object, name: str) -> N
     permits.sort(key=lambda permit: permit.fence)
     moments = [permit.t for permit in permits]
     assert len(moments) == 12
-    assert all(after - before >= 5_000 for before, after in zip(moments, moments[1:], strict=False))
+    assert all(after - before >= 5_000 for before, after in pairwise(moments))
 
 
 def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> None:

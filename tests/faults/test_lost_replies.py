@@ -337,12 +337,19 @@ async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(name: st
     assert used(await at_rest(limiter)) == [0, 0]
 
 
+def visit(limiter: Limiter) -> None:
+    """In and out, and on: nothing is on its way any more."""
+    with limiter:
+        pass
+    limiter.status()
+
+
 async def test_a_thread_whose_reply_is_lost_gets_one_permit(name: str, proxy: Proxy, redis_url: str) -> None:
     """S3, T10, F24 for blocking callers: they ask by a connection of their own first, and then by the portal."""
     limits = Concurrency(3), TOKENS
     limiter = Limiter(name, *limits, store=proxy.url)
     for _ in range(2):  # by the portal, then directly
-        (await asyncio.to_thread(limiter.acquire_sync)).release()
+        await asyncio.to_thread(visit, limiter)
 
     proxy.replies.lose(1)
     permit: Permit = await asyncio.to_thread(limiter.acquire_sync, tokens=10)
