@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from itertools import islice
+from collections.abc import Hashable
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
@@ -20,7 +19,8 @@ from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration, parsed
 from headgate.request import Request
-from headgate.stores.redis.script import Script, library
+from headgate.stores.redis.calls import Answer, Command, Errand, Sent, Ticket, answers_in, nobody, runs
+from headgate.stores.redis.script import library
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
@@ -36,72 +36,6 @@ HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
 RETRY = 1.0  # seconds until what is owed to a server that is away is offered again
 MOST = 1000  # callers in one call (S9)
-
-
-Answer = list[str] | StoreError
-
-
-class Command(NamedTuple):
-    """A script and what it is told."""
-
-    script: Script
-    words: tuple[Any, ...]
-
-
-class Ticket:
-    """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
-
-    __slots__ = ("believed", "deadline", "due", "future", "number", "request", "session", "start", "t")
-
-    def __init__(self, number: int, request: Request, future: Future[Grant]) -> None:
-        self.number = number
-        self.request = request
-        self.future = future
-        self.start = monotonic()
-        self.session = ""  # once it is sent
-        self.due = inf  # by the estimate, on the monotonic clock
-        self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
-        self.t = 0  # the moment granted, once there is one
-        self.believed: float | None = None  # until when the grant is held for certain, on the monotonic clock, if it is held
-
-    @property
-    def waited(self) -> float:
-        return monotonic() - self.start
-
-    @property
-    def caller(self) -> str:
-        return f"{self.session}:{self.number}:{self.request.text}"
-
-    def settle(self, outcome: Grant | BaseException) -> None:
-        if not self.future.done():
-            if isinstance(outcome, BaseException):
-                self.future.set_exception(outcome)
-            else:
-                self.future.set_result(outcome)
-
-
-class Errand(NamedTuple):
-    """Any other request: its words, and who wants to know what came of it."""
-
-    words: str
-    told: Callable[[Answer], object]
-
-
-class Sent(NamedTuple):
-    """A call on its way: what is sent, again if need be, and who is answered by it."""
-
-    command: Command
-    session: str
-    number: int
-    program: str
-    lease: int  # by that program
-    at: float
-    tickets: list[Ticket]
-    errands: list[Errand]
-
-
-def nobody(answer: Answer) -> None:
-    """Nobody wants to know."""
 
 
 class Lane:
@@ -474,32 +408,3 @@ class Lane:
     def _renewed(self, permit: Permit, answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
             permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else 0.0)
-
-
-def answers_in(words: Iterator[str], rules: int) -> Iterator[list[str]]:
-    """One answer for each request, in order: runs of equal ones are told as one."""
-    for word in words:
-        if word == "status":
-            yield list(islice(words, 2 + rules))
-            continue
-        count, number, fence = islice(words, 3)
-        for index in range(int(count)):
-            yield [word, number, str(int(fence) + index)]
-
-
-def runs(tickets: list[Ticket]) -> Iterator[str]:
-    """The acquires as the script reads them: neighbours that ask for the same are one line."""
-    index = 0
-    while index < len(tickets):
-        first, start = tickets[index], index
-        asked = asked_of(first)
-        while index < len(tickets) and tickets[index].number == first.number + index - start and asked_of(tickets[index]) == asked:
-            index += 1
-        yield f"acquire {first.number} {index - start} {asked}"
-
-
-def asked_of(ticket: Ticket) -> str:
-    request = ticket.request
-    max_sleep = -1 if request.max_sleep is None else request.max_sleep
-    max_waiters = -1 if request.max_waiters is None else request.max_waiters
-    return f"{max_sleep} {max_waiters} {request.text}"

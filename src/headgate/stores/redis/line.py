@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from headgate.gate.gate import Grant, Units
-    from headgate.stores.redis.lane import Ticket
+    from headgate.stores.redis.calls import Ticket
     from headgate.stores.redis.shortcut import Passed, Shortcut
     from headgate.stores.redis.store import RedisStore
 
@@ -47,7 +47,8 @@ class RedisLine:
         self.enter = shut
         self._store = store
         self._lock = threading.Lock()
-        self._entered: defaultdict[Hashable, list[Permit | None]] = defaultdict(list)
+        self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)  # by task or thread
+        self._passed: list[None] = []  # who is inside and holds nothing
 
     def follow(self, declared: Declaration) -> None:
         if declared.program != self.declared.program:
@@ -63,28 +64,32 @@ class RedisLine:
     async def enter_later(self, request: Request) -> None:
         lane = self._store.lane(self)
         grant, ticket = await lane.acquire(request)
-        permit = None if ticket.believed is None else self._permit(lane, request, grant, ticket)
-        self._entered[asyncio.current_task()].append(permit)
+        if ticket.believed is None:
+            self._passed.append(None)
+        else:
+            self._entered[asyncio.current_task()].append(self._permit(lane, request, grant, ticket))
 
     def enter_sync(self, request: Request) -> None:
         found = self._store.shortcut().acquire(self, request, self._unsure)
-        if found is None:
-            permit: Permit | None = blocking(self.acquire(request))
+        permit = blocking(self.acquire(request)) if found is None else self._found(request, found, 0.0)
+        if permit.held:
+            self._entered[threading.get_ident()].append(permit)
         else:
-            permit = None if found.believed is None else self._found(request, found, 0.0)
-        self._entered[threading.get_ident()].append(permit)
+            self._passed.append(None)
 
     def leave(self) -> None:
         """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""
-        who = self._visitor()
+        who = self._visitor() if self._entered else None
         permits = self._entered.get(who)
+        if permits is None and self._passed:
+            self._passed.pop()
+            return
         if permits is None:
             who, permits = next(reversed(self._entered.items()))
         permit = permits.pop()
         if not permits:
             del self._entered[who]
-        if permit is not None:
-            self.release(permit)
+        self.release(permit)
 
     def _visitor(self) -> Hashable:
         return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()

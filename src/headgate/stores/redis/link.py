@@ -20,8 +20,9 @@ from hiredis import HiredisError
 from redis.exceptions import RedisError, ResponseError
 
 from headgate.errors import StoreError
+from headgate.stores.redis.calls import Command
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
-from headgate.stores.redis.lane import Command, Lane
+from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.portal import GUARDIAN
 from headgate.stores.redis.script import library
 from headgate.stores.redis.wire import Wire

@@ -49,9 +49,9 @@ class RedisStore:
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` in the running loop."""
         loop = asyncio.get_running_loop()
-        with self._lock:
-            link = self._links.get(loop)
-            if link is None or link.closed:
+        link = self._links.get(loop)
+        if link is None or link.closed:
+            with self._lock:
                 self._links = {loop: link for loop, link in self._links.items() if not link.closed}
                 link = self._links[loop] = Link(self.endpoint)
         return link.lane(line)
