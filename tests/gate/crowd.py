@@ -85,7 +85,8 @@ def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Ev
             case other:
                 return other, small // 2
 
-    return st.lists(numbers.map(event), max_size=size)
+    one = numbers.map(event)
+    return st.sampled_from([2, size // 4, size]).flatmap(lambda most: st.lists(one, min_size=most // 2, max_size=most))
 
 
 class Passed(NamedTuple):
