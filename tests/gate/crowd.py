@@ -61,7 +61,7 @@ def largest(limits: Iterable[Limit]) -> int:
 Event = tuple[Any, ...]
 
 
-DEEDS = ["time", "time", "time", "ask", "ask", "ask", "ask", "cancel", "leave", "pay_back", "release", "release"]
+DEEDS = ["time", "time", "time", "back", "ask", "ask", "ask", "ask", "cancel", "leave", "pay_back", "release", "release"]
 PATIENCE = [None, None, None, 0, 1_000, SECOND]
 numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.integers(0, 11))
 
@@ -71,13 +71,18 @@ def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Ev
     most = largest(limits)
     spans = [round(limit.per * SECOND) for limit in limits if not isinstance(limit, Concurrency)] or [SECOND]
 
+    def span_of(number: int) -> int:
+        return spans[number % len(spans)]
+
     def event(drawn: tuple[int, int, int]) -> Event:
         deed, large, small = drawn
         match DEEDS[deed]:
             case "time":
-                span = spans[large % len(spans)]
-                passing = [0, 1, 2, span - 1, span, span + 1, span // most, -span]
+                span = span_of(large)
+                passing = [0, 1, span - 1, span, span + 1, span // most]
                 return "time", passing[small] if small < len(passing) else span * large // 500
+            case "back":
+                return "time", -span_of(large) * (1 + small) // 6
             case "ask":
                 return "ask", 1 + large % most, PATIENCE[small % len(PATIENCE)]
             case "pay_back":

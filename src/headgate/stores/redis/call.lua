@@ -67,7 +67,7 @@ function Calls.whole(its_keys, its_args)
   local answers = Requests.answers(requests)
   local head = advance(stored[5])
   Sessions.send_mail()
-  alive_until = Promises.attend(alive_until)
+  alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or '0'
   local extended = Promises.extend()
   local answered = Calls.reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
   redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.save(), 'r' .. SESSION, Calls.record(alive_until, answered))

@@ -57,6 +57,7 @@ class Lane:
         self._gone: dict[int, Ticket] = {}  # given up when the server was away, and perhaps granted before it heard of that
         self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
         self._alarm: TimerHandle | None = None  # for the first of them
+        self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
         self._queued = False  # the link knows that there is something to send
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
@@ -114,8 +115,8 @@ class Lane:
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
-        going_on = (self._tickets, self._errands, self._waiting, self._booked, self._queued, self._sent, self._owed, self._renewal)
-        return not any(going_on)
+        to_send = (self._tickets, self._errands, self._queued, self._sent, self._owed, self._quits)
+        return not any((*to_send, self._waiting, self._booked, self._renewal))
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
@@ -140,16 +141,23 @@ class Lane:
         return self._sent.command
 
     def _next(self) -> Sent:
-        asked = [ticket for ticket in self._tickets if not ticket.future.done()]
-        tickets, self._tickets = asked[:MOST], asked[MOST:]
-        errands, self._errands = self._errands[:MOST], self._errands[MOST:]
         self._call += 1
+        tickets, errands = self._load()
         command = self._written(tickets, errands)
         for ticket in tickets:
             ticket.session = self._session
             self._waiting[ticket.number] = ticket
         declared = self.line.declared
         return Sent(command, self._session, self._call, declared.program, declared.lease, monotonic(), tickets, errands)
+
+    def _load(self) -> tuple[list[Ticket], list[Errand]]:
+        """What goes into one call."""
+        if self._quits:
+            return [], [Errand(f"quit {self._session}", self._left)]
+        asked = [ticket for ticket in self._tickets if not ticket.future.done()]
+        tickets, self._tickets = asked[:MOST], asked[MOST:]
+        errands, self._errands = self._errands[:MOST], self._errands[MOST:]
+        return tickets, errands
 
     def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
         line, waits = self.line, bool(self._waiting)
@@ -318,18 +326,23 @@ class Lane:
         tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], {}, []
         for ticket in tickets:
             ticket.settle(error)
-        if (self._errands or self._owed) and self._retry is None:
+        if (self._errands or self._owed or self._quits) and self._retry is None:
             self._retry = self.link.loop.call_later(RETRY, self._try_again)
 
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""
         self._gone = waiting
         if len(waiting) > MOST:
-            self._errands.append(Errand(f"quit {self._session}", nobody))
-            self._session, self._call = self.link.new_session(), 0
+            self._quits = True
             return
         for ticket in waiting.values():
             self._cancel(ticket)
+
+    def _left(self, answer: Answer) -> None:
+        """The reply to the last call of a session brings its last mail, too."""
+        if not isinstance(answer, StoreError):
+            self._quits = False
+            self._session, self._call = self.link.new_session(), 0
 
     def _try_again(self) -> None:
         self._retry = None

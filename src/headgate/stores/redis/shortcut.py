@@ -13,7 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hiredis import Reader, pack_command
+from hiredis import HiredisError, Reader, pack_command
 
 from headgate.gate.gate import Grant
 from headgate.stores.redis.script import library
@@ -43,8 +43,8 @@ class Shortcut:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._reader = Reader()
-        self._session = ""
-        self._calls: dict[str, int] = {}
+        self._session = f"{secrets.token_hex(16)}.0"
+        self._calls = 0
 
     def acquire(self, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
         """A grant for this instant; None: ask properly. `unsure` hears of a caller of whom nobody knows whether it was granted."""
@@ -58,19 +58,29 @@ class Shortcut:
     def _ask(self, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
         if self._socket is None and not self._open():
             return None
-        number = self._calls[line.key] = self._calls.get(line.key, 0) + 1
-        caller, declared = f"{self._session}:{number}:{request.text}", line.declared
-        believed = monotonic() + declared.lease / 1_000_000
-        header = (len(line.keys), *line.keys, declared.program, 0, self._session, number, 0, 0)
+        self._calls += 1
+        caller, declared = f"{self._session}:{self._calls}:{request.text}", line.declared
+        believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
+        header = (len(line.keys), *line.keys, declared.program, 0, self._session, self._calls, 0, 0)
+        words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
-            reply = self._exchange(*header, number, request.text, *declared.costs(request.units))
+            return passed(self._exchange_surely(words), caller, believed)
         except BaseException as lost:
             self._close()
             unsure(caller)
             if not isinstance(lost, Exception):
                 raise
             return None
-        return passed(reply, caller, believed if declared.holds else None)
+
+    def _exchange_surely(self, words: tuple[Any, ...]) -> Any:
+        """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
+        try:
+            return self._exchange(words)
+        except (OSError, HiredisError):
+            self._close()
+            if not self._open():
+                raise
+            return self._exchange(words)
 
     def _open(self) -> bool:
         connection = self._endpoint.blocking()
@@ -78,17 +88,17 @@ class Shortcut:
             connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except Exception:
             return False  # the portal finds the words for that
-        self._session, self._calls, self._reader = f"{secrets.token_hex(16)}.0", {}, Reader()
+        self._reader = Reader()
         self._socket, connection._sock = connection._sock, None  # as in wire.py: ours from here on
         return True
 
-    def _exchange(self, *words: Any) -> Any:
+    def _exchange(self, words: tuple[Any, ...]) -> Any:
         socket, reader, quick = self._socket, self._reader, library().quick
         assert socket is not None, "it was opened for this call"
         name = ("FCALL", quick.function) if self._endpoint.functions else ("EVALSHA", quick.digest)
         socket.sendall(pack_command((*name, *words)))
         while (reply := reader.gets()) is False:
-            data = socket.recv(65_536)
+            data = socket.recv(4096)
             if not data:
                 raise ConnectionError("the server closed the connection")
             reader.feed(data)
