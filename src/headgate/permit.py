@@ -53,8 +53,9 @@ class Permit:
         return self.held and monotonic() >= self._believed
 
     def renewed(self, believed: float) -> None:
-        """For the store: the lease is certain until `believed`, on the monotonic clock."""
-        self._believed = believed
+        """For the store: the lease is certain until `believed`, on the monotonic clock. What was lost once stays lost."""
+        if not self.lost:
+            self._believed = believed
 
     def release(self) -> None:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import textwrap
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from tests.faults.haste import HEARTBEAT, WAITER
-from tests.faults.scene import Puppet, elsewhere, enter, eventually
+from tests.faults.scene import Puppet, commands_of, elsewhere, enter, eventually
 from tests.processes import finished, running
 from tests.world import LONG, at_rest, soon, until, used, waiting
 
@@ -253,6 +255,73 @@ def test_a_script_that_ends_while_it_holds_a_permit_ends(name: str, redis_url: s
 
     assert time.monotonic() - start <= LONG
     assert admin.zcard(f"headgate:{{{name}}}:holders") == 1
+
+
+def test_a_task_that_asks_when_its_loop_ends_is_let_in(name: str, redis_url: str, admin: Redis) -> None:
+    """L6, F7, review f1: `asyncio.run` cancels it, its `finally` enters the limiter, and the script ends in silence."""
+    late = """
+    async def late(asks):
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asks()
+            print("in")
+
+    async def main():
+        await once()
+        task = asyncio.create_task(late(once))
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    """
+
+    assert finished(HEAD + textwrap.dedent(late), redis_url, name) == "in\n"
+
+    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is the warning of this story
+async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(name: str, redis_url: str) -> None:
+    """S7, review f6: the ResourceWarning is raised, and the place comes back all the same."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+    permit = await limiter.acquire()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        del permit
+        gc.collect()
+
+    await at_rest(limiter)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # asyncio's own, of tasks and sockets left open
+async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(name: str, redis_url: str, admin: Redis) -> None:
+    """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of bounded work."""
+    limit = Concurrency(1000, lease=LEASE, unit="w")
+    limiter = Limiter(name, limit, store=redis_url)
+
+    async def held() -> list[Permit]:
+        return await asyncio.gather(*(enter(limiter, w=1) for _ in range(1000)))
+
+    def thread() -> list[Permit]:
+        loop = asyncio.new_event_loop()
+        permits = loop.run_until_complete(held())
+        loop.close()  # nobody renews them any more
+        return permits
+
+    dead = await asyncio.to_thread(thread)
+    waiter = asyncio.create_task(enter(limiter, w=1000))
+    await waiting(limiter, 1)
+    admin.config_resetstat()
+    permit, seconds = await took(waiter)
+
+    assert seconds <= LEASE + SLACK
+    commands = commands_of(admin)
+    assert commands["zrem"] <= 101 * commands["fcall"], commands
+    assert all(permit.lost for permit in dead)
+    assert await permit.arelease()
+    del dead
+    gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # asyncio's own, of tasks and sockets left open

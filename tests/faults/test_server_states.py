@@ -203,17 +203,23 @@ def _is_busy(admin: Redis) -> bool:
     return False
 
 
-async def test_a_server_that_only_reads_is_an_error_that_changes_nothing(name: str, own_server: Server, own_admin: Redis) -> None:
-    """F35, S7: demoted to a replica: READONLY is a StoreError; promoted again, all is as it was."""
+@pytest.mark.parametrize("refusal", ["READONLY", "NOREPLICAS"])
+async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
+    name: str, own_server: Server, own_admin: Redis, refusal: str
+) -> None:
+    """F35, S7: demoted to a replica, or without enough replicas of its own: a StoreError; afterwards all is as it was."""
     limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url)
     holder = await soon(limiter.acquire(tokens=1))
     before = content_of(own_admin, name)
 
-    own_admin.replicaof("127.0.0.1", own_server.port)
-    with pytest.raises(StoreError, match="READONLY"):
+    own_admin.config_set("min-replicas-to-write", int(refusal == "NOREPLICAS"))
+    if refusal == "READONLY":
+        own_admin.replicaof("127.0.0.1", own_server.port)
+    with pytest.raises(StoreError, match=refusal):
         await soon(limiter.acquire(tokens=1))
     assert content_of(own_admin, name) == before
     own_admin.replicaof("NO", "ONE")
+    own_admin.config_set("min-replicas-to-write", 0)
 
     assert await holder.arelease()
     assert used(await at_rest(limiter)) == [0, 1]
@@ -268,6 +274,32 @@ async def test_credentials_that_are_revoked_are_an_error_without_secrets(name: s
 
     assert await (await soon(limiter.acquire())).arelease()
     await at_rest(limiter)
+
+
+@pytest.mark.parametrize("command", ["hmget", "zadd", "zrem", "zcard", "pexpire", "time"])
+async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(name: str, redis_url: str, admin: Redis, command: str) -> None:
+    """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: when it may run again, all is as it should be."""
+    admin.acl_setuser(name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"], reset=True)
+    limits = Concurrency(3), TOKENS
+    user = redis_url.replace("redis://", f"redis://{name}:canary@")
+    limiter, holding = Limiter(name, *limits, store=user), elsewhere(name, *limits, url=redis_url)
+    holders = [await holding.acquire() for _ in range(2)]
+    mine = await limiter.acquire()
+
+    admin.acl_setuser(name, enabled=True, commands=[f"-{command}"])
+    mine.release()
+    for _ in range(3):
+        with contextlib.suppress(StoreError):
+            (await soon(limiter.acquire(tokens=1))).release()
+    admin.acl_setuser(name, enabled=True, commands=[f"+{command}"])
+
+    await until(lambda status: status.limits[0].used == 2 and status.waiting == 0, holding)
+    permit = await soon(limiter.acquire())
+    assert not await limiter.atry_acquire()
+    for held in (permit, *holders):
+        assert await held.arelease()
+    await at_rest(holding)
+    admin.acl_deluser(name)
 
 
 # Keys that are lost or foreign -------------------------------------------------------------------------------------------------

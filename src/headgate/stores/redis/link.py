@@ -13,6 +13,7 @@ import random
 import secrets
 import threading
 from collections import deque
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,7 +74,7 @@ class Link:
         self._quiet: asyncio.Future[None] | None = None
         self._opening: asyncio.Task[None] | None = None
         self._ears: asyncio.Task[None] | None = None
-        self._guardian = self.loop.create_task(self._guard(), name=GUARDIAN)
+        self._guardian = self._start(self._guard(), GUARDIAN)
 
     @property
     def closed(self) -> bool:
@@ -89,6 +90,12 @@ class Link:
                 self._most = max(FEWEST_LANES, 2 * len(self.lanes))
             lane = self.lanes[line.key] = Lane(self, line)
         return lane
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""
+        task = self.loop.create_task(work, name=name)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio does for its own: there is no public way
+        return task
 
     def new_session(self) -> str:
         self._sessions += 1
@@ -201,7 +208,7 @@ class Link:
 
     def _open(self) -> None:
         if self._opening is None and not self.closed:
-            self._opening = self.loop.create_task(self._connect(), name="headgate-connect")
+            self._opening = self._start(self._connect(), "headgate-connect")
 
     async def _connect(self) -> None:
         """Connect, and send what is on its way again; or tell those who wait that it cannot be done."""
@@ -247,7 +254,7 @@ class Link:
     def listen(self) -> None:
         """Hear what other processes grant to this one: one subscription, made when somebody waits for the first time."""
         if self._ears is None or self._ears.done():
-            self._ears = self.loop.create_task(self._hear(), name="headgate-ears")
+            self._ears = self._start(self._hear(), "headgate-ears")
 
     async def _hear(self) -> None:
         attempt = 0
