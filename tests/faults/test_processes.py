@@ -116,7 +116,7 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     name: str, redis_url: str, admin: Redis, puppet: Puppets
 ) -> None:
     """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last one's work gets done."""
-    capacity, turns = 3, 40
+    capacity, turns = 3, 20
     limit = Concurrency(capacity, lease=LEASE)
     counter = f"{name}-inside"  # by process: who is inside, of those who live
     with (
@@ -126,7 +126,7 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     ):
         pids = {process: await process.said() for process in (one, two, last)}
         for process in (one, two):
-            await eventually(partial(has_visited, admin, counter, pids[process], 20))
+            await eventually(partial(has_visited, admin, counter, pids[process], 10))
             process.kill()
             admin.hdel(counter, pids[process])
         said = await last.said()
@@ -136,6 +136,38 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     limiter = Limiter(name, limit, store=redis_url)
     assert used(await until(lambda status: used(status) == [0] and status.waiting == 0, limiter)) == [0]
     admin.delete(counter, f"{counter}-visits", f"{counter}-most")
+
+
+async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(name: str, redis_url: str, admin: Redis) -> None:
+    """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of bounded work."""
+    limit = Concurrency(1000, lease=LEASE, unit="w")
+    limiter = Limiter(name, limit, store=redis_url)
+    many = """
+    import asyncio, sys
+    from headgate import Concurrency, Limiter
+
+    async def main():
+        limiter = Limiter(sys.argv[2], Concurrency(1000, lease=float(sys.argv[3]), unit="w"), store=sys.argv[1])
+        acquires = [limiter.acquire(w=1) for _ in range(1000)]
+        permits = await asyncio.gather(*(acquire.__aenter__() for acquire in acquires))
+        print("holds", len(permits), flush=True)
+        await asyncio.sleep(3600)
+
+    asyncio.run(main())
+    """
+    with running(textwrap.dedent(many), redis_url, name, LEASE) as dead:
+        assert await dead.said() == "holds 1000"
+        waiter = asyncio.create_task(enter(limiter, w=1000))
+        await waiting(limiter, 1)
+        dead.kill()
+
+    admin.config_resetstat()
+    permit, seconds = await took(waiter)
+
+    assert seconds <= LEASE + SLACK
+    commands = commands_of(admin)
+    assert commands["zrem"] <= 101 * commands["fcall"], commands
+    assert await permit.arelease()
 
 
 def has_visited(admin: Redis, counter: str, pid: str, times: int) -> bool:
@@ -294,55 +326,20 @@ async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(name
     await at_rest(limiter)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # asyncio's own, of tasks and sockets left open
-async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(name: str, redis_url: str, admin: Redis) -> None:
-    """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of bounded work."""
-    limit = Concurrency(1000, lease=LEASE, unit="w")
-    limiter = Limiter(name, limit, store=redis_url)
-
-    async def held() -> list[Permit]:
-        return await asyncio.gather(*(enter(limiter, w=1) for _ in range(1000)))
-
-    def thread() -> list[Permit]:
-        loop = asyncio.new_event_loop()
-        permits = loop.run_until_complete(held())
-        loop.close()  # nobody renews them any more
-        return permits
-
-    dead = await asyncio.to_thread(thread)
-    waiter = asyncio.create_task(enter(limiter, w=1000))
-    await waiting(limiter, 1)
-    admin.config_resetstat()
-    permit, seconds = await took(waiter)
-
-    assert seconds <= LEASE + SLACK
-    commands = commands_of(admin)
-    assert commands["zrem"] <= 101 * commands["fcall"], commands
-    assert all(permit.lost for permit in dead)
-    assert await permit.arelease()
-    del dead
-    gc.collect()
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # asyncio's own, of tasks and sockets left open
-async def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name: str, redis_url: str) -> None:
+def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name: str, redis_url: str, admin: Redis) -> None:
     """S7, review f2: no `asyncio.run` ended its tasks; a release afterwards does not raise, and arrives."""
-    limiter = Limiter(name, Concurrency(2), store=redis_url)
-
-    def thread() -> Permit:
-        loop = asyncio.new_event_loop()
-        permit = loop.run_until_complete(enter(limiter))
-        loop.close()
-        return permit
-
-    permit = await asyncio.to_thread(thread)
-    assert used(await limiter.astatus()) == [1]
-
+    closed = """
+    loop = asyncio.new_event_loop()
+    permit = loop.run_until_complete(limiter.acquire().__aenter__())
+    loop.close()
     permit.release()
+    print("released", flush=True)
+    """
 
-    await at_rest(limiter)
-    del permit
-    gc.collect()
+    with running(HEAD + textwrap.dedent(closed), redis_url, name) as script:
+        assert script.lines() == ["released"]
+
+    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
 
 
 async def test_loops_that_have_ended_leave_nothing_in_the_process(name: str, redis_url: str, admin: Redis) -> None:

@@ -19,6 +19,7 @@ from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Quit, Releas
 
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
+GRANTS = 1000  # that one call makes to those who wait (S9)
 
 Letter = tuple[int, int, int, int]  # number, moment, fence, lease
 
@@ -164,10 +165,9 @@ class Turn:
         model, call = self.model, self.call
         self.sweep()
         answers = merged([answer for request in call.requests for answer in self.answers(request)])
-        self.advance()
-        head, mine = self.look_at_head()
+        head, mine = self.look_at_head(*self.advance())
         self.send_mail()
-        alive_until = self.attend(alive_until)
+        alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
         reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own))
         model.records[call.session] = Record(call.number, alive_until, reply)
         model.queued = len(self.gate.queue)
@@ -306,19 +306,23 @@ class Turn:
 
     # The queue and the mail ----------------------------------------------------------------------------------------------
 
-    def advance(self) -> None:
-        """Let pass whoever is due: the living in front of the queue as the gate does it, run by run."""
-        while self.head() is not None:
-            run = self.able()
+    def advance(self) -> tuple[Caller | None, int]:
+        """Let pass whoever is due: the living in front of the queue as the gate does it, run by run. Who is next, and when."""
+        left = GRANTS
+        while (caller := self.head()) is not None:
+            t = self.gate.next_at()
+            if t > self.gate.t + self.call.horizon or not left:
+                return caller, t
+            run = self.able()[:left]
             rest = list(self.gate.queue.items())[len(run) :]
             self.gate.queue = OrderedDict(run)
             granted = self.gate.advance(self.gate.t, self.call.horizon)
             self.gate.queue.update(rest)
-            for caller, grant in granted:
-                self.model.hold(caller, grant)
-                self.deliver(caller, *grant)
-            if len(granted) < len(run):
-                return
+            left -= len(granted)
+            for waiter, grant in granted:
+                self.model.hold(waiter, grant)
+                self.deliver(waiter, *grant)
+        return None, NEVER
 
     def able(self) -> list[tuple[Caller, tuple[Units, tuple[int, ...]]]]:
         """The front of the queue up to the first who is dead or can never pass."""
@@ -329,12 +333,10 @@ class Turn:
             run.append((caller, asked))
         return run
 
-    def look_at_head(self) -> tuple[int, bool]:
+    def look_at_head(self, caller: Caller | None, t: int) -> tuple[int, bool]:
         """When the head should be looked at again, and whether by us; another session is told once."""
-        caller = self.head()
         if caller is None:  # more of them are dead than one call drops, or nobody waits
             return (self.gate.t, True) if self.gate.queue else (-1, False)
-        t = self.gate.next_at()
         if t >= NEVER:
             t = self.model.soonest or self.gate.t + WAITER
         if caller.session != self.call.session and self.model.told != (caller, t):

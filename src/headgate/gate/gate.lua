@@ -119,12 +119,13 @@ end
 
 function Gate.follow(rules)
   local now, former = math.max(gate.t, gate.act), gate.rules
-  local taken = {}
-  for _, rule in ipairs(rules) do
+  local taken, opened = {}, {}
+  for i, rule in ipairs(rules) do
     rule:open(now)
+    opened[i] = true
     for j, old in ipairs(former) do
       if not taken[j] and old.kind == rule.kind and old.unit == rule.unit then
-        taken[j] = true
+        taken[j], opened[i] = true, false
         rule:adopt(old, now)
         break
       end
@@ -132,6 +133,7 @@ function Gate.follow(rules)
   end
   gate.rules = rules
   State.forget_costs()
+  Sessions.count_holders(opened)
   Rules.give_slots(rules)
   Gate.requeue()
 end

@@ -366,9 +366,13 @@ class Lane:
         """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""
         self._calm = False
         tickets = sent.tickets
-        if verdict == "more":
-            self._call -= 1
-        elif verdict == "stale":
+        if verdict == "more":  # the same as a whole call: the quick one, should it be run late after all, has its number too
+            numkeys, *_ = sent.command.words
+            command = Command(library().whole, (*sent.command.words[: numkeys + 7], *runs(tickets)))
+            self._owed = sent._replace(command=command)
+            self._send()
+            return
+        if verdict == "stale":
             if not self.line.declares:
                 self.line.declared = Declaration([parsed(text) for text in " ".join(words).split(";")])
                 self._renew()

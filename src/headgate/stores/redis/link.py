@@ -39,6 +39,7 @@ BACKOFF = 0.05  # seconds before the second of them, doubled for each further on
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
 TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
+LIBRARY = "library"
 JITTER = random.SystemRandom()  # not the user's own chance, and another one after a fork
 MISSING = ("NOSCRIPT", "ERR Function not found")
 LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)
@@ -50,6 +51,7 @@ class Call(NamedTuple):
     lane: Lane
     command: Command
     sent: float
+    by_text: bool = False  # it brings the script that it names
 
 
 class Link:
@@ -68,6 +70,7 @@ class Link:
         self._ready: list[Lane] = []
         self._calls: deque[Call | None] = deque()  # None: the library is loaded, for the call behind it
         self._wire: Wire | None = None
+        self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
         self._met = False  # the server has answered before
         self._failures = 0
         self._watch: asyncio.TimerHandle | None = None
@@ -125,15 +128,16 @@ class Link:
             self._send(Call(lane, lane.command(), self.loop.time()))
 
     def _send(self, call: Call) -> None:
-        self._calls.append(call)
         if self._watch is None:
             self._watch = self.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
         if self._wire is None:
+            self._calls.append(call)
             self._open()
         else:
             self._say(call, self._wire)
 
     def _say(self, call: Call, wire: Wire) -> None:
+        self._calls.append(call)
         script, words = call.command
         if self.endpoint.functions:
             wire.send("FCALL", script.function, *words)
@@ -145,12 +149,16 @@ class Link:
         call = self._calls.popleft()
         if call is None:
             self._loaded(reply)
-        elif not (isinstance(reply, HiredisError) and self._send_again(call, str(reply))):
+            return
+        if call.by_text:
+            self._brought.discard(call.command.script.digest)
+        if not (isinstance(reply, HiredisError) and self._send_again(call, str(reply))):
             self._answer(call.lane, reply)
         self._stir()
 
     def _loaded(self, reply: Any) -> None:
         """The library is there, perhaps because somebody else was faster; where it cannot be, scripts will do."""
+        self._brought.discard(LIBRARY)
         if isinstance(reply, HiredisError) and "already exists" not in str(reply):
             self.endpoint.functions = False
 
@@ -171,9 +179,8 @@ class Link:
         wire = self._wire
         if wire is None:
             return False
-        if self.endpoint.functions and has_no_functions(refusal):
+        if has_no_functions(refusal):
             self.endpoint.functions = False
-            self._calls.append(call)
             self._say(call, wire)
         elif refusal.startswith(MISSING):
             self._load(call, wire)
@@ -184,14 +191,19 @@ class Link:
         return True
 
     def _load(self, call: Call, wire: Wire) -> None:
-        if self.endpoint.functions:
+        script, words = call.command
+        missing = LIBRARY if self.endpoint.functions else script.digest
+        if missing in self._brought:
+            self._say(call, wire)
+            return
+        self._brought.add(missing)
+        if missing == LIBRARY:
             self._calls.append(None)
             wire.send("FUNCTION", "LOAD", library().text)
-            self._calls.append(call)
             self._say(call, wire)
         else:
-            self._calls.append(call)
-            wire.send("EVAL", call.command.script.text, *call.command.words)
+            self._calls.append(call._replace(by_text=True))
+            wire.send("EVAL", script.text, *words)
 
     def _look_at_calls(self) -> None:
         """A server that does not answer in time is as good as gone."""
@@ -221,16 +233,20 @@ class Link:
         except Exception as lost:
             self._opening = None
             self._lose(lost)
+        except asyncio.CancelledError:  # the loop ends, and what is to be said before that still is
+            self._opening = None
+            raise
         else:
             self._opening = None
             calls, self._calls = filter(None, self._calls), deque()
             for call in calls:
-                self._send(call._replace(sent=self.loop.time()))
+                self._send(call._replace(sent=self.loop.time(), by_text=False))
             self._flush()
 
     def _lose(self, lost: Exception) -> None:
         """The connection is gone: another one, if the server was there before and somebody waits for it."""
         self._wire = None
+        self._brought.clear()
         self._failures += 1
         if self._met and self._failures < ATTEMPTS and isinstance(lost, LOST) and (self._calls or self._ready):
             self._open()
@@ -306,6 +322,8 @@ class Link:
                 self._wire.close()
 
     async def _say_goodbye(self) -> None:
+        if self._wire is None and (self._calls or self._ready):
+            self._open()
         try:
             async with asyncio.timeout(FAREWELL):
                 while (self._wire or self._opening) and (self._calls or self._ready):
@@ -328,7 +346,8 @@ async def connect(connection: AbstractConnection, patience: float) -> None:
 def has_no_functions(refusal: str) -> bool:
     """A server that is too old for functions, or lets this user call none."""
     refusal = refusal.lower()
-    return refusal.startswith("err unknown command") or (refusal.startswith("noperm") and "'fcall'" in refusal)
+    unknown = refusal.startswith(("err unknown command 'fcall'", "err unknown command `fcall`"))
+    return unknown or (refusal.startswith("noperm") and "'fcall'" in refusal)
 
 
 def reason(lost: BaseException) -> str:

@@ -29,9 +29,9 @@ end
 function Calls.quick(its_keys, its_args)
   begin(its_keys, its_args)
   local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION)
-  if stored[1] ~= PROGRAM or not stored[2] then return nil end
   local former, alive_until = Calls.recall(stored[3])
   if former then return former end
+  if stored[1] ~= PROGRAM or not stored[2] then return nil end
   Rules.load(stored[2])
   local now = math.max(clock(), gate.t)
   if not ready(now) then return nil end

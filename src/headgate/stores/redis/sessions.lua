@@ -99,6 +99,21 @@ function Sessions.expire_holders()
   gate.soonest = first[2] and tonumber(first[2]) or 0
 end
 
+-- A concurrency limit that is new here may have been there before: who holds a permit of that time still does (S1).
+function Sessions.count_holders(opened)
+  local from = 0
+  repeat
+    local callers = redis.call('ZRANGE', HOLDERS, from, from + 99)
+    for _, caller in ipairs(callers) do
+      for i, cost in ipairs(State.costs_of(State.units_of(caller))) do
+        local rule = gate.rules[i]
+        if opened[i] and rule.holds then rule.used = rule.used + cost end
+      end
+    end
+    from = from + 100
+  until #callers < 100
+end
+
 function Sessions.renew(caller)
   local score, lease = redis.call('ZSCORE', HOLDERS, caller), Promises.lease()
   if not score or tonumber(score) <= gate.t then return false end
