@@ -173,7 +173,7 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     other = elsewhere(name, limit, url=redis_url)
     holder = await other.acquire()
-    crowd = [asyncio.create_task(enter(limiter)) for _ in range(2000)]
+    crowd = [asyncio.create_task(enter(limiter)) for _ in range(3000)]
     await waiting(other, len(crowd))
 
     proxy.refuses = True

@@ -113,8 +113,7 @@ class Crowd:
         self.ledger: dict[int, Passed] = {}  # by caller, in the order of the grants
         self.asked: dict[int, int] = {}
         self.acted: set[int] = set()  # they have made their calls: nothing of theirs is undone any more
-        self.paid: list[tuple[int, int]] = []  # when somebody has paid back, and how much
-        self.payers: set[int] = set()
+        self.paid: set[int] = set()
         self.held: set[int] = set()
 
     def play(self, events: Iterable[Event]) -> Crowd:
@@ -175,12 +174,11 @@ class Crowd:
     def pay_back(self, pick: int, most: int) -> None:
         """A call took less than it asked for."""
         caller = self.picked(pick)
-        if caller is not None and caller not in self.payers and self.ledger[caller].t <= self.gate.clamp(self.now):
+        if caller is not None and caller not in self.paid and self.ledger[caller].t <= self.gate.clamp(self.now):
             self.acted.add(caller)
-            self.payers.add(caller)
+            self.paid.add(caller)
             passed = self.ledger[caller]
             back = min(most, passed.cost)
-            self.paid.append((self.gate.t, back))
             self.ledger[caller] = passed._replace(cost=passed.cost - back)
             self.gate.settle(self.now, self.units(-back), passed.t)
             self.look()

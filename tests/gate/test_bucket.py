@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.gate.bucket import Bucket
+from headgate.gate.bucket import MARKS, Bucket
 from headgate.gate.gate import Gate, Grant
 from headgate.gate.rules import Declaration, lengthened, rule_of, rules_of
 from headgate.limits import Rate
@@ -27,21 +27,26 @@ def tokens_a_microsecond(rate: Rate) -> Fraction:
     return Fraction(rate.amount, lengthened(rate))
 
 
+def bucket_at_start(rate: Rate) -> Bucket:
+    rule = rule_of(rate)
+    assert isinstance(rule, Bucket)
+    rule.open(START)
+    return rule
+
+
 def tick_of(rate: Rate) -> int:
     """Between two refills, in microseconds."""
     return lengthened(rate) if rate.steps else 1
 
 
 def assert_never_over(rate: Rate, crowd: Crowd) -> None:
-    """T1: in any interval of d microseconds at most B + r d, and one tick; and again what was paid back in that interval."""
+    """T1: in any interval of d microseconds at most B + r d, and one tick."""
     passed = crowd.passed
     total = [0, *accumulate(grant.cost for grant in passed)]
     for first in range(len(passed)):
         for last in range(first, len(passed)):
-            start, end = passed[first].t, passed[last].t
-            came = tokens_a_microsecond(rate) * (end - start + tick_of(rate))
-            back = sum(back for t, back in crowd.paid if start <= t <= end)
-            assert total[last + 1] - total[first] <= rate.burst + came + back, (first, last, passed)
+            came = tokens_a_microsecond(rate) * (passed[last].t - passed[first].t + tick_of(rate))
+            assert total[last + 1] - total[first] <= rate.burst + came, (first, last, passed)
 
 
 def empty(rate: Rate, now: int = START) -> Crowd:
@@ -68,11 +73,7 @@ def times(crowd: Crowd) -> list[int]:
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataObject) -> None:
-    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no interval has more than B + r d.
-
-    What is paid back is there at once, whether or not the bucket was full in the meantime: so far, and no further, a burst can be
-    larger than B.
-    """
+    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no interval has more than B + r d."""
     rate = data.draw(rates())
     crowd = Crowd(rate, horizon=data.draw(HORIZONS)).play(data.draw(events([rate])))
 
@@ -255,34 +256,67 @@ def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(costs:
     assert max(0, costs[0] - costs[1]) <= crowd.gate.rules[0].left(crowd.passed[-1].t) <= back
 
 
-@settings(max_examples=100, deadline=None)
-@given(rates(initial=False).filter(lambda rate: not rate.steps), st.lists(amounts, min_size=1, max_size=8), st.integers(0, 7))
-def test_a_booking_that_is_undone_returns_what_others_did_not_need(rate: Rate, wished: list[int], pick: int) -> None:
-    """T5: given bookings behind an empty bucket, when one is undone, then its cost comes back, but for what was booked later."""
-    costs = [min(cost, rate.burst) for cost in wished]
-    crowd = empty(rate)
-    crowd.horizon = 10**12
-    crowd.play([("ask", cost, None) for cost in costs])
-    rule = crowd.gate.rules[0]
-    assert isinstance(rule, Bucket)
-    before, undone = rule.level, len(costs) - 1 - pick % len(costs)
-
-    crowd.cancel(pick % len(costs))
-
-    least = max(0, costs[undone] - sum(costs[undone + 1 :]))
-    assert rule.level - before > least * rule.price - 2 * rule.gain  # but for the parts of a tick
-    assert rule.level - before <= costs[undone] * rule.price
-    crowd.ask(1)
-    assert_never_over(rate, crowd)
+def level_without(rule: Bucket, takes: list[tuple[int, int]], now: int) -> int:
+    """What a bucket that was full at the start would hold at `now`, had it been asked for these parts at these moments."""
+    level, at = rule.size, START
+    for t, parts in [*takes, (now, 0)]:
+        level, at = min(rule.size, level + (t - at) * rule.gain) - parts, t
+    return level
 
 
-def test_what_was_taken_and_followed_by_others_stays_taken() -> None:
-    """T5: given a call that began, and another after it, when the first is said to be undone, then nothing comes back."""
+@settings(max_examples=200, deadline=None)
+@given(
+    rates(initial=False).filter(lambda rate: not rate.steps),
+    st.lists(st.tuples(st.integers(0, 999), st.integers(0, 11)), min_size=2, max_size=20),
+    st.lists(st.tuples(st.integers(0, 19), st.integers(1, 12)), min_size=1, max_size=6),
+)
+def test_what_is_given_back_is_what_would_be_there(rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]) -> None:
+    """T1, T5: given any calls, when some give back part of what they took, then the bucket is as if they had never taken that part:
+    no fuller than that, and for each of them less full by a sixteenth at most.
+    """
+    rule = bucket_at_start(rate)
+    takes, now = [], START
+    for pause, cost in asked:
+        parts = (1 + cost % rate.burst) * rule.price
+        now = rule.ready(parts // rule.price, now + pause * lengthened(rate) // 500)
+        rule.take(parts // rule.price, now, now)
+        takes.append((now, parts))
+    now += lengthened(rate) // 7
+    for number, (pick, most) in enumerate(backs, 1):
+        t, parts = takes[pick % len(takes)]
+        back = min(most, parts // rule.price)
+        takes[pick % len(takes)] = t, parts - back * rule.price
+
+        rule.settle(-back, t, now)
+
+        exact = level_without(rule, takes, now)
+        assert exact - number * rule.grain < rule.level <= exact
+
+
+def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
+    """T5: given room for all of it ever since, when a call that nobody made is undone, then all of it is there again."""
     crowd = Crowd(Rate(5, per=HOUR)).play([("ask", 2, None), ("time", 10), ("ask", 1, None), ("time", 10)])
 
-    crowd.gate.cancel(crowd.now, {"requests": 2}, crowd.passed[0].t)
+    crowd.cancel(1)
 
-    assert crowd.gate.rules[0].left(crowd.now) == 2
+    assert crowd.gate.rules[0].left(crowd.now) == 4
+
+
+def test_what_has_run_over_does_not_come_back() -> None:
+    """T1, T5: given a bucket that was full before it was emptied, when a call of before that pays back, then nothing comes."""
+    crowd = Crowd(Rate(10, per=1)).play([("ask", 10, None), ("time", SECOND), ("ask", 10, None), ("time", 1_000)])
+
+    crowd.pay_back(1, 10)
+
+    assert crowd.gate.rules[0].left(crowd.now) == 0
+
+
+def test_many_levels_are_remembered_in_few_marks() -> None:
+    """S9: given 5,000 calls from a full bucket, whatever they give back, then it remembers 16 levels at most."""
+    crowd = Crowd(Rate(5_000, per=HOUR))
+    for number in range(5_000):
+        crowd.play([("ask", 1, None), ("time", 1), ("pay_back", number % 5, number % 2)])
+        assert len(crowd.gate.rules[0].marks) <= MARKS
 
 
 # Clocks --------------------------------------------------------------------------------------------------------------------------

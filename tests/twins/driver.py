@@ -238,5 +238,6 @@ def remembered(model: Model) -> str:
         return " ".join(f"{name}=-1" for name in ("t", "act", "fence", "soonest", "queued", "born"))
     words = [f"t={gate.t} act={gate.act} fence={gate.fence} soonest={model.soonest} queued={model.queued} born={model.born}"]
     for rule in gate.rules:
-        words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "peak")]
+        words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
+        words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
     return " ".join(words)

@@ -82,8 +82,7 @@ class Model:
         self.acted = True
         self.expire_holders(gate)
         if call.program != self.program:
-            gate.follow(now, rules_of(call.program))
-            self.program = call.program
+            self.follow(gate, call.program, now)
         return Turn(self, call, gate).reply(alive_until)
 
     # Beginnings ----------------------------------------------------------------------------------------------------------
@@ -122,6 +121,17 @@ class Model:
             self.holders = {}
         elif key == "sessions":
             self.alive = {}
+
+    def follow(self, gate: PatientGate, program: str, now: int) -> None:
+        """Other limits. Who holds since the time of a limit that was dropped, and comes back, still does (S1)."""
+        former = [rule.unit for rule in gate.rules if isinstance(rule, Slots)]
+        gate.follow(now, rules_of(program))
+        self.program = program
+        for index, rule in enumerate(gate.rules):
+            if isinstance(rule, Slots) and rule.unit in former:
+                former.remove(rule.unit)
+            elif isinstance(rule, Slots):
+                rule.used = sum(gate.costs(units_of(caller.asked))[index] for caller in self.holders)
 
     # Holders -------------------------------------------------------------------------------------------------------------
 

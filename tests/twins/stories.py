@@ -35,9 +35,9 @@ class Author:
     # Limits --------------------------------------------------------------------------------------------------------------
 
     def programs(self) -> list[str]:
-        """Declarations that follow one another under one name; what is held stays counted in the same units."""
+        """Declarations that follow one another under one name; mostly what is held stays counted in the same units."""
         units = self.dice.choice(HELD)
-        return [self.program(units) for _ in range(3)]
+        return [self.program(units if self.dice.random() < 0.8 else self.dice.choice(HELD)) for _ in range(3)]
 
     def program(self, units: list[str]) -> str:
         held: list[Limit] = [Concurrency(self.amount(), self.dice.choice([0.02, 1, 30]), unit) for unit in units]

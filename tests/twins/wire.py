@@ -28,7 +28,10 @@ local function tell(from, ...)
   for _, name in ipairs({ ... }) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
 end
 tell(gate, 't', 'act', 'fence', 'soonest', 'queued', 'born')
-for _, rule in ipairs(gate.rules) do tell(rule, 'used', 'start', 'level', 'at', 'taken', 'peak') end
+for _, rule in ipairs(gate.rules) do
+  tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
+  for _, mark in ipairs(rule.marks or {}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
+end
 return table.concat(words, ' ')
 """
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period

@@ -20,6 +20,7 @@ from headgate.gate.gate import Gate
 from headgate.stores import doors, waiters
 from headgate.stores.memory import MemoryStore
 from tests.interleaving import Interleaving
+from tests.virtual import VirtualClock
 from tests.world import held
 
 # A place of one's own in the middle of something ---------------------------------------------------------------------------------
@@ -321,9 +322,66 @@ async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> N
     assert_all_free(limiter)
 
 
-def test_an_idle_line_that_was_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("around", ["places", "rate", "places, then rate"])
+def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_else(name: str, around: str) -> None:
+    """S1, S7: A came in under other limits than B; when A leaves, B is still inside."""
+    store = MemoryStore()
+    limits = {"places": (Concurrency(1),), "rate": (Rate(100, per=1),)}
+    for kind in around.split(", then "):
+        limiter = Limiter(name, *limits[kind], store=store)
+        if kind == around.partition(",")[0]:
+            limiter.__enter__()
+
+    limiter = Limiter(name, Concurrency(2), store=store)
+    with limiter:
+        limiter.__exit__(None, None, None)
+        assert held(limiter.status()) == 1
+        assert limiter._line.enter()
+        assert not limiter._line.enter()
+        limiter.__exit__(None, None, None)
+
+    assert_all_free(limiter)
+
+
+def test_a_permit_of_a_rate_takes_nothing_from_a_holder_who_came_later(name: str) -> None:
+    """S4: it was granted when nothing was held; places are declared before its task goes on."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    limiter = Limiter(name, Rate(1, per=1, initial=0), store=store)
+
+    async def story() -> None:
+        asked = asyncio.ensure_future(limiter.acquire())
+        await asyncio.sleep(0)
+        clock.jump(1)
+        limiter.status()  # whoever looks lets pass whoever is due
+        places = Limiter(name, Concurrency(1), store=store)
+        permit = await asked
+        async with places:
+            permit.release()
+            assert is_full(places)
+        assert_all_free(places)
+
+    asyncio.run(story())
+
+
+def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -> None:
+    """S1: what was held beyond the new capacity is gone; the gate need not be asked for each entry any more."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(2), store=store)
+    limiter.__enter__()
+    with limiter:
+        Limiter(name, Concurrency(1), store=store)
+        assert is_full(limiter)
+    assert held(limiter.status()) == 1
+    limiter.__exit__(None, None, None)
+
+    with limiter:
+        pass
+    assert limiter._line._pool == [None]
+    assert_all_free(limiter)
+
+
+def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """T12: a thread is about to take the one token of an hour when the store lets go of the idle line: it is taken for good."""
     monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
     store = MemoryStore()
@@ -354,29 +412,88 @@ class CollectingClock:
         return 1_000_000
 
 
-def test_a_generator_that_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(name: str) -> None:
-    """F6, L2: a dropped generator gives back its permit, though the thread that closes it has the line's lock."""
-    clock = CollectingClock()
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore(clock))
+def a_generator(limiter: Limiter) -> Any:
+    """Dropped in the middle of a permit."""
 
     @limiter
     def numbers() -> Iterator[int]:
         yield 1
 
-    ring: list[Any] = [numbers()]
-    next(ring[0])
+    generator = numbers()
+    next(generator)
+    return generator
+
+
+def a_coroutine(limiter: Limiter) -> Any:
+    """Dropped in the middle of its block."""
+
+    async def stays() -> None:
+        async with limiter:
+            await asyncio.Event().wait()
+
+    coroutine = stays()
+
+    async def begin() -> None:
+        coroutine.send(None)
+
+    asyncio.run(begin())
+    return coroutine
+
+
+def in_a_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
+    """Stands in the gate's queue when this returns."""
+    thread = in_a_thread(lambda: limiter.acquire_sync().release())
+    while not limiter._line._gate.queue:
+        pass
+    return thread
+
+
+def ends(thread: threading.Thread, seconds: float = 5) -> bool:
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped without a release")  # the collector may come to the permit before its generator
+@pytest.mark.parametrize("limits", [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))], ids=["places", "and a rate"])
+@pytest.mark.parametrize("waits", [False, True], ids=["alone", "a thread waits"])
+@pytest.mark.parametrize("holder", [a_generator, a_coroutine], ids=["generator", "coroutine"])
+def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
+    name: str, limits: tuple[Any, ...], waits: bool, holder: Callable[[Limiter], Any]
+) -> None:
+    """F6, L2: what holds a place is given up in the very thread that has the line's lock; its place comes back all the same."""
+    clock = CollectingClock()
+    limiter = Limiter(name, *limits, store=MemoryStore(clock))
+    ring: list[Any] = [holder(limiter)]
     ring.append(ring)
     gc.disable()
     try:
+        waiter = waits_in_a_thread(limiter) if waits else in_a_thread(int)
         del ring
         clock.collects = True
-        asked = threading.Thread(target=limiter.status, daemon=True)
-        asked.start()
-        asked.join(0.09)
-        assert not asked.is_alive(), "the line waits for itself"
+        assert ends(in_a_thread(limiter.status), 0.09), "the line waits for itself"
     finally:
         clock.collects = False
         gc.enable()
+    assert ends(waiter)
+    assert_all_free(limiter)
+
+
+def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: str) -> None:
+    """L2: a finalizer cannot wait for the lock; whoever has it sees to what was dropped, though he came for something else."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = limiter.acquire_sync()
+    waiter = waits_in_a_thread(limiter)
+
+    with limiter._line._lock, pytest.warns(ResourceWarning, match="dropped"):
+        del permit
+
+    assert ends(waiter)
     assert_all_free(limiter)
 
 
@@ -387,7 +504,8 @@ WORLDS: dict[str, dict[str, Any]] = {
     "loops": {"loops": 2},
     "threads": {"loops": 1, "threads": 2},
     "all kinds": {"loops": 2, "threads": 1, "kinds": True},
-    "new limits": {"loops": 1, "threads": 1, "changes": True},
+    "new limits": {"loops": 1, "threads": 1, "changes": "p"},
+    "new kinds": {"loops": 1, "threads": 1, "changes": "prb"},
 }
 STORIES = 20  # of each world
 
@@ -395,7 +513,7 @@ STORIES = 20  # of each world
 class Story:
     """Tasks of several loops, threads and declarations, all at one limiter, and what must hold among them."""
 
-    def __init__(self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: bool = False) -> None:
+    def __init__(self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: str = "") -> None:
         self.among = Interleaving(seed)
         self.chance = self.among.chance
         self.capacity = self.most = self.chance.randint(1, 3)
@@ -406,12 +524,18 @@ class Story:
         self.ways = [plain]
         if kinds:
             self.ways += [self.declared(max_sleep=5), self.declared(max_waiters=3)]
-        self.kinds = kinds
+        self.kinds, self.changes = kinds, changes
         self.inside = 0
-        self.works = [lambda: self.among.tell(self.loop())] * loops + [self.thread] * threads + [self.change] * changes
+        self.works = [lambda: self.among.tell(self.loop())] * loops + [self.thread] * threads + [self.change] * bool(changes)
 
-    def declared(self, **options: Any) -> Limiter:
-        return Limiter("story", Concurrency(self.capacity), store=self.store, **options)
+    def declared(self, kind: str = "p", **options: Any) -> Limiter:
+        """Of places, of a rate, or of both."""
+        limits = {
+            "p": (Concurrency(self.capacity),),
+            "r": (Rate(1000, per=1),),
+            "b": (Concurrency(self.capacity), Rate(1000, per=1)),
+        }
+        return Limiter("story", *limits[kind], store=self.store, **options)
 
     def entered(self) -> None:
         """S1."""
@@ -475,8 +599,8 @@ class Story:
         for _ in range(self.chance.randint(1, 3)):
             self.among.switch()
             self.capacity = self.chance.randint(1, 3)
-            self.most = max(self.most, self.capacity)
-            self.declared()
+            self.most = max(self.most, self.capacity if self.changes == "p" else 99)
+            self.declared(self.chance.choice(self.changes))
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -489,7 +613,7 @@ def test_whatever_meets_whatever(world: str, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setattr(waiters, "Event", story.among.event)
             try:
                 story.among.run(*story.works)
-                assert_all_free(story.ways[0])
+                assert_all_free(story.declared())
             except BaseException as error:
                 error.add_note(f"world {world!r}, seed {seed}")
                 raise

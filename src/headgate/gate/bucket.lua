@@ -2,16 +2,18 @@
 
 local Bucket = { holds = false }
 local DEBT = 2251799813685248 -- 2^51
+local MARKS = 16
 
 function Bucket.new(unit, numbers)
   local rule = { kind = 'bucket', unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
   rule.size = rule.capacity * rule.price
   rule.start = numbers[5] * rule.price
+  rule.grain = math.floor(rule.size / MARKS) + 1
   return rule
 end
 
 function Bucket.open(rule, t)
-  rule.level, rule.at, rule.taken, rule.peak = rule.start, t, 0, 0
+  rule.level, rule.at, rule.taken, rule.top, rule.marks = rule.start, t, 0, 0, {}
 end
 
 function Bucket.refresh(rule, t)
@@ -34,30 +36,54 @@ end
 
 function Bucket.take(rule, cost, t, now)
   rule:refresh(t)
-  rule.peak = rule.taken > now and math.max(rule.peak, rule.level) or rule.level
-  rule.taken = t
+  rule:note(t)
   rule.level = rule.level - cost * rule.price
 end
 
-function Bucket.give(rule, cost, t, now)
-  local parts = cost * rule.price
-  if t ~= rule.taken then
-    local came = math.ceil((rule.taken - t) / rule.tick) * rule.gain
-    parts = t > now and math.max(math.min(parts, rule.size - rule.peak), parts - came) or 0
-    rule.peak = math.min(rule.size, rule.peak + parts)
+function Bucket.note(rule, t)
+  local level, marks = rule.level, rule.marks
+  if level > rule.top then
+    while #marks > 0 and marks[#marks][2] <= level do marks[#marks] = nil end
+    rule.top = level
+  elseif rule.top - level >= rule.grain then
+    marks[#marks + 1] = { rule.taken, rule.top }
+    rule.top = level
+    if #marks > MARKS then
+      local oldest = table.remove(marks, 1)
+      marks[1][2] = math.max(oldest[2], marks[1][2])
+    end
+  end
+  rule.taken = t
+end
+
+function Bucket.undo(rule, parts, t)
+  if t < rule.taken then
+    local high = rule.top
+    for _, mark in ipairs(rule.marks) do
+      if mark[1] > t then high = math.max(high, mark[2]) end
+    end
+    parts = math.min(parts, rule.size - high)
+    rule.top = rule.top + parts
+    for _, mark in ipairs(rule.marks) do
+      if mark[1] > t then mark[2] = mark[2] + parts end
+    end
   end
   rule.level = math.min(rule.size, rule.level + parts)
 end
 
+function Bucket.give(rule, cost, t, now)
+  rule:undo(cost * rule.price, t)
+end
+
 function Bucket.settle(rule, extra, t, now)
   rule:refresh(now)
-  local parts = -extra * rule.price
-  if parts > 0 and rule.taken > now then
-    parts = math.min(parts, rule.size - rule.peak)
-    rule.peak = rule.peak + parts
+  if extra <= 0 then
+    rule:undo(-extra * rule.price, t)
+    return
   end
+  if now >= rule.taken and rule.level > rule.top then rule:note(now) end
   local lowest = -math.min(MOST, math.floor(DEBT / rule.tick) * math.min(rule.gain, rule.size))
-  rule.level = math.max(lowest, math.min(rule.size, rule.level + parts))
+  rule.level = math.max(lowest, rule.level - extra * rule.price)
 end
 
 function Bucket.ahead(rule, total, t)
@@ -81,7 +107,7 @@ function Bucket.adopt(rule, old, t)
   rule.level = math.min(rule.size, math.floor(old.level / old.price * rule.price))
   rule.at = math.max(t, old.at)
   rule.taken = old.taken
-  rule.peak = rule.size
+  rule.top = rule.size
 end
 
 return Bucket

@@ -13,12 +13,13 @@ from typing import ClassVar
 from headgate.gate.slots import MOST
 
 DEBT = 2**51  # microseconds, 71 years: the longest that a debt stands in the way
+MARKS = 16  # levels that are remembered, a sixteenth of the bucket apart (S9)
 
 
 class Bucket:
     """One bucket: `level` parts at the moment `at`."""
 
-    __slots__ = ("at", "capacity", "gain", "level", "peak", "price", "size", "start", "taken", "tick", "unit")
+    __slots__ = ("at", "capacity", "gain", "grain", "level", "marks", "price", "size", "start", "taken", "tick", "top", "unit")
 
     holds: ClassVar[bool] = False
 
@@ -33,7 +34,9 @@ class Bucket:
         self.level = self.start
         self.at = 0
         self.taken = 0  # the moment of the last take
-        self.peak = 0  # the highest level before a take, over the bookings that still lie ahead
+        self.top = 0  # how full the bucket was before it, at most
+        self.marks: list[tuple[int, int]] = []  # the same of takes before that, where it was fuller: see `note`
+        self.grain = self.size // MARKS + 1
 
     @property
     def text(self) -> str:
@@ -62,11 +65,27 @@ class Bucket:
 
     def take(self, cost: int, t: int, now: int) -> None:
         self.refresh(t)
-        level = self.level
-        if self.taken <= now or self.peak < level:
-            self.peak = level
+        self.note(t)
+        self.level -= cost * self.price
+
+    def note(self, t: int) -> None:
+        """Remember how full the bucket was before what is taken at `t`: what is given back of an earlier take could run over there.
+
+        The marks fall: one that is no higher than a later one says nothing. One that is hardly lower than the one before it is
+        taken for as high, and can only keep back too much.
+        """
+        level, marks = self.level, self.marks
+        if level > self.top:
+            while marks and marks[-1][1] <= level:
+                marks.pop()
+            self.top = level
+        elif self.top - level >= self.grain:
+            marks.append((self.taken, self.top))
+            self.top = level
+            if len(marks) > MARKS:
+                (_, oldest), (moment, old) = marks[:2]
+                marks[:2] = [(moment, max(oldest, old))]
         self.taken = t
-        self.level = level - cost * self.price
 
     def admit(self, now: int) -> bool:
         """Take one token if it is there now: `refresh`, `ready` and `take` in one, because this is the hot path."""
@@ -83,38 +102,37 @@ class Bucket:
         if level < self.price:
             self.level = level
             return False
-        if self.taken <= now or self.peak < level:
-            self.peak = level
-        self.taken = now
+        if self.top - self.grain < level <= self.top:
+            self.taken = now
+        else:
+            self.level = level
+            self.note(now)
         self.level = level - self.price
         return True
 
-    def give(self, cost: int, t: int, now: int) -> None:
-        """Undo a take at `t` that was never acted on (T5).
-
-        The last take is undone in full. With bookings behind it, what it left would have overflowed at the highest of them:
-        the room that was above that peak comes back, and no less than what has not come since. A take of the past that others
-        followed stays taken.
-        """
-        parts = cost * self.price
-        if t != self.taken:
-            came = -((t - self.taken) // self.tick) * self.gain
-            parts = max(min(parts, self.size - self.peak), parts - came) if t > now else 0
-            self.peak = min(self.size, self.peak + parts)
+    def undo(self, parts: int, t: int) -> None:
+        """Put back parts of a take at `t`: as many as would be there if it had never taken them. The rest would have run over."""
+        if t < self.taken:
+            levels = [level for moment, level in self.marks if moment > t]
+            parts = min(parts, self.size - max([self.top, *levels]))
+            self.top += parts
+            self.marks = [(moment, level + parts if moment > t else level) for moment, level in self.marks]
         self.level = min(self.size, self.level + parts)
 
-    def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero.
+    def give(self, cost: int, t: int, now: int) -> None:
+        """Undo a take at `t` that was never acted on (T5)."""
+        self.undo(cost * self.price, t)
 
-        With bookings ahead, what comes back would have overflowed at the highest of them, as in `give`.
-        """
+    def settle(self, extra: int, t: int, now: int) -> None:
+        """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero."""
         self.refresh(now)
-        parts = -extra * self.price
-        if parts > 0 and self.taken > now:
-            parts = min(parts, self.size - self.peak)
-            self.peak += parts
+        if extra <= 0:
+            self.undo(-extra * self.price, t)
+            return
+        if now >= self.taken and self.level > self.top:  # otherwise the last take says it all, and this can still be corrected
+            self.note(now)
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
-        self.level = max(lowest, min(self.size, self.level + parts))
+        self.level = max(lowest, self.level - extra * self.price)
 
     def ahead(self, total: int, t: int) -> int:
         """When `total` tokens will have come, one after another: the estimate for the end of a queue."""
@@ -136,4 +154,4 @@ class Bucket:
         self.level = min(self.size, int(old.level / old.price * self.price // 1))
         self.at = max(t, old.at)
         self.taken = old.taken
-        self.peak = self.size
+        self.top = self.size  # what was taken before keeps what it did not need

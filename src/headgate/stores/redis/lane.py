@@ -135,9 +135,12 @@ class Lane:
             self.link.ready(self)
 
     def command(self) -> Command:
-        """What is to be sent next; the same again if it is not answered."""
-        self._queued = False
+        """What is to be sent next; the same again if it is not answered.
+
+        The collector may drop permits in the middle of this: until the call stands, nothing else must be sent.
+        """
         self._sent, self._owed = self._owed or self._next(), None
+        self._queued = False
         return self._sent.command
 
     def _next(self) -> Sent:
@@ -154,10 +157,12 @@ class Lane:
         """What goes into one call."""
         if self._quits:
             return [], [Errand(f"quit {self._session}", self._left)]
-        asked = [ticket for ticket in self._tickets if not ticket.future.done()]
-        tickets, self._tickets = asked[:MOST], asked[MOST:]
-        errands, self._errands = self._errands[:MOST], self._errands[MOST:]
-        return tickets, errands
+        tickets, self._tickets = self._tickets, []
+        errands, self._errands = self._errands, []
+        asked = [ticket for ticket in tickets if not ticket.future.done()]
+        self._tickets[:0] = asked[MOST:]
+        self._errands[:0] = errands[MOST:]
+        return asked[:MOST], errands[:MOST]
 
     def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
         line, waits = self.line, bool(self._waiting)
@@ -317,9 +322,9 @@ class Lane:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         sent, self._sent = self._sent or self._owed, None
         self._owed, self._queued, self._calm = sent, False, False
-        told = [errand for errand in self._errands if errand.told is not nobody]
-        self._errands = [errand for errand in self._errands if errand.told is nobody]
-        for errand in told + (sent.errands if sent else []):
+        errands, self._errands = self._errands, []
+        self._errands[:0] = [errand for errand in errands if errand.told is nobody]
+        for errand in errands + (sent.errands if sent else []):
             errand.told(error)
         on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
         self._leave_queue({number: ticket for number, ticket in self._waiting.items() if number not in on_its_way})
@@ -354,13 +359,15 @@ class Lane:
         error = StoreError(
             f"The Redis server at {self.link.endpoint} refused a call of limiter {unquote(self.line.name)!r}: {refusal}"
         )
-        self.failed(error)
         for errand in sent.errands if sent else []:
             errand.told(error)
             if errand.told is nobody and not errand.words.startswith("settle"):  # once too often must change nothing
                 self._errands.append(errand)
         for ticket in sent.tickets if sent else []:
+            self._waiting.pop(ticket.number, None)
+            ticket.settle(error)
             self._cancel(ticket)
+        self.failed(error)
 
     def _again(self, sent: Sent, verdict: str, words: list[str]) -> None:
         """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""

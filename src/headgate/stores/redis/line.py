@@ -21,7 +21,7 @@ from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.doors import shut
 from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.portal import blocking, portal
+from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
 
 if TYPE_CHECKING:
@@ -144,7 +144,12 @@ class RedisLine:
         return (await lane.ask(f"release {permit.key}"))[1] == "1"
 
     def abandon(self, permit: Permit) -> None:
-        self.release(permit)
+        """Release from a finalizer, which may run in the middle of anything, so later; where no loop is left, the lease ends."""
+        home = permit.home
+        loop = home.link.loop if isinstance(home, Lane) else portal_loop()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self.release, permit)
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:

@@ -70,6 +70,7 @@ class Link:
         self._ready: list[Lane] = []
         self._calls: deque[Call | None] = deque()  # None: the library is loaded, for the call behind it
         self._wire: Wire | None = None
+        self._saying = False
         self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
         self._met = False  # the server has answered before
         self._failures = 0
@@ -114,7 +115,7 @@ class Link:
 
     def at_once(self, lane: Lane) -> None:
         """`lane` has something to send, and nothing will travel with it."""
-        if self._wire is None:
+        if self._wire is None or self._saying:  # in the middle of sending, the collector has dropped a permit
             self.ready(lane)
         else:
             self._send(Call(lane, lane.command(), self.loop.time()))
@@ -137,12 +138,11 @@ class Link:
             self._say(call, self._wire)
 
     def _say(self, call: Call, wire: Wire) -> None:
-        self._calls.append(call)
         script, words = call.command
-        if self.endpoint.functions:
-            wire.send("FCALL", script.function, *words)
-        else:
-            wire.send("EVALSHA", script.digest, *words)
+        self._saying = True  # replies come in the order of what was sent, so nothing may be sent between the two lines
+        self._calls.append(call)
+        wire.send(*(("FCALL", script.function) if self.endpoint.functions else ("EVALSHA", script.digest)), *words)
+        self._saying = False
 
     def _replied(self, reply: Any) -> None:
         self._failures, self._met = 0, True

@@ -73,6 +73,12 @@ def portal() -> Portal:
         return found
 
 
+def portal_loop() -> asyncio.AbstractEventLoop | None:
+    """The loop of this process's portal, if there is one: takes no lock, so that a finalizer may ask."""
+    found = _portals.get(os.getpid())
+    return None if found is None else found.loop
+
+
 def blocking(work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. A daemon thread that asks while its process ends just comes no further."""
     try:

@@ -33,7 +33,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not False:
+            while not self._transport.is_closing() and (reply := self._reader.gets()) is not False:
                 self._replied(reply)
         except ProtocolError as error:
             self.cut(error)
