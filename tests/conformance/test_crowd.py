@@ -1,8 +1,7 @@
 """The crowd: tasks and threads that wait for concurrency alone, and whatever may happen to them (S1, S6, S7, F4 to F10, F18).
 
 In memory such a line hands its places from hand to hand, without a lock and without the gate, as long as nobody asks for anything
-else. What is told here must not differ from a line that asks the gate each time. Stories of several loops run in one thread: each
-loop goes on when it is told to, so that what meets what is no matter of chance.
+else. What is told here must not differ from a line that asks the gate each time.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from itertools import count
 from typing import Any
 
@@ -22,49 +20,6 @@ from headgate.stores.memory import MemoryStore
 from tests.processes import finished
 from tests.stepping import WAYS, cancelled_at
 from tests.world import World, held
-
-
-class Visitors:
-    """Who waits, who is inside, and in which order they came in; each stays until it is let out."""
-
-    def __init__(self, limiter: Limiter) -> None:
-        self.limiter = limiter
-        self.order: list[object] = []
-        self.inside: dict[object, asyncio.Event] = {}
-        self.tasks: dict[object, asyncio.Task[None]] = {}
-
-    def come(self, *names: object, by: Any = None) -> None:
-        """Each in a task of its own: into the limiter, or by whatever `by` says."""
-        for name in names:
-            self.tasks[name] = asyncio.get_running_loop().create_task(self._visit(name, self.limiter if by is None else by))
-
-    async def _visit(self, name: object, entrance: Any) -> None:
-        async with entrance:
-            self.order.append(name)
-            out = self.inside[name] = asyncio.Event()
-            try:
-                await out.wait()
-            finally:
-                del self.inside[name]
-
-    async def let_out(self) -> None:
-        """Whoever is inside goes, one after another, until nobody comes in any more."""
-        await settled()
-        while self.inside:
-            next(iter(self.inside.values())).set()
-            await settled()
-
-
-async def settled() -> None:
-    """Whatever can happen without time has happened."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
-def assert_all_free(limiter: Limiter) -> None:
-    """S7, L6."""
-    status = limiter.status()
-    assert (held(status), status.waiting) == (0, 0)
 
 
 def told(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -78,10 +33,6 @@ def told(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
 
 
 # In order ------------------------------------------------------------------------------------------------------------------------
-
-
-def nothing(limiter: Limiter) -> None:
-    """Nobody looks."""
 
 
 def a_try(limiter: Limiter) -> None:
@@ -435,234 +386,6 @@ def test_a_clock_that_steps_back_keeps_nobody_out(memory: World, others: tuple[C
         assert_all_free(limiter)
 
     memory.run(story())
-
-
-# Loops of their own --------------------------------------------------------------------------------------------------------------
-
-
-class Elsewhere:
-    """Another event loop of this thread, which goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-
-    def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = self.loop.create_task(work)
-        self.go_on()
-        return task
-
-    def go_on(self) -> None:
-        self.loop.run_until_complete(settled())
-
-    def end(self) -> None:
-        """As `asyncio.run` ends: all that is left is cancelled and waited for."""
-        for task in asyncio.all_tasks(self.loop):
-            task.cancel()
-        self.go_on()
-        self.loop.close()
-
-
-@contextmanager
-def elsewhere() -> Iterator[Elsewhere]:
-    other = Elsewhere()
-    yield other
-    other.end()
-
-
-async def comes(limiter: Limiter, order: list[object], who: object) -> None:
-    async with limiter:
-        order.append(who)
-
-
-def limiter_of_one(name: str) -> Limiter:
-    return Limiter(name, Concurrency(1), store=MemoryStore())
-
-
-LOOKS = pytest.mark.parametrize("look", [nothing, Limiter.status], ids=["crowd", "queue"])
-
-
-@LOOKS
-def test_a_crowd_of_two_loops_is_one_queue(name: str, look: Callable[[Limiter], object]) -> None:
-    """S6, L2: one of each loop in turn, and each hands over to the other loop's."""
-    limiter = limiter_of_one(name)
-    order: list[object] = []
-    with elsewhere() as one, elsewhere() as two:
-        with limiter:
-            for number in range(6):
-                (one, two)[number % 2].begin(comes(limiter, order, number))
-            look(limiter)
-        for _ in range(3):
-            one.go_on()
-            two.go_on()
-
-    assert order == list(range(6))
-    assert_all_free(limiter)
-
-
-@LOOKS
-def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(name: str, look: Callable[[Limiter], object]) -> None:
-    """F4, S7: a thread has left to a task, which is cancelled before its loop hears of it."""
-    limiter = limiter_of_one(name)
-    order: list[object] = []
-    with elsewhere() as one, elsewhere() as two:
-        with limiter:
-            first = one.begin(comes(limiter, order, "first"))
-            one.begin(comes(limiter, order, "second"))
-            two.begin(comes(limiter, order, "third"))
-            look(limiter)
-        first.cancel()
-        one.go_on()
-        two.go_on()
-
-    assert order == ["second", "third"]
-    assert_all_free(limiter)
-
-
-@LOOKS
-def test_waiters_of_a_closed_loop_stand_in_nobodys_way(name: str, look: Callable[[Limiter], object]) -> None:
-    """F7, L2: the head's loop was closed without a word; whoever leaves, leaves to the next."""
-    limiter = limiter_of_one(name)
-    order: list[object] = []
-    gone = Elsewhere()
-    with elsewhere() as one:
-        with limiter:
-            tasks = [gone.begin(comes(limiter, order, "gone")) for _ in range(2)]
-            one.begin(comes(limiter, order, "there"))
-            look(limiter)
-            gone.loop.close()
-        one.go_on()
-        assert order == ["there"]
-        assert_all_free(limiter)
-
-    with limiter:
-        del tasks, gone
-        gc.collect()  # nothing comes back a second time (S4)
-        assert held(limiter.status()) == 1
-    assert_all_free(limiter)
-
-
-@pytest.mark.filterwarnings("ignore:unclosed")
-@pytest.mark.parametrize("end", ["closed", "dropped"])
-@LOOKS
-def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(name: str, look: Callable[[Limiter], object], end: str) -> None:
-    """F7, S7: a thread has left to a task of a loop that never runs again."""
-    limiter = limiter_of_one(name)
-    gone = Elsewhere()
-    with limiter:
-        tasks = [gone.begin(comes(limiter, [], "gone"))]
-        look(limiter)
-    if end == "closed":
-        gone.loop.close()
-    del tasks, gone
-    gc.collect()
-
-    assert_all_free(limiter)
-
-
-@LOOKS
-def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(name: str, look: Callable[[Limiter], object]) -> None:
-    """S1, S4, F7: it could not be told of its place, so the place went on; when its task is collected, nothing more comes of it."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_sleep=60)
-    gone = Elsewhere()
-    with limiter:
-        tasks = [gone.begin(comes(limiter, [], "gone"))]
-        look(limiter)
-        gone.loop.close()
-    with limiter:
-        del tasks, gone
-        gc.collect()
-        assert not limiter.try_acquire()
-
-    assert_all_free(limiter)
-
-
-def test_a_loop_that_is_closed_while_its_task_is_inside_keeps_no_place(name: str) -> None:
-    """F6, F7, S7: the task is collected in the middle of its block, and its place goes to the next."""
-    limiter = limiter_of_one(name)
-    order: list[object] = []
-    gone = Elsewhere()
-
-    async def stays() -> None:
-        async with limiter:
-            await asyncio.Event().wait()
-
-    tasks = [gone.begin(stays())]
-    with elsewhere() as one:
-        one.begin(comes(limiter, order, "next"))
-        gone.loop.close()
-        del tasks, gone
-        gc.collect()
-        one.go_on()
-
-    assert order == ["next"]
-    assert_all_free(limiter)
-
-
-def test_a_cut_while_a_place_is_on_its_way_lets_nobody_in_for_it(name: str) -> None:
-    """S1: two are inside, one leaves to a task, the capacity becomes one, the task gives up: there is one inside, and no more."""
-    store = MemoryStore()
-    limiter = Limiter(name, Concurrency(2), store=store)
-    order: list[object] = []
-    with elsewhere() as one, limiter:
-        with limiter:
-            first = one.begin(comes(limiter, order, "first"))
-            one.begin(comes(limiter, order, "second"))
-        limiter = Limiter(name, Concurrency(1), store=store)
-        first.cancel()
-        one.go_on()
-        assert (order, held(limiter.status())) == ([], 1)
-
-        limiter.__exit__(None, None, None)
-        one.go_on()
-        assert order == ["second"]
-        limiter.__enter__()
-
-    assert_all_free(limiter)
-
-
-def test_one_loop_after_another_finds_the_line_as_it_should_be(name: str) -> None:
-    """F9, S7: the first `asyncio.run` ends while a crowd waits; in the second a crowd goes through."""
-    limiter = limiter_of_one(name)
-    order: list[object] = []
-
-    async def ends() -> None:
-        await limiter.__aenter__()
-        tasks = [asyncio.create_task(comes(limiter, order, "never")) for _ in range(3)]
-        await settled()
-        await limiter.__aexit__(None, None, None)
-        assert not any(task.done() for task in tasks)
-
-    async def goes_through() -> None:
-        await asyncio.gather(*(comes(limiter, order, number) for number in range(3)))
-
-    asyncio.run(ends())
-    asyncio.run(goes_through())
-
-    assert order[-3:] == [0, 1, 2]
-    assert_all_free(limiter)
-
-
-@LOOKS
-def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(name: str, look: Callable[[Limiter], object]) -> None:
-    """F6: no task, no cancellation: it is begun by hand and dropped."""
-    limiter = limiter_of_one(name)
-
-    async def story() -> None:
-        async with limiter:
-            dropped = [limiter.__aenter__() for _ in range(2)]
-            for coroutine in dropped:
-                coroutine.send(None)
-            visitors = Visitors(limiter)
-            visitors.come("behind them")
-            await settled()
-            look(limiter)
-            del coroutine
-            dropped.clear()
-        await visitors.let_out()
-        assert visitors.order == ["behind them"]
-
-    asyncio.run(story())
-    assert_all_free(limiter)
 
 
 # Lines that come and go ----------------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
+from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
-from headgate.stores import doors, waiters
+from headgate.stores import doors
+from headgate.stores import lock as lines
 from headgate.stores.memory import MemoryStore
-from tests.interleaving import Interleaving
 from tests.virtual import VirtualClock
 from tests.world import held
 
@@ -53,7 +53,7 @@ class Elsewhere:
     def __init__(self, limiter: Limiter) -> None:
         self._lock = Lock()
         self._threads: list[threading.Thread] = []
-        limiter._line._open(self._lock)
+        lock_by(limiter, self._lock)
 
     def does(self, act: Callable[[], object]) -> None:
         """Until it is done, or waits for the lock."""
@@ -66,6 +66,12 @@ class Elsewhere:
         for thread in self._threads:
             thread.join(5)
             assert not thread.is_alive()
+
+
+def lock_by(limiter: Limiter, lock: Any) -> None:
+    """Have the line locked by `lock` from now on."""
+    limiter._line._lock = lines.Lock(lock)
+    limiter._line._open()
 
 
 def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -164,7 +170,7 @@ async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_i
 
     await limiter.__aenter__()
     line._pool = Pool()
-    line._open(line._lock)
+    line._open()
     line.leave()
 
     assert waits[0].done()
@@ -476,10 +482,11 @@ def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
         waiter = waits_in_a_thread(limiter) if waits else in_a_thread(int)
         del ring
         clock.collects = True
-        assert ends(in_a_thread(limiter.status), 0.09), "the line waits for itself"
+        over = ends(in_a_thread(limiter.status), 0.09)
     finally:
         clock.collects = False
         gc.enable()
+    assert over, "the line waits for itself"
     assert ends(waiter)
     assert_all_free(limiter)
 
@@ -495,127 +502,3 @@ def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: 
 
     assert ends(waiter)
     assert_all_free(limiter)
-
-
-# Wherever a seed says ------------------------------------------------------------------------------------------------------------
-
-WORLDS: dict[str, dict[str, Any]] = {
-    "one loop": {"loops": 1},
-    "loops": {"loops": 2},
-    "threads": {"loops": 1, "threads": 2},
-    "all kinds": {"loops": 2, "threads": 1, "kinds": True},
-    "new limits": {"loops": 1, "threads": 1, "changes": "p"},
-    "new kinds": {"loops": 1, "threads": 1, "changes": "prb"},
-}
-STORIES = 20  # of each world
-
-
-class Story:
-    """Tasks of several loops, threads and declarations, all at one limiter, and what must hold among them."""
-
-    def __init__(self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: str = "") -> None:
-        self.among = Interleaving(seed)
-        self.chance = self.among.chance
-        self.capacity = self.most = self.chance.randint(1, 3)
-        self.store = MemoryStore(self.among.clock)
-        self.store._lock = self.among.lock()
-        plain = self.declared()
-        plain._line._open(self.among.lock())
-        self.ways = [plain]
-        if kinds:
-            self.ways += [self.declared(max_sleep=5), self.declared(max_waiters=3)]
-        self.kinds, self.changes = kinds, changes
-        self.inside = 0
-        self.works = [lambda: self.among.tell(self.loop())] * loops + [self.thread] * threads + [self.change] * bool(changes)
-
-    def declared(self, kind: str = "p", **options: Any) -> Limiter:
-        """Of places, of a rate, or of both."""
-        limits = {
-            "p": (Concurrency(self.capacity),),
-            "r": (Rate(1000, per=1),),
-            "b": (Concurrency(self.capacity), Rate(1000, per=1)),
-        }
-        return Limiter("story", *limits[kind], store=self.store, **options)
-
-    def entered(self) -> None:
-        """S1."""
-        self.inside += 1
-        assert self.inside <= self.most
-
-    def left(self) -> None:
-        self.inside -= 1
-
-    async def loop(self) -> None:
-        """Tasks, some of which are cancelled at some time."""
-        tasks = [asyncio.create_task(self.task()) for _ in range(self.chance.randint(2, 5))]
-        for _ in range(self.chance.randint(0, 3)):
-            for _ in range(self.chance.randint(0, 6)):
-                await asyncio.sleep(0)
-            self.chance.choice(tasks).cancel()
-        await asyncio.wait(tasks)
-        assert [task.exception() for task in tasks if not task.cancelled() and task.exception()] == []
-
-    async def task(self) -> None:
-        for _ in range(self.chance.randint(1, 3)):
-            limiter = self.chance.choice(self.ways)
-            asked = self.chance.random() if self.kinds else 1.0
-            if asked < 0.1:
-                repr(limiter)
-            elif asked < 0.2:
-                self.tries(limiter)
-            else:
-                await self.enters(limiter.acquire() if asked < 0.5 else limiter)
-
-    def tries(self, limiter: Limiter) -> None:
-        permit = limiter.try_acquire()
-        if permit:
-            self.entered()
-            self.left()
-            permit.release()
-
-    async def enters(self, entrance: Any) -> None:
-        try:
-            async with entrance:
-                self.entered()
-                try:
-                    for _ in range(self.chance.randint(0, 2)):
-                        await asyncio.sleep(0)
-                finally:
-                    self.left()
-        except (MaxSleepExceededError, QueueFullError):
-            assert self.kinds
-
-    def thread(self) -> None:
-        for _ in range(self.chance.randint(1, 3)):
-            try:
-                with self.chance.choice(self.ways):
-                    self.entered()
-                    self.among.switch()
-                    self.left()
-            except (MaxSleepExceededError, QueueFullError):
-                assert self.kinds
-
-    def change(self) -> None:
-        for _ in range(self.chance.randint(1, 3)):
-            self.among.switch()
-            self.capacity = self.chance.randint(1, 3)
-            self.most = max(self.most, self.capacity if self.changes == "p" else 99)
-            self.declared(self.chance.choice(self.changes))
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_whatever_meets_whatever(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1, S7, L2, L6: threads and loops interleaved at any opcode: never one too many, nobody left waiting, all free in the end."""
-    gc.disable()
-    try:
-        for seed in range(STORIES):
-            story = Story(seed, **WORLDS[world])
-            monkeypatch.setattr(waiters, "Event", story.among.event)
-            try:
-                story.among.run(*story.works)
-                assert_all_free(story.declared())
-            except BaseException as error:
-                error.add_note(f"world {world!r}, seed {seed}")
-                raise
-    finally:
-        gc.enable()

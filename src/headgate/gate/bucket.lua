@@ -57,7 +57,7 @@ function Bucket.note(rule, t)
 end
 
 function Bucket.undo(rule, parts, t)
-  if t < rule.taken then
+  if parts > 0 and t < rule.taken then
     local high = rule.top
     for _, mark in ipairs(rule.marks) do
       if mark[1] > t then high = math.max(high, mark[2]) end
@@ -77,13 +77,8 @@ end
 
 function Bucket.settle(rule, extra, t, now)
   rule:refresh(now)
-  if extra <= 0 then
-    rule:undo(-extra * rule.price, t)
-    return
-  end
-  if now >= rule.taken and rule.level > rule.top then rule:note(now) end
   local lowest = -math.min(MOST, math.floor(DEBT / rule.tick) * math.min(rule.gain, rule.size))
-  rule.level = math.max(lowest, rule.level - extra * rule.price)
+  rule:undo(math.max(-extra * rule.price, lowest - rule.level), t)
 end
 
 function Bucket.ahead(rule, total, t)

@@ -111,8 +111,11 @@ class Bucket:
         return True
 
     def undo(self, parts: int, t: int) -> None:
-        """Put back parts of a take at `t`: as many as would be there if it had never taken them. The rest would have run over."""
-        if t < self.taken:
+        """Put back parts of a take at `t`: as many as would be there if it had never taken them. The rest would have run over.
+
+        Less than zero are parts that it should have taken: then the bucket has been no fuller than the marks say.
+        """
+        if parts > 0 and t < self.taken:
             levels = [level for moment, level in self.marks if moment > t]
             parts = min(parts, self.size - max([self.top, *levels]))
             self.top += parts
@@ -126,13 +129,8 @@ class Bucket:
     def settle(self, extra: int, t: int, now: int) -> None:
         """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero."""
         self.refresh(now)
-        if extra <= 0:
-            self.undo(-extra * self.price, t)
-            return
-        if now >= self.taken and self.level > self.top:  # otherwise the last take says it all, and this can still be corrected
-            self.note(now)
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
-        self.level = max(lowest, self.level - extra * self.price)
+        self.undo(max(-extra * self.price, lowest - self.level), t)
 
     def ahead(self, total: int, t: int) -> int:
         """When `total` tokens will have come, one after another: the estimate for the end of a queue."""

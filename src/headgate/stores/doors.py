@@ -9,11 +9,11 @@ from __future__ import annotations
 from asyncio import Future, _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from headgate.gate.gate import Gate, Grant
 from headgate.gate.slots import Slots
+from headgate.stores.lock import Lock
 from headgate.stores.waiters import TaskWaiter
 
 if TYPE_CHECKING:
@@ -29,11 +29,12 @@ def shut() -> bool:
     return False
 
 
-def timed_door(gate: Gate, lock: Lock, now: Callable[[], int]) -> Door:
-    """For limits that count over time: one decision under the lock."""
+def timed_door(gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None]) -> Door:
+    """For limits that count over time: one decision under the lock. Who is `inside` is counted where no limit counts it."""
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules = gate.rules
-    acquire, release = lock.acquire, lock.release  # not `with`, which costs twice as much (benchmarks, rate-async)
+    acquire, release, brought = lock.acquire, lock.release, lock.brought  # not `with`, which costs much (benchmarks, rate-async)
+    count = None if gate.slots else inside.append
 
     def enter() -> bool:
         acquire()
@@ -42,11 +43,28 @@ def timed_door(gate: Gate, lock: Lock, now: Callable[[], int]) -> Door:
             if gate.queue or t < gate.t or gate.rules is not rules or not admit(t):
                 return False
             gate.t = t
+            if count is not None:
+                count(None)
             return True
         finally:
             release()
+            if brought:
+                lock.see_to_it()
 
     return enter
+
+
+def timed_exit(line: Pooled, inside: list[None]) -> Callable[[], None]:
+    """Out of limits of which none is held."""
+    pop = inside.pop
+
+    def leave() -> None:
+        try:
+            pop()
+        except IndexError:  # a concurrency limit was added just now, and counts who is inside
+            line.put_back()
+
+    return leave
 
 
 # For concurrency alone: a permit that is left goes from hand to hand, and the gate counts it as held all the time. A deque's and a
@@ -57,10 +75,12 @@ def timed_door(gate: Gate, lock: Lock, now: Callable[[], int]) -> Door:
 class Pooled(Protocol):
     """What these ways need of a line."""
 
-    async def wait(self, request: Request) -> object: ...
+    async def queue(self, request: Request) -> None: ...
     async def turn(self, waiter: TaskWaiter) -> None: ...
+    def entered(self, waiter: TaskWaiter) -> None: ...
     def give_up(self, waiter: TaskWaiter) -> None: ...
-    def give(self, waiter: TaskWaiter) -> bool: ...
+    def give(self, waiter: TaskWaiter) -> None: ...
+    def put_back(self) -> None: ...
     def hand_over(self) -> bool: ...
     def advance(self) -> None: ...
 
@@ -90,7 +110,7 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
 
     async def enter_later(request: Request) -> None:
         if gate.queue or not request.plain:
-            await line.wait(request)
+            await line.queue(request)
             return
         waiter = TaskWaiter(request, Future())
         try:
@@ -103,6 +123,7 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
             raise
         if waiter.grant is None:  # it stands in the gate's queue by now, and was told to look
             await line.turn(waiter)
+            line.entered(waiter)
 
     return enter_later
 
@@ -124,9 +145,9 @@ def pooled_exit(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Cal
                     break
                 future = waiter.future
                 if future.get_loop() is not here:
-                    if line.give(waiter):
-                        return
-                elif not future.done():  # its task has not given up
+                    line.give(waiter)
+                    return
+                if not future.done():  # its task has not given up
                     waiter.grant = HANDED
                     future.set_result(None)
                     return

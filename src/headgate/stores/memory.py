@@ -20,10 +20,11 @@ from weakref import WeakSet, WeakValueDictionary
 from headgate.clock import Clock, SystemClock
 from headgate.gate.gate import Gate, Grant, Wait
 from headgate.gate.rules import Declaration
-from headgate.gate.slots import NEVER
+from headgate.gate.slots import NEVER, Slots
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
-from headgate.stores.doors import HANDED, Crowd, pooled_door, pooled_exit, pooled_queue, shut, timed_door
+from headgate.stores.doors import HANDED, Crowd, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
+from headgate.stores.lock import Lock
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
 from headgate.stores.waiters import TaskWaiter, ThreadWaiter, Waiter
@@ -41,11 +42,12 @@ class MemoryLine:
 
     __slots__ = (
         "__weakref__",
-        "_abandoned",
         "_clock",
         "_crowd",
         "_epoch",
         "_gate",
+        "_inherits",
+        "_inside",
         "_lock",
         "_loose",
         "_pool",
@@ -69,31 +71,39 @@ class MemoryLine:
         self._loose = False  # the store has let go of this line because it was idle
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
-        self._pools = declared.timeless
+        self._inside: list[None] = []  # who entered, where no limit counts it
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
-        self._abandoned: deque[Permit] = deque()
-        self._open(threading.Lock())
+        self._inherits = False  # somebody was inside at the fork, and may leave in the child too
+        self._lock = Lock(threading.Lock())
+        self._open()
 
-    def _open(self, lock: threading.Lock) -> None:
+    def _open(self) -> None:
         """The ways in and out of who asks for nothing in particular: see doors.py."""
-        self._lock = lock
-        self.enter = timed_door(self._gate, lock, self._clock.now)
-        self.leave, self.enter_later = self._leave, self._enter_later
+        gate, pool, crowd = self._gate, self._pool, self._crowd
+        self._pools = self.declared.timeless and not gate.over() and not self._inherits  # nothing is handed on after a cut (S1)
+        self.enter = timed_door(gate, self._lock, self._clock.now, self._inside)
+        self.leave, self.enter_later = self.put_back, self.queue
         if self._pools:
-            self.enter = pooled_door(self._gate, self._pool, self._crowd, self.enter)
-            self.enter_later = pooled_queue(self, self._gate, self._pool, self._crowd)
-            self.leave = pooled_exit(self, self._gate, self._pool, self._crowd)
+            self.enter = pooled_door(gate, pool, crowd, self.enter)
+            self.enter_later = pooled_queue(self, gate, pool, crowd)
+            self.leave = pooled_exit(self, gate, pool, crowd)
+        elif not self.declared.holds:
+            self.leave = timed_exit(self, self._inside)
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        if self.declared.holds:
-            with self._lock:
-                self._gate.release({})
-                self._advance()
+    async def queue(self, request: Request) -> None:
+        """Enter behind others, or as soon as the limits allow."""
+        self.entered(await self.wait(request))
 
-    async def _enter_later(self, request: Request) -> None:
-        await self.wait(request)
+    def enter_sync(self, request: Request) -> None:
+        self.entered(self.wait_sync(request))
+
+    def entered(self, waiter: Waiter) -> None:
+        """Count who is inside and holds nothing."""
+        if not waiter.holds:
+            with self._lock:
+                self._count_in(1)
 
     def take(self, request: Request) -> Permit | Refusal:
         """A permit now, or why not."""
@@ -103,18 +113,18 @@ class MemoryLine:
             self._advance()
             decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
             if isinstance(decision, Grant):
-                return self._permit(request, decision, 0)
+                return self._permit(request, decision, 0, self.declared.holds)
             return Refusal(max(0, decision.t - self._gate.t) / 1_000_000)
 
     async def atake(self, request: Request) -> Permit | Refusal:
         return self.take(request)
 
-    async def wait(self, request: Request) -> Grant:
-        """The grant of `request`, when its turn has come."""
+    async def wait(self, request: Request) -> Waiter:
+        """With the grant of `request`, when its turn has come."""
         waiter = TaskWaiter(request, Future())
         if not self._join(waiter):
             await self.turn(waiter)
-        return cast(Grant, waiter.grant)
+        return waiter
 
     async def turn(self, waiter: TaskWaiter) -> None:
         try:
@@ -125,7 +135,7 @@ class MemoryLine:
             self.give_up(waiter)
             raise
 
-    def wait_sync(self, request: Request) -> Grant:
+    def wait_sync(self, request: Request) -> Waiter:
         waiter = ThreadWaiter(request)
         if not self._join(waiter):
             try:
@@ -135,22 +145,22 @@ class MemoryLine:
             except BaseException:
                 self.give_up(waiter)
                 raise
-        return cast(Grant, waiter.grant)
+        return waiter
 
     def _timeout(self, waiter: Waiter) -> float | None:
         """Seconds until a waiter looks by itself."""
         moment = min(waiter.look_at, waiter.deadline)
         return None if moment >= NEVER else max(0, moment - self._clock.now()) / 1_000_000
 
-    enter_sync = wait_sync  # who enters needs no permit
-
     async def acquire(self, request: Request) -> Permit:
         start = self._clock.now()
-        return self._permit(request, await self.wait(request), start)
+        waiter = await self.wait(request)
+        return self._permit(request, cast(Grant, waiter.grant), start, waiter.holds)
 
     def acquire_sync(self, request: Request) -> Permit:
         start = self._clock.now()
-        return self._permit(request, self.wait_sync(request), start)
+        waiter = self.wait_sync(request)
+        return self._permit(request, cast(Grant, waiter.grant), start, waiter.holds)
 
     def status(self) -> Status:
         with self._lock:
@@ -172,78 +182,129 @@ class MemoryLine:
             if declared.program != self.declared.program:
                 self._gather()
                 self._empty_pool()
+                inside = 0 if declared.holds is self.declared.holds else self._count_out()
                 self.declared = declared
                 for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
                     waiter.never = True
                     waiter.wake()
-                self._pools = declared.timeless and not self._gate.over()  # after a cut nobody may pass on what is left (S1)
-                self._open(self._lock)
+                self._count_in(inside)
+                self._open()
                 self._advance()
 
-    # What the ways of a pooled line ask for ------------------------------------------------------------------------------
+    # What the ways in and out ask for ------------------------------------------------------------------------------------
 
     def hand_over(self) -> bool:
         """Let the head of the gate's queue have what is left, if it asks for just that: no need to count it back and forth."""
         gate = self._gate
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
             self._gather()
             waiter = cast("Waiter | None", gate.pass_on()) if self._pools else None
-            if waiter is None:
-                return False
-            waiter.grant = Grant(gate.clamp(self._clock.now()), gate.fence)
-            if not waiter.wake():
-                waiter.grant = None
-            return waiter.grant is not None
+            return waiter is not None and self._grant(waiter, Grant(gate.clamp(self._clock.now()), gate.fence), True)
+        finally:
+            self._lock.release()
+            self._lock.see_to_it()
 
     def advance(self) -> None:
         """Let everybody in the crowd and in the queue have what is theirs."""
-        with self._lock:
-            self._advance()
+        self._lock.bring(self._advance)
 
-    def give(self, waiter: TaskWaiter) -> bool:
-        """Hand a permit to one of the crowd that waits in another loop; false if it is not there any more."""
-        with self._lock:
-            waiter.grant = None if waiter.gone else HANDED
-            if waiter.grant and not waiter.wake():
-                waiter.grant = None
-            return waiter.grant is not None
+    def give(self, waiter: TaskWaiter) -> None:
+        """Hand a permit to one of the crowd that waits in another loop, or to those behind it if it is not there any more."""
+
+        def given() -> None:
+            if waiter.gone or not self._grant(waiter, HANDED, True):
+                self._left()
+
+        self._lock.bring(given)
+
+    def put_back(self) -> None:
+        """What somebody held who entered."""
+        self._lock.bring(self._left)
+
+    def give_up(self, waiter: Waiter) -> None:
+        self._lock.bring(lambda: self._undo(waiter))
 
     # What a permit asks for ----------------------------------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
-        with self._lock:
-            self._put_back(permit)
-            self._advance()
+        self._lock.bring(lambda: self._release(permit))
 
     async def arelease(self, permit: Permit) -> bool:
         held = permit.held
         self.release(permit)
         return held
 
-    def abandon(self, permit: Permit) -> None:
-        """Release from a finalizer, which may run in the middle of anything, this line's own locked code included."""
-        self._abandoned.append(permit)
-        if self._lock.acquire(blocking=False):
-            try:
-                self._advance()
-            finally:
-                self._lock.release()
+    abandon = release  # from a finalizer, which may run in the middle of anything, this line's own locked code included
 
     def settle(self, permit: Permit, extras: Units) -> None:
-        with self._lock:
+        def settled() -> None:
             self._gate.settle(self._clock.now(), extras, permit.t)
             self._advance()
 
+        self._lock.bring(settled)
+
     # Under the lock ------------------------------------------------------------------------------------------------------
 
-    def _permit(self, request: Request, grant: Grant, start: int) -> Permit:
+    def _permit(self, request: Request, grant: Grant, start: int, holds: bool) -> Permit:
         waited = (grant.t - start) / 1_000_000 if start else 0.0
-        return Permit(self, request.units, grant, waited, self._epoch, inf if self.declared.holds else None)
+        return Permit(self, request.units, grant, waited, self._epoch, inf if holds else None)
 
-    def _put_back(self, permit: Permit) -> None:
+    def _grant(self, waiter: Waiter, grant: Grant, holds: bool) -> bool:
+        """False when the waiter is not there any more; nor is its grant then."""
+        waiter.grant, waiter.holds = grant, holds
+        if not waiter.wake():  # its loop is gone
+            waiter.grant = None
+        return waiter.grant is not None
+
+    def _release(self, permit: Permit) -> None:
         if permit.held and permit.key == self._epoch:
-            self._gate.release(permit.units)
+            self._put_back(permit.units)
         permit.held = False
+        self._advance()
+
+    def _left(self) -> None:
+        self._put_back({})
+        self._advance()
+
+    def _put_back(self, units: Units) -> None:
+        self._gate.release(units)
+        if not self.declared.holds:  # it was held when it was granted, and counted on since
+            del self._inside[-1:]
+        elif not self._pools and self.declared.timeless and not self._gate.over():
+            self._open()  # enough are gone since the cut
+
+    def _undo(self, waiter: Waiter) -> None:
+        """Take a waiter out, and what it was granted back."""
+        waiter.gone = True
+        self._gather()
+        if waiter.grant is not None:
+            if waiter.holds is not self.declared.holds:  # the limits have changed since the grant
+                if waiter.holds:
+                    del self._inside[-1:]
+                else:
+                    self._count_in(1)
+            self._gate.cancel(self._clock.now(), waiter.request.units, waiter.grant.t)
+        self._gate.leave(waiter)
+        self._advance()
+
+    def _count_out(self) -> int:
+        """How many are inside: nobody is any more."""
+        number = max((rule.used for rule, _ in self._gate.single if isinstance(rule, Slots)), default=0)
+        while self._inside:
+            with suppress(IndexError):  # somebody leaves this moment
+                self._inside.pop()
+                number += 1
+        return number
+
+    def _count_in(self, number: int) -> None:
+        """So many more are inside, whether or not a limit counts them."""
+        if not self.declared.holds:
+            self._inside.extend([None] * number)
+        for rule, _ in self._gate.single:
+            if rule.holds:
+                rule.take(number, self._gate.t, self._gate.t)
 
     def _check_cost(self, request: Request) -> None:
         """The limits may have changed since the request was checked (T7)."""
@@ -253,7 +314,7 @@ class MemoryLine:
     def _keep(self) -> None:
         if self._loose:
             self._loose = False
-            self._open(self._lock)
+            self._open()
             self._store.keep(self)
 
     def _join(self, waiter: Waiter) -> bool:
@@ -273,7 +334,7 @@ class MemoryLine:
             now = self._clock.now()
             decision = gate.acquire(now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters)
             if isinstance(decision, Grant):
-                waiter.grant = decision
+                waiter.grant, waiter.holds = decision, self.declared.holds
                 return True
             if not isinstance(decision, Wait):
                 refused = queue_full if decision.full else too_long
@@ -306,30 +367,17 @@ class MemoryLine:
                 waiter.look_at = max(moment, gate.t + LOOK_AGAIN) if moment < NEVER else NEVER
             return False
 
-    def give_up(self, waiter: Waiter) -> None:
-        with self._lock:
-            waiter.gone = True
-            self._gather()
-            if waiter.grant is not None:
-                self._gate.cancel(self._clock.now(), waiter.request.units, waiter.grant.t)
-            self._gate.leave(waiter)
-            self._advance()
-
     def _advance(self) -> None:
         """Let pass whoever is due, wake them, and see to it that the new head looks in time."""
         gate = self._gate
         self._gather()
         self._empty_pool()
-        while self._abandoned:
-            self._put_back(self._abandoned.popleft())
         lost = True
         while gate.queue and lost:
             lost = False
             for caller, grant in gate.advance(self._clock.now()):
                 waiter = cast(Waiter, caller)
-                waiter.grant = grant
-                if not waiter.wake():  # its loop is gone: the grant is for those behind it
-                    waiter.grant = None
+                if not self._grant(waiter, grant, self.declared.holds):  # it is for those behind it
                     gate.cancel(gate.t, waiter.request.units, grant.t)
                     lost = True
         self._arm_head()
@@ -340,11 +388,14 @@ class MemoryLine:
         if not crowd:
             return
         gate.queue[self] = gate.plain  # lest anybody sees neither a queue nor a crowd while they move
-        moving = []
+        waiting = set(crowd)
+        moving: list[TaskWaiter] = []
+        late: list[TaskWaiter] = []  # who came to the crowd just when it began to move
         while crowd:
             with suppress(IndexError):  # whoever leaves this moment takes the first, so they are taken from the end
-                moving.append(crowd.pop())
-        for waiter in reversed(moving):
+                waiter = crowd.pop()
+                (moving if waiter in waiting else late).append(waiter)
+        for waiter in (*reversed(moving), *late):
             if not waiter.future.done():
                 gate.join(waiter, PLAIN.units, gate.usual)
         del gate.queue[self]
@@ -356,7 +407,7 @@ class MemoryLine:
                 self._pool.pop()
             except IndexError:  # somebody entered with it
                 return
-            self._gate.release({})
+            self._put_back({})
 
     def _arm_head(self) -> None:
         gate = self._gate
@@ -384,18 +435,22 @@ class MemoryLine:
             self._advance()
             self._loose = self._gate.idle_at() <= self._clock.now()
             if self._loose:
-                self.enter, self.enter_later = shut, self._enter_later
+                self.enter, self.enter_later = shut, self.queue
+                self._gate.rules = (*self._gate.rules,)  # a door that somebody has in hand looks at them, and shuts too
             return self._loose
         finally:
             self._lock.release()
+            self._lock.see_to_it()
 
     def forked(self) -> None:
         """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
         self._epoch += 1
-        self._pool.clear()
+        self._empty_pool()
+        self._inherits = self._inherits or self._count_out() > 0
         self._crowd.clear()
         self._gate.orphan()
-        self._open(threading.Lock())
+        self._lock = Lock(threading.Lock())
+        self._open()
 
 
 class MemoryStore:

@@ -22,6 +22,7 @@ class Waiter:
     request: Request
     grant: Grant | None = None
     gone = False  # has given up
+    holds = True  # what it was granted is held until it is released
     never = False  # its cost is above what the limit now holds
     look_at = NEVER
     deadline = NEVER

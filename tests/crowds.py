@@ -1,0 +1,59 @@
+"""Who waits in a crowd and who is inside, for stories of memory alone.
+
+Here lives what such stories are told with; a look that changes nothing is one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from headgate import Limiter
+from tests.world import held
+
+
+class Visitors:
+    """Who waits, who is inside, and in which order they came in; each stays until it is let out."""
+
+    def __init__(self, limiter: Limiter) -> None:
+        self.limiter = limiter
+        self.order: list[object] = []
+        self.inside: dict[object, asyncio.Event] = {}
+        self.tasks: dict[object, asyncio.Task[None]] = {}
+
+    def come(self, *names: object, by: Any = None) -> None:
+        """Each in a task of its own: into the limiter, or by whatever `by` says."""
+        for name in names:
+            self.tasks[name] = asyncio.get_running_loop().create_task(self._visit(name, self.limiter if by is None else by))
+
+    async def _visit(self, name: object, entrance: Any) -> None:
+        async with entrance:
+            self.order.append(name)
+            out = self.inside[name] = asyncio.Event()
+            try:
+                await out.wait()
+            finally:
+                del self.inside[name]
+
+    async def let_out(self) -> None:
+        """Whoever is inside goes, one after another, until nobody comes in any more."""
+        await settled()
+        while self.inside:
+            next(iter(self.inside.values())).set()
+            await settled()
+
+
+async def settled() -> None:
+    """Whatever can happen without time has happened."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def assert_all_free(limiter: Limiter) -> None:
+    """S7, L6."""
+    status = limiter.status()
+    assert (held(status), status.waiting) == (0, 0)
+
+
+def nothing(limiter: Limiter) -> None:
+    """Nobody looks."""
