@@ -1,6 +1,6 @@
 """Who waits in a crowd and who is inside, for stories of memory alone.
 
-Here lives what such stories are told with; a look that changes nothing is one of them.
+Here lives what such stories are told with.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 from typing import Any
 
 from headgate import Limiter
+from headgate.stores.lock import Lock
 from tests.world import held
 
 
@@ -52,8 +53,14 @@ async def settled() -> None:
 def assert_all_free(limiter: Limiter) -> None:
     """S7, L6."""
     status = limiter.status()
-    assert (held(status), status.waiting) == (0, 0)
+    assert (held(status), status.waiting, len(limiter._line._crowd)) == (0, 0, 0)
 
 
 def nothing(limiter: Limiter) -> None:
     """Nobody looks."""
+
+
+def lock_by(limiter: Limiter, lock: Any) -> None:
+    """Have the line locked by `lock` from now on."""
+    limiter._line._lock = Lock(lock)
+    limiter._line._open()

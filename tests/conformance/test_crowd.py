@@ -17,6 +17,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.stores.memory import MemoryStore
+from tests.crowds import Visitors, assert_all_free, nothing, settled
 from tests.processes import finished
 from tests.stepping import WAYS, cancelled_at
 from tests.world import World, held

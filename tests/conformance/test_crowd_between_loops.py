@@ -1,4 +1,4 @@
-"""A crowd of several loops and threads: a place that is on its way from one to another, and loops that end (S1, S6, S7, F4, F7, F9).
+"""A crowd of several loops: a place that is on its way from one to another, and loops that end (S1, S6, S7, F4, F7, F9).
 
 All loops of a story run in one thread, and each goes on when it is told to: what meets what is no matter of chance.
 """

@@ -18,8 +18,8 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
 from headgate.stores import doors
-from headgate.stores import lock as lines
 from headgate.stores.memory import MemoryStore
+from tests.crowds import Visitors, assert_all_free, lock_by, settled
 from tests.virtual import VirtualClock
 from tests.world import held
 
@@ -68,12 +68,6 @@ class Elsewhere:
             assert not thread.is_alive()
 
 
-def lock_by(limiter: Limiter, lock: Any) -> None:
-    """Have the line locked by `lock` from now on."""
-    limiter._line._lock = lines.Lock(lock)
-    limiter._line._open()
-
-
 def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, the first time after `before()`."""
     first = [before]
@@ -119,12 +113,6 @@ async def soon(*tasks: asyncio.Future[Any]) -> None:
     """All are through; a limiter with a place free lets nobody wait."""
     _, late = await asyncio.wait(tasks, timeout=5)
     assert not late, "somebody still waits"
-
-
-def assert_all_free(limiter: Limiter) -> None:
-    """S7, L6."""
-    status = limiter.status()
-    assert (held(status), status.waiting, len(limiter._line._crowd)) == (0, 0, 0)
 
 
 def is_full(limiter: Limiter) -> bool:
@@ -347,6 +335,64 @@ def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_els
         limiter.__exit__(None, None, None)
 
     assert_all_free(limiter)
+
+
+async def test_who_waited_for_a_place_and_came_in_by_a_rate_is_inside_as_well(name: str) -> None:
+    """S1: one holds a place, one waits for it; a rate lets him in; when there are places again, two are taken."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(1), store=store)
+    visitors = Visitors(limiter)
+    visitors.come("holder", "waits")
+    await settled()
+
+    Limiter(name, Rate(100, per=1), store=store)
+    await settled()
+    limiter = Limiter(name, Concurrency(2), store=store)
+
+    assert visitors.order == ["holder", "waits"]
+    assert is_full(limiter)
+    await visitors.let_out()
+    assert_all_free(limiter)
+
+
+async def test_a_place_that_is_given_up_after_places_became_a_rate_is_free(name: str) -> None:
+    """F5, S7: handed over, not heard of yet; the limits change, and its task is cancelled."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(1), store=store)
+    visitors = Visitors(limiter)
+    async with limiter:
+        visitors.come("waits")
+        await settled()
+
+    Limiter(name, Rate(100, per=1), store=store)
+    visitors.tasks["waits"].cancel()
+    await settled()
+
+    assert visitors.order == []
+    assert_all_free(Limiter(name, Concurrency(1), store=store))
+
+
+def test_a_token_that_is_given_up_after_a_rate_became_places_frees_nobodys_place(name: str) -> None:
+    """F5, S1: granted by a rate, not heard of yet; now there is one place, and somebody in it; the task is cancelled."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    limiter = Limiter(name, Rate(1, per=1, initial=0), store=store)
+
+    async def story() -> None:
+        visitors = Visitors(limiter)
+        visitors.come("waits")
+        await settled()
+        clock.jump(1)
+        limiter.status()  # whoever looks lets pass whoever is due
+        places = Limiter(name, Concurrency(1), store=store)
+        async with places:
+            visitors.tasks["waits"].cancel()
+            await settled()
+            assert is_full(places)
+        assert visitors.order == []
+        assert_all_free(places)
+
+    asyncio.run(story())
 
 
 def test_a_permit_of_a_rate_takes_nothing_from_a_holder_who_came_later(name: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.stores import waiters
 from headgate.stores.memory import MemoryStore
-from tests.crowds import assert_all_free
+from tests.crowds import assert_all_free, lock_by
 from tests.interleaving import Interleaving
 
 WORLDS: dict[str, dict[str, Any]] = {

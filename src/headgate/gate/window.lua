@@ -11,7 +11,7 @@ function Window.new(unit, numbers)
 end
 
 function Window.open(rule, t)
-  rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
+  rule.used, rule.first, rule.last, rule.pending, rule.wanted = 0, 0, 0, 0, 0
 end
 
 local function entry_cost(entry)
@@ -34,7 +34,7 @@ end
 
 -- The log was lost, to an operator or to eviction: what is not in it any more counts no more.
 function Window.recount(rule)
-  rule.used = 0
+  rule.used, rule.wanted = 0, 0
   rule:each(function(_, cost) rule.used = rule.used + cost end)
 end
 
@@ -74,10 +74,12 @@ function Window.freed(rule, need)
   return free + rule.per
 end
 
+-- What was found is remembered until the log changes: a large cost at the head of the queue would be looked up by every call.
 function Window.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end
-  return math.max(t, rule:freed(need))
+  if rule.wanted ~= cost then rule.wanted, rule.found = cost, rule:freed(need) end
+  return math.max(t, rule.found)
 end
 
 function Window.take(rule, cost, t, now)
@@ -87,7 +89,7 @@ function Window.take(rule, cost, t, now)
     if rule.first == 0 then rule.first = rule.last end
     rule.pending = 0
   end
-  rule.last = t
+  rule.last, rule.wanted = t, 0
   rule.pending = rule.pending + cost
   rule.used = rule.used + cost
 end
@@ -106,7 +108,7 @@ function Window.give(rule, cost, t, now)
       State.add(State.log_key(rule), State.int(t), State.int(t) .. ':' .. State.int(there - back))
     end
   end
-  rule.used = rule.used - back
+  rule.used, rule.wanted = rule.used - back, 0
 end
 
 function Window.settle(rule, extra, t, now)
@@ -140,6 +142,7 @@ end
 
 function Window.adopt(rule, old, t)
   rule.slot, rule.used, rule.first, rule.last, rule.pending = old.slot, old.used, old.first, old.last, old.pending
+  rule.wanted = 0
 end
 
 return Window

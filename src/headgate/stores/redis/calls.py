@@ -86,11 +86,11 @@ def nobody(answer: Answer) -> None:
     """Nobody wants to know."""
 
 
-def answers_in(words: Iterator[str], rules: int) -> Iterator[list[str]]:
-    """One answer for each request, in order: runs of equal ones are told as one."""
+def answers_in(words: Iterator[str], program: str) -> Iterator[list[str]]:
+    """One answer for each request, in order: runs of equal ones are told as one. A status says under which limits it was asked."""
     for word in words:
         if word == "status":
-            yield list(islice(words, 2 + rules))
+            yield [program, *islice(words, 3 + program.count(";"))]
             continue
         count, number, fence = islice(words, 3)
         for index in range(int(count)):

@@ -165,12 +165,12 @@ class Lane:
         return asked[:MOST], errands[:MOST]
 
     def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
-        line, waits = self.line, bool(self._waiting)
-        keys, program = line.keys, line.declared.program
-        header = (len(keys), *keys, program, int(line.declares), self._session, self._call, int(waits), HORIZON)
+        line, waits, declared = self.line, bool(self._waiting), self.line.declared
+        keys = line.keys(declared)
+        header = (len(keys), *keys, declared.program, int(line.declares), self._session, self._call, int(waits), HORIZON)
         if self._calm and len(tickets) == 1 and not (errands or waits or line.declares):
             request = tickets[0].request
-            return Command(library().quick, (*header, tickets[0].number, request.text, *line.declared.costs(request.units)))
+            return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
         return Command(script, (*header, *(errand.words for errand in errands), *runs(tickets)))
 
@@ -212,7 +212,7 @@ class Lane:
         self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
         head, mine = int(words[1]), words[2] == "1"
         rest = iter(words[3:])
-        answers = answers_in(rest, len(sent.program.split(";")))
+        answers = answers_in(rest, sent.program)
         for errand, answer in zip(sent.errands, answers, strict=False):
             errand.told(answer)
         for ticket, (kind, number, fence) in zip(sent.tickets, answers, strict=False):

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 from headgate.errors import MaxSleepExceededError
-from headgate.gate.rules import Declaration
+from headgate.gate.rules import Declaration, parsed
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.doors import shut
@@ -54,10 +54,9 @@ class RedisLine:
         if declared.program != self.declared.program:
             self.declared, self.declares = declared, True
 
-    @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self, declared: Declaration) -> tuple[str, ...]:
         """The keys that the script works on: all share one hash tag."""
-        return keys_of(self.key, "window " in self.declared.program)
+        return keys_of(self.key, "window " in declared.program)
 
     # Ways in -------------------------------------------------------------------------------------------------------------
 
@@ -73,7 +72,7 @@ class RedisLine:
         found = self._store.shortcut().acquire(self, request, self._unsure)
         permit = blocking(self.acquire(request)) if found is None else self._found(request, found, 0.0)
         if permit.held:
-            self._entered[threading.get_ident()].append(permit)
+            self._entered[self._visitor()].append(permit)
         else:
             self._passed.append(None)
 
@@ -182,9 +181,9 @@ class RedisLine:
     # Looking -------------------------------------------------------------------------------------------------------------
 
     async def astatus(self) -> Status:
-        answer = await self._store.lane(self).ask("status -")
-        waiting, delay, *left = map(int, answer)
-        return status_of(self.name, self.declared.rules(), left, waiting, delay)
+        program, *numbers = await self._store.lane(self).ask("status -")
+        waiting, delay, *left = map(int, numbers)
+        return status_of(self.name, map(parsed, program.split(";")), left, waiting, delay)
 
     def status(self) -> Status:
         return blocking(self.astatus())

@@ -71,6 +71,7 @@ class Link:
         self._calls: deque[Call | None] = deque()  # None: the library is loaded, for the call behind it
         self._wire: Wire | None = None
         self._saying = False
+        self._scripts_until = 0.0  # the library could not be loaded just now
         self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
         self._met = False  # the server has answered before
         self._failures = 0
@@ -141,7 +142,7 @@ class Link:
         script, words = call.command
         self._saying = True  # replies come in the order of what was sent, so nothing may be sent between the two lines
         self._calls.append(call)
-        wire.send(*(("FCALL", script.function) if self.endpoint.functions else ("EVALSHA", script.digest)), *words)
+        wire.send(*(("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)), *words)
         self._saying = False
 
     def _replied(self, reply: Any) -> None:
@@ -157,10 +158,16 @@ class Link:
         self._stir()
 
     def _loaded(self, reply: Any) -> None:
-        """The library is there, perhaps because somebody else was faster; where it cannot be, scripts will do."""
+        """The library is there, perhaps because somebody else was faster; where it cannot be now, or ever, scripts will do."""
         self._brought.discard(LIBRARY)
-        if isinstance(reply, HiredisError) and "already exists" not in str(reply):
+        refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
+        if refusal.startswith(("noperm", "err unknown")):
             self.endpoint.functions = False
+        elif refusal and "already exists" not in refusal:
+            self._scripts_until = self.loop.time() + REPLY_TIMEOUT
+
+    def _by_function(self) -> bool:
+        return self.endpoint.functions and self.loop.time() >= self._scripts_until
 
     def _stir(self) -> None:
         if self._quiet is not None and not self._quiet.done():
@@ -192,7 +199,7 @@ class Link:
 
     def _load(self, call: Call, wire: Wire) -> None:
         script, words = call.command
-        missing = LIBRARY if self.endpoint.functions else script.digest
+        missing = LIBRARY if self._by_function() else script.digest
         if missing in self._brought:
             self._say(call, wire)
             return

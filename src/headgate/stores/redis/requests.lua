@@ -67,7 +67,7 @@ function verbs.cancel(words)
     local mailed = words[2] == SESSION and Sessions.recall(words[3]) or 0
     if t == 0 then t = mailed end
     done = redis.call('ZREM', HOLDERS, caller) == 1 or (t > 0 and not Promises.lease())
-    if done then Gate.cancel(State.units_of(caller), t) end
+    if done then Gate.cancel(State.units_of(caller), t) else Sessions.forbid(words[2], words[3]) end
   end
   answer('done', done and 1 or 0)
 end

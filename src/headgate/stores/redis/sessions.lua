@@ -29,6 +29,16 @@ function Sessions.quit(session)
   if record then redis.call('HSET', HASH, 'r' .. session, (string.gsub(record, '^(%d+) %d+', '%1 0', 1))) end
 end
 
+-- A thread has given up a call that may still be on its way, on a connection that was cut (F25): it comes too late now. The calls and
+-- callers of a thread's session have the same numbers, and it ends with ".0".
+function Sessions.forbid(session, number)
+  if string.sub(session, -2) ~= '.0' then return end
+  local record = redis.call('HGET', HASH, 'r' .. session)
+  if record and tonumber(string.match(record, '^%d+')) >= tonumber(number) then return end
+  redis.call('HSET', HASH, 'r' .. session, number .. ' 0 ' .. session .. ' ' .. number .. ' late')
+  State.add(SESSIONS, State.int(gate.t), session)
+end
+
 -- Mail: grants that were made outside the answer to an acquire, "number moment fence lease" each, in their order. Those for
 -- other sessions are kept for them until their next call, and announced: an announcement may be lost.
 

@@ -61,7 +61,8 @@ class Shortcut:
         self._calls += 1
         caller, declared = f"{self._session}:{self._calls}:{request.text}", line.declared
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
-        header = (len(line.keys), *line.keys, declared.program, 0, self._session, self._calls, 0, 0)
+        keys = line.keys(declared)
+        header = (len(keys), *keys, declared.program, 0, self._session, self._calls, 0, 0)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
             return passed(self._exchange_surely(words), caller, believed)
