@@ -113,6 +113,23 @@ async def test_a_full_queue_counts_the_crowd(memory: World) -> None:
 
 
 @told
+async def test_who_may_not_wait_finds_the_place_that_was_just_left(memory: World) -> None:
+    """T8, S7: what goes from hand to hand is free for those who must ask, too."""
+    limiter = memory.limiter(Concurrency(1), max_waiters=0)
+    async with limiter:
+        pass
+
+    async with limiter.acquire(max_sleep=1):
+        assert not limiter.try_acquire()
+    async with limiter:
+        pass
+    permit = limiter.try_acquire()
+    assert permit
+    permit.release()
+    assert_all_free(limiter)
+
+
+@told
 async def test_one_of_little_patience_leaves_the_crowd_as_it_was(memory: World) -> None:
     """S6, T4: it waits among them, gives up at its time, and those behind it move forward."""
     limiter = memory.limiter(Concurrency(1))

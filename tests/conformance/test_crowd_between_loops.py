@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -94,6 +95,30 @@ def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(name: str, look
         two.go_on()
 
     assert order == ["second", "third"]
+    assert_all_free(limiter)
+
+
+def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
+    """F4, S7: a thread has found it at the head of the crowd; before it is given anything, it is gone."""
+    limiter = limiter_of_one(name)
+    order: list[object] = []
+
+    class Crowd(deque[Any]):
+        def popleft(self) -> Any:
+            head = super().popleft()
+            first.cancel()
+            one.go_on()
+            return head
+
+    limiter._line._crowd = Crowd()
+    limiter._line._open()
+    with elsewhere() as one:
+        with limiter:
+            first = one.begin(comes(limiter, order, "first"))
+            one.begin(comes(limiter, order, "second"))
+        one.go_on()
+
+    assert order == ["second"]
     assert_all_free(limiter)
 
 

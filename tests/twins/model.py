@@ -54,6 +54,7 @@ class Model:
     mail: defaultdict[str, list[Letter]] = field(default_factory=lambda: defaultdict(list))
     holders: dict[Caller, int] = field(default_factory=dict)
     soonest: int = 0
+    held: int = 0  # how many holders the state knows of
     queued: int = 0  # waiters that were there after the last call
     born: int = 0  # the queue was lost, and begun anew, at this moment
     sweep: int = 0
@@ -90,7 +91,7 @@ class Model:
     def begin(self, program: str, now: int) -> None:
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
-        self.soonest, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, now, 0
+        self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, 0, now, 0
 
     def opened(self, now: int, quickly: bool) -> PatientGate:
         assert self.gate is not None
@@ -100,15 +101,15 @@ class Model:
         return self.gate
 
     def repair(self, gate: PatientGate) -> None:
-        """Without a queue nobody waits, without holders nothing is held: keys can be lost one by one."""
+        """Without a queue nobody waits, and what is held is what the holders are: keys can be lost one by one."""
         if self.queued and not gate.queue:
             self.queued, self.born = 0, gate.t
             gate.waiting = [0] * len(gate.rules)
-        if self.soonest and not self.holders:
-            self.soonest = 0
-            for rule in gate.rules:
+        if self.held != len(self.holders):
+            self.held, self.soonest = len(self.holders), min(self.holders.values(), default=0)
+            for index, rule in enumerate(gate.rules):
                 if isinstance(rule, Slots):
-                    rule.used = 0
+                    rule.used = sum(gate.costs(units_of(caller.asked))[index] for caller in self.holders)
 
     def lose(self, key: str) -> None:
         """One of the keys is gone."""
@@ -139,12 +140,17 @@ class Model:
         assert self.gate is not None
         return min((rule.lease for rule in self.gate.rules if isinstance(rule, Slots)), default=None)
 
-    def hold(self, caller: Caller, grant: Grant) -> None:
+    def hold(self, caller: Caller, grant: Grant, lease: int | None) -> None:
         self.granted.append((caller, grant))
-        lease = self.lease()
         if lease is not None:
+            self.held += caller not in self.holders
             self.holders[caller] = grant.t + lease
             self.soonest = min(self.soonest or grant.t + lease, grant.t + lease)
+
+    def let_go(self, caller: Caller) -> bool:
+        held = self.holders.pop(caller, None) is not None
+        self.held -= held
+        return held
 
     def expire_holders(self, gate: Gate) -> None:
         """Return what leases ended with."""
@@ -152,7 +158,7 @@ class Model:
             return
         ended = sorted((end, caller.text, caller) for caller, end in self.holders.items() if end <= gate.t)
         for _, _, caller in ended[:CLEANUP]:
-            del self.holders[caller]
+            self.let_go(caller)
             gate.release(units_of(caller.asked))
         self.soonest = min(self.holders.values(), default=0)
 
@@ -276,7 +282,7 @@ class Turn:
         answer = gate.acquire(gate.t, caller, units, self.call.horizon, request.max_sleep, request.max_waiters)
         match answer:
             case Grant(t, fence):
-                self.model.hold(caller, answer)
+                self.model.hold(caller, answer, self.model.lease())
                 return "grant", 1, t, fence
             case Wait(t, _):
                 return "wait", 1, t - gate.t, 0
@@ -289,14 +295,14 @@ class Turn:
             return True
         mailed = self.recall(caller.number) if caller.session == self.call.session else 0
         t = t or mailed
-        held = self.model.holders.pop(caller, None) is not None
+        held = self.model.let_go(caller)
         if held or (t > 0 and self.model.lease() is None):
             self.gate.cancel(self.gate.t, units_of(caller.asked), t)
             return True
         return False
 
     def release(self, caller: Caller) -> bool:
-        held = self.model.holders.pop(caller, None) is not None
+        held = self.model.let_go(caller)
         if held:
             self.gate.release(units_of(caller.asked))
         return held
@@ -330,8 +336,11 @@ class Turn:
             self.gate.queue.update(rest)
             left -= len(granted)
             for waiter, grant in granted:
-                self.model.hold(waiter, grant)
-                self.deliver(waiter, *grant)
+                lease = self.model.lease()
+                if lease is not None and waiter.session != self.call.session:
+                    lease = min(lease, WAITER)  # it may be dead, and be found out (L3)
+                self.model.hold(waiter, grant, lease)
+                self.deliver(waiter, *grant, lease or 0)
         return None, NEVER
 
     def able(self) -> list[tuple[Caller, tuple[Units, tuple[int, ...]]]]:
@@ -354,9 +363,9 @@ class Turn:
             self.heads[caller.session] = t
         return t, caller.session == self.call.session
 
-    def deliver(self, caller: Caller, t: int, fence: int) -> None:
+    def deliver(self, caller: Caller, t: int, fence: int, lease: int = 0) -> None:
         box = self.own if caller.session == self.call.session else self.others[caller.session]
-        box.append((caller.number, t, fence, self.model.lease() or 0))
+        box.append((caller.number, t, fence, lease))
 
     def recall(self, number: int) -> int:
         """Take back the mail for one who has given up before it was read; its moment, or 0."""

@@ -145,7 +145,7 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
 
 
 async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(name: str) -> None:
-    """L2: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
+    """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     line = limiter._line
     entering = [limiter.__aenter__()]
@@ -155,6 +155,7 @@ async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_i
         def append(self, permit: None) -> None:
             waits.extend(late.send(None) for late in entering)
             super().append(permit)
+            assert not (entering and line.enter()), "somebody waits for it"
 
     await limiter.__aenter__()
     line._pool = Pool()
@@ -243,6 +244,24 @@ async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
 
     elsewhere.ends()
     assert order == ["first", "second"]
+    assert_all_free(limiter)
+
+
+@pytest.mark.parametrize("kind", ASKING)
+async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2: whoever leaves just then sees nobody yet; so who queues looks again."""
+    limiter = Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
+    await limiter.__aenter__()
+
+    async def ask() -> None:
+        async with ASKING[kind](limiter):
+            pass
+
+    with while_it_moves(limiter._line.leave, monkeypatch):
+        await soon(asyncio.create_task(ask()))
+
     assert_all_free(limiter)
 
 
@@ -335,6 +354,31 @@ def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_els
         limiter.__exit__(None, None, None)
 
     assert_all_free(limiter)
+
+
+def test_a_leave_that_began_under_a_rate_makes_room_under_places(name: str) -> None:
+    """S7: a thread is in the middle of leaving when places are declared, and its own is counted."""
+    store = MemoryStore()
+    limiter = Limiter(name, Rate(100, per=1), store=store)
+    limiter.__enter__()
+    leave = limiter._line.leave
+
+    limiter = Limiter(name, Concurrency(1), store=store)
+    assert is_full(limiter)
+    leave()
+
+    assert_all_free(limiter)
+
+
+def test_a_permit_that_is_released_under_a_rate_is_not_held_under_places(name: str) -> None:
+    """S7: places, a rate, places again; the permit went back in between."""
+    store = MemoryStore()
+    permit = Limiter(name, Concurrency(1), store=store).acquire_sync()
+
+    Limiter(name, Rate(100, per=1), store=store)
+    permit.release()
+
+    assert_all_free(Limiter(name, Concurrency(1), store=store))
 
 
 async def test_who_waited_for_a_place_and_came_in_by_a_rate_is_inside_as_well(name: str) -> None:
@@ -433,6 +477,22 @@ def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -
     assert_all_free(limiter)
 
 
+def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T12: its limiter is dropped, and the hour's one token stays taken."""
+    monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
+    store = MemoryStore()
+    store._most = 1
+    limiter = Limiter(name, Rate(1, per=3600), store=store)
+    Limiter(f"{name}-2", Rate(1, per=1), store=store)
+
+    with limiter:
+        pass
+    del limiter
+    gc.collect()
+
+    assert not Limiter(name, Rate(1, per=3600), store=store).try_acquire()
+
+
 def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """T12: a thread is about to take the one token of an hour when the store lets go of the idle line: it is taken for good."""
     monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
@@ -447,104 +507,3 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name:
     gc.collect()
 
     assert not (entered and Limiter(name, Rate(1, per=3600), store=store).try_acquire())
-
-
-# While the collector runs --------------------------------------------------------------------------------------------------------
-
-
-class CollectingClock:
-    """The line reads its clock in the middle of its own locked code, where the collector may run as well as anywhere."""
-
-    def __init__(self) -> None:
-        self.collects = False
-
-    def now(self) -> int:
-        if self.collects:
-            gc.collect()
-        return 1_000_000
-
-
-def a_generator(limiter: Limiter) -> Any:
-    """Dropped in the middle of a permit."""
-
-    @limiter
-    def numbers() -> Iterator[int]:
-        yield 1
-
-    generator = numbers()
-    next(generator)
-    return generator
-
-
-def a_coroutine(limiter: Limiter) -> Any:
-    """Dropped in the middle of its block."""
-
-    async def stays() -> None:
-        async with limiter:
-            await asyncio.Event().wait()
-
-    coroutine = stays()
-
-    async def begin() -> None:
-        coroutine.send(None)
-
-    asyncio.run(begin())
-    return coroutine
-
-
-def in_a_thread(work: Callable[[], object]) -> threading.Thread:
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread
-
-
-def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
-    """Stands in the gate's queue when this returns."""
-    thread = in_a_thread(lambda: limiter.acquire_sync().release())
-    while not limiter._line._gate.queue:
-        pass
-    return thread
-
-
-def ends(thread: threading.Thread, seconds: float = 5) -> bool:
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-@pytest.mark.filterwarnings("ignore:.*dropped without a release")  # the collector may come to the permit before its generator
-@pytest.mark.parametrize("limits", [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))], ids=["places", "and a rate"])
-@pytest.mark.parametrize("waits", [False, True], ids=["alone", "a thread waits"])
-@pytest.mark.parametrize("holder", [a_generator, a_coroutine], ids=["generator", "coroutine"])
-def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
-    name: str, limits: tuple[Any, ...], waits: bool, holder: Callable[[Limiter], Any]
-) -> None:
-    """F6, L2: what holds a place is given up in the very thread that has the line's lock; its place comes back all the same."""
-    clock = CollectingClock()
-    limiter = Limiter(name, *limits, store=MemoryStore(clock))
-    ring: list[Any] = [holder(limiter)]
-    ring.append(ring)
-    gc.disable()
-    try:
-        waiter = waits_in_a_thread(limiter) if waits else in_a_thread(int)
-        del ring
-        clock.collects = True
-        over = ends(in_a_thread(limiter.status), 0.09)
-    finally:
-        clock.collects = False
-        gc.enable()
-    assert over, "the line waits for itself"
-    assert ends(waiter)
-    assert_all_free(limiter)
-
-
-def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: str) -> None:
-    """L2: a finalizer cannot wait for the lock; whoever has it sees to what was dropped, though he came for something else."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
-    permit = limiter.acquire_sync()
-    waiter = waits_in_a_thread(limiter)
-
-    with limiter._line._lock, pytest.warns(ResourceWarning, match="dropped"):
-        del permit
-
-    assert ends(waiter)
-    assert_all_free(limiter)

@@ -122,10 +122,10 @@ function Gate.follow(rules)
   local taken, opened = {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)
-    opened[i] = true
+    opened[i] = rule.holds or nil
     for j, old in ipairs(former) do
       if not taken[j] and old.kind == rule.kind and old.unit == rule.unit then
-        taken[j], opened[i] = true, false
+        taken[j], opened[i] = true, nil
         rule:adopt(old, now)
         break
       end
@@ -144,11 +144,4 @@ function Gate.requeue()
   State.each_queued(function(caller)
     for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
   end)
-end
-
--- Infinity (NEVER) while somebody holds or waits.
-function Gate.idle_at()
-  local t = State.queue_length() > 0 and NEVER or 0
-  for _, rule in ipairs(gate.rules) do t = math.max(t, rule:idle_at()) end
-  return t
 end

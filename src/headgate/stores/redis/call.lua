@@ -12,7 +12,10 @@ local function open_state(program, state, alive_until)
     Rules.new(PROGRAM, now)
     return nil
   end
-  Rules.load(state)
+  if not Rules.load(state) then
+    Rules.new(PROGRAM, now)
+    return waits and Calls.reply('lapsed') or nil
+  end
   Gate.clamp(now)
   if program ~= PROGRAM and args[2] ~= '1' then return Calls.reply('stale', program) end
   Sessions.repair()
@@ -39,9 +42,12 @@ end
 
 local function advance(known)
   if State.queue_length() == 0 then return '-1 0' end
+  local lease = Promises.lease()
   local caller, t = Gate.advance(HORIZON, function(caller, t, fence)
-    Promises.hold(caller, t)
-    Sessions.deliver(caller, t, fence)
+    local granted = lease
+    if lease and State.session_of(caller) ~= SESSION then granted = math.min(lease, WAITER) end -- it may be dead, and be found out (L3)
+    Promises.hold(caller, t, granted)
+    Sessions.deliver(caller, t, fence, granted)
   end)
   Promises.write_holds()
   return look_at_head(caller, t, known)

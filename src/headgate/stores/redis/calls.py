@@ -33,7 +33,7 @@ class Command(NamedTuple):
 class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
-    __slots__ = ("believed", "deadline", "due", "future", "number", "request", "session", "start", "t")
+    __slots__ = ("believed", "deadline", "due", "future", "lease", "number", "request", "session", "start", "t")
 
     def __init__(self, number: int, request: Request, future: Future[Grant]) -> None:
         self.number = number
@@ -44,6 +44,7 @@ class Ticket:
         self.due = inf  # by the estimate, on the monotonic clock
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
+        self.lease = 0  # for which it was granted, microseconds
         self.believed: float | None = None  # until when the grant is held for certain, on the monotonic clock, if it is held
 
     @property

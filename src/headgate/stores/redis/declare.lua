@@ -30,7 +30,8 @@ function Rules.give_slots(rules)
 end
 
 function Rules.new(program, now)
-  gate = { t = now, act = 0, fence = now, order = 0, ttl = 0, soonest = 0, sweep = now, cursor = 0, queued = 0, born = 0, waiting = {} }
+  gate = { format = FORMAT, t = now, act = 0, fence = now, order = 0, ttl = 0 }
+  gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor, gate.born, gate.waiting = 0, 0, 0, now, 0, 0, {}
   gate.rules = Rules.parsed(program)
   for i, rule in ipairs(gate.rules) do
     gate.waiting[i] = 0

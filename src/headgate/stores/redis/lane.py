@@ -107,16 +107,28 @@ class Lane:
         self._errands.append(Errand(words, nobody))
         self._send()
 
-    def hold(self, permit: Permit) -> None:
-        """Renew `permit` until it is released or dropped."""
+    def hold(self, permit: Permit, lease: int) -> None:
+        """Renew `permit`, granted for `lease`, until it is released or dropped."""
         self._held[permit.key] = permit
-        if self._renewal is None and self.line.declared.holds:
-            self._renewal = self.link.loop.call_later(self.line.declared.lease / 3_000_000, self._renew)
+        if self.line.declared.holds:
+            self._renew_in(min(lease, self.line.declared.lease) / 3_000_000)
+
+    def _renew_in(self, seconds: float) -> None:
+        """And not later, if a later renewal was planned."""
+        moment = self.link.loop.time() + seconds
+        if self._renewal is None or self._renewal.when() > moment:
+            if self._renewal is not None:
+                self._renewal.cancel()
+            self._renewal = self.link.loop.call_at(moment, self._renew)
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
         to_send = (self._tickets, self._errands, self._queued, self._sent, self._owed, self._quits)
         return not any((*to_send, self._waiting, self._booked, self._renewal))
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
@@ -220,6 +232,8 @@ class Lane:
                 self._decided(ticket, kind, int(number), int(fence))
         self._mail(list(rest)[1:], self._server)
         self._calm = not (self._waiting or self._booked)
+        if not (self._errands or self._quits):  # what was given up is known to be given up
+            self._gone.clear()
         self._plan(head if mine else None)
 
     def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
@@ -269,6 +283,7 @@ class Lane:
     def _granted(self, ticket: Ticket, grant: Grant, lease: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         ticket.t = t = grant.t
+        ticket.lease = lease
         ticket.believed = self._believed(t, lease)
         if ticket.future.done():
             self._give_up(ticket)
@@ -336,7 +351,7 @@ class Lane:
 
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""
-        self._gone = waiting
+        self._gone.update(waiting)
         if len(waiting) > MOST:
             self._quits = True
             return
@@ -389,7 +404,8 @@ class Lane:
         for ticket in tickets:
             self._waiting.pop(ticket.number, None)
         self._tickets[:0] = tickets
-        self._errands[:0] = sent.errands
+        if not self._quits:  # the last word of a session is written anew
+            self._errands[:0] = sent.errands
         self._send()
 
     # Time ----------------------------------------------------------------------------------------------------------------
@@ -424,7 +440,7 @@ class Lane:
             self._renewal.cancel()
             self._renewal = None
         if permits and self.line.declared.holds:
-            self._renewal = self.link.loop.call_later(self.line.declared.lease / 3_000_000, self._renew)
+            self._renew_in(self.line.declared.lease / 3_000_000)
             for permit in permits:
                 self._errands.append(Errand(f"renew {permit.key}", functools.partial(self._renewed, permit)))
             self._send()

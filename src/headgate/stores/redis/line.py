@@ -100,7 +100,7 @@ class RedisLine:
     def _permit(self, lane: Lane, request: Request, grant: Grant, ticket: Ticket) -> Permit:
         permit = Permit(self, request.units, grant, ticket.waited, ticket.caller, ticket.believed, lane)
         if permit.held:
-            lane.hold(permit)
+            lane.hold(permit, ticket.lease)
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
@@ -111,7 +111,7 @@ class RedisLine:
     def _found(self, request: Request, found: Passed, waited: float) -> Permit:
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
         if permit.held:
-            self._by_portal(lambda lane: lane.hold(permit))
+            self._by_portal(lambda lane: lane.hold(permit, self.declared.lease))
         return permit
 
     def _unsure(self, caller: str) -> None:

@@ -26,7 +26,7 @@ from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.portal import GUARDIAN
 from headgate.stores.redis.script import library
-from headgate.stores.redis.wire import Wire
+from headgate.stores.redis.wire import Wire, packed
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
@@ -99,7 +99,8 @@ class Link:
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""
         task = self.loop.create_task(work, name=name)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio does for its own: there is no public way
+        with suppress(AttributeError):  # there is no public way, and tasks may be of the user's own making
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio does so for its own
         return task
 
     def new_session(self) -> str:
@@ -140,9 +141,14 @@ class Link:
 
     def _say(self, call: Call, wire: Wire) -> None:
         script, words = call.command
-        self._saying = True  # replies come in the order of what was sent, so nothing may be sent between the two lines
+        name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
+        self._write(call, wire, packed(*name, *words))
+
+    def _write(self, call: Call | None, wire: Wire, command: bytes) -> None:
+        """Replies come in the order of what was sent: the collector, which may drop permits anywhere, sends nothing in between."""
+        self._saying = True
         self._calls.append(call)
-        wire.send(*(("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)), *words)
+        wire.send(command)
         self._saying = False
 
     def _replied(self, reply: Any) -> None:
@@ -205,12 +211,10 @@ class Link:
             return
         self._brought.add(missing)
         if missing == LIBRARY:
-            self._calls.append(None)
-            wire.send("FUNCTION", "LOAD", library().text)
+            self._write(None, wire, packed("FUNCTION", "LOAD", library().text))
             self._say(call, wire)
         else:
-            self._calls.append(call._replace(by_text=True))
-            wire.send("EVAL", script.text, *words)
+            self._write(call._replace(by_text=True), wire, packed("EVAL", script.text, *words))
 
     def _look_at_calls(self) -> None:
         """A server that does not answer in time is as good as gone."""
@@ -293,6 +297,8 @@ class Link:
                 while True:
                     self._heard(await connection.read_response())
             except LOST:
+                if not any(lane.waits for lane in self.lanes.values()):
+                    return  # the next who waits listens again
                 attempt += 1
                 await asyncio.sleep(JITTER.uniform(0, min(5.0, BACKOFF * 2**attempt)))
             finally:

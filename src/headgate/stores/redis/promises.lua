@@ -14,8 +14,7 @@ function Promises.fresh()
   holds = {}
 end
 
-function Promises.hold(caller, t)
-  local lease = Promises.lease()
+function Promises.hold(caller, t, lease)
   if lease then
     holds[#holds + 1] = State.int(t + lease)
     holds[#holds + 1] = caller
@@ -27,7 +26,7 @@ end
 function Promises.write_holds()
   if #holds == 0 then return end
   touched[HOLDERS] = true
-  redis.call('ZADD', HOLDERS, unpack(holds))
+  gate.held = gate.held + redis.call('ZADD', HOLDERS, unpack(holds))
   holds = {}
 end
 

@@ -19,9 +19,10 @@ local function take(now)
     if cost > 0 then rule:take(cost, now, now) end
   end
   gate.t, gate.act, gate.fence = now, now, math.max(gate.fence + 1, now)
-  if Promises.lease() then
+  local lease = Promises.lease()
+  if lease then
     Promises.fresh()
-    Promises.hold(SESSION .. ':' .. args[7] .. ':' .. args[8], now)
+    Promises.hold(SESSION .. ':' .. args[7] .. ':' .. args[8], now, lease)
     Promises.write_holds()
   end
 end
@@ -32,7 +33,7 @@ function Calls.quick(its_keys, its_args)
   local former, alive_until = Calls.recall(stored[3])
   if former then return former end
   if stored[1] ~= PROGRAM or not stored[2] then return nil end
-  Rules.load(stored[2])
+  if not Rules.load(stored[2]) then return nil end
   local now = math.max(clock(), gate.t)
   if not ready(now) then return nil end
   take(now)

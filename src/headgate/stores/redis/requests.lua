@@ -49,7 +49,7 @@ function verbs.acquire(words)
     local kind, t, fence = Gate.acquire(costs, HORIZON, words[4], words[5])
     local caller = (holds or kind == 'wait') and SESSION .. ':' .. number .. ':' .. asked
     if kind == 'grant' then
-      if holds then Promises.hold(caller, t) end
+      if holds then Promises.hold(caller, t, holds) end
       answer(kind, t, fence)
     else
       if kind == 'wait' then Gate.join(caller, costs) end
@@ -66,7 +66,7 @@ function verbs.cancel(words)
   if not done then
     local mailed = words[2] == SESSION and Sessions.recall(words[3]) or 0
     if t == 0 then t = mailed end
-    done = redis.call('ZREM', HOLDERS, caller) == 1 or (t > 0 and not Promises.lease())
+    done = Sessions.let_go(caller) or (t > 0 and not Promises.lease())
     if done then Gate.cancel(State.units_of(caller), t) else Sessions.forbid(words[2], words[3]) end
   end
   answer('done', done and 1 or 0)
@@ -80,7 +80,7 @@ end
 
 -- release caller
 function verbs.release(words)
-  local held = redis.call('ZREM', HOLDERS, words[2]) == 1
+  local held = Sessions.let_go(words[2])
   if held then Gate.release(State.units_of(words[2])) end
   answer('done', held and 1 or 0)
 end

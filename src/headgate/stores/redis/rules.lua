@@ -14,9 +14,15 @@ function Rules.able(rule)
   return setmetatable(rule, made[name])
 end
 
+-- False: it is of an older format, and worth nothing. One of a newer format is left alone.
 function Rules.load(packed)
   gate = cmsgpack.unpack(packed)
+  if gate.format ~= FORMAT then
+    assert((gate.format or 0) < FORMAT, 'headgate: a newer version of headgate keeps the state of this name: update this one, too')
+    return false
+  end
   for _, rule in ipairs(gate.rules) do Rules.able(rule) end
+  return true
 end
 
 function Rules.save()

@@ -48,9 +48,9 @@ function Sessions.read_mail(text)
   end
 end
 
-function Sessions.deliver(caller, t, fence)
+function Sessions.deliver(caller, t, fence, its_lease)
   local session, number = State.session_of(caller), State.number_of(caller)
-  local lease = State.int(Promises.lease() or 0)
+  local lease = State.int(its_lease or 0)
   if session == SESSION then
     own_mail[#own_mail + 1] = { number, State.int(t), State.int(fence), lease }
   else
@@ -102,22 +102,32 @@ function Sessions.expire_holders()
   if gate.soonest == 0 or gate.soonest > gate.t then return end
   local ended = redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', State.int(gate.t), 'LIMIT', 0, CLEANUP)
   for _, caller in ipairs(ended) do
-    redis.call('ZREM', HOLDERS, caller)
+    Sessions.let_go(caller)
     Gate.release(State.units_of(caller))
   end
+  gate.soonest = Sessions.first_end()
+end
+
+function Sessions.let_go(caller)
+  local held = redis.call('ZREM', HOLDERS, caller)
+  gate.held = gate.held - held
+  return held == 1
+end
+
+function Sessions.first_end()
   local first = redis.call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')
-  gate.soonest = first[2] and tonumber(first[2]) or 0
+  return first[2] and tonumber(first[2]) or 0
 end
 
 -- A concurrency limit that is new here may have been there before: who holds a permit of that time still does (S1).
 function Sessions.count_holders(opened)
+  if not next(opened) then return end
   local from = 0
   repeat
     local callers = redis.call('ZRANGE', HOLDERS, from, from + 99)
     for _, caller in ipairs(callers) do
       for i, cost in ipairs(State.costs_of(State.units_of(caller))) do
-        local rule = gate.rules[i]
-        if opened[i] and rule.holds then rule.used = rule.used + cost end
+        if opened[i] then gate.rules[i].used = gate.rules[i].used + cost end
       end
     end
     from = from + 100
@@ -131,18 +141,21 @@ function Sessions.renew(caller)
   return true
 end
 
--- Keys can be lost one by one, to an operator or to eviction. Without its holders nothing is held; without its queue nobody waits, and
--- who was seen before `born` is asked to queue again.
+-- Keys can be lost one by one, to an operator or to eviction, and a command can be refused in the middle of a call. What is held is
+-- what the holders are; without a queue nobody waits, and who was seen before `born` is asked to queue again.
 function Sessions.repair()
   if gate.queued > 0 and State.queue_length() == 0 then
     gate.queued, gate.born = 0, gate.t
     for i = 1, #gate.waiting do gate.waiting[i] = 0 end
   end
-  if gate.soonest > 0 and redis.call('EXISTS', HOLDERS) == 0 then
-    gate.soonest = 0
-    for _, rule in ipairs(gate.rules) do
-      if rule.holds then rule.used = 0 end
+  local held = redis.call('ZCARD', HOLDERS)
+  if held ~= gate.held then
+    local holds = {}
+    for i, rule in ipairs(gate.rules) do
+      if rule.holds then rule.used, holds[i] = 0, true end
     end
+    Sessions.count_holders(holds)
+    gate.held, gate.soonest = held, Sessions.first_end()
   end
 end
 

@@ -27,8 +27,8 @@ class Wire(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
 
-    def send(self, *command: Any) -> None:
-        self._transport.write(pack_command(command))
+    def send(self, command: bytes) -> None:
+        self._transport.write(command)
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -50,6 +50,12 @@ class Wire(asyncio.Protocol):
     def close(self) -> None:
         self._lost = _nobody
         self._transport.close()
+
+
+def packed(*words: Any) -> bytes:
+    """A command as it travels."""
+    command: bytes = pack_command(words)
+    return command
 
 
 def detached(connection: AbstractConnection) -> asyncio.StreamWriter:

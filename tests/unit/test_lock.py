@@ -1,0 +1,183 @@
+"""What comes back to a line whose lock is taken: by the collector, by a finalizer, by whoever does not want to wait (F6, L2)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Rate
+from headgate.stores.memory import MemoryStore
+from tests.crowds import assert_all_free, lock_by
+
+
+class CollectingClock:
+    """The line reads its clock in the middle of its own locked code, where the collector may run as well as anywhere."""
+
+    def __init__(self) -> None:
+        self.collects = False
+
+    def now(self) -> int:
+        if self.collects:
+            gc.collect()
+        return 1_000_000
+
+
+def a_generator(limiter: Limiter) -> Any:
+    """Dropped in the middle of a permit."""
+
+    @limiter
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    generator = numbers()
+    next(generator)
+    return generator
+
+
+def a_coroutine(limiter: Limiter) -> Any:
+    """Dropped in the middle of its block."""
+
+    async def stays() -> None:
+        async with limiter:
+            await asyncio.Event().wait()
+
+    coroutine = stays()
+
+    async def begin() -> None:
+        coroutine.send(None)
+
+    asyncio.run(begin())
+    return coroutine
+
+
+def in_a_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
+    """Stands in the gate's queue when this returns."""
+    thread = in_a_thread(lambda: limiter.acquire_sync().release())
+    while not limiter._line._gate.queue:
+        pass
+    return thread
+
+
+def ends(thread: threading.Thread, seconds: float = 5) -> bool:
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*dropped without a release")  # the collector may come to the permit before its generator
+@pytest.mark.parametrize("limits", [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))], ids=["places", "and a rate"])
+@pytest.mark.parametrize("waits", [False, True], ids=["alone", "a thread waits"])
+@pytest.mark.parametrize("holder", [a_generator, a_coroutine], ids=["generator", "coroutine"])
+def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
+    name: str, limits: tuple[Any, ...], waits: bool, holder: Callable[[Limiter], Any]
+) -> None:
+    """F6, L2: what holds a place is given up in the very thread that has the line's lock; its place comes back all the same."""
+    clock = CollectingClock()
+    limiter = Limiter(name, *limits, store=MemoryStore(clock))
+    ring: list[Any] = [holder(limiter)]
+    ring.append(ring)
+    gc.disable()
+    try:
+        waiter = waits_in_a_thread(limiter) if waits else in_a_thread(int)
+        del ring
+        clock.collects = True
+        over = ends(in_a_thread(limiter.status), 0.09)
+    finally:
+        clock.collects = False
+        gc.enable()
+    assert over, "the line waits for itself"
+    assert ends(waiter)
+    assert_all_free(limiter)
+
+
+def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: str) -> None:
+    """L2: a finalizer cannot wait for the lock; whoever has it sees to what was dropped, though he came for something else."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = limiter.acquire_sync()
+    waiter = waits_in_a_thread(limiter)
+
+    with limiter._line._lock, pytest.warns(ResourceWarning, match="dropped"):
+        del permit
+
+    assert ends(waiter)
+    assert_all_free(limiter)
+
+
+class Reluctant:
+    """A lock that says `times` times that it is taken, to who would not wait for it, though it was let go that very moment."""
+
+    def __init__(self, times: int) -> None:
+        self._lock = threading.Lock()
+        self.release = self._lock.release
+        self._times = times
+
+    def acquire(self, blocking: bool = True) -> bool:
+        self._times -= not blocking
+        return (blocking or self._times < 0) and self._lock.acquire(blocking)
+
+
+def test_what_is_laid_down_just_when_the_lock_is_let_go_is_picked_up(name: str) -> None:
+    """L2: the one who had it has looked already; so who laid it down tries once more."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = limiter.acquire_sync()
+    waiter = waits_in_a_thread(limiter)
+
+    lock_by(limiter, Reluctant(1))
+    permit.release()
+
+    assert ends(waiter)
+    assert_all_free(limiter)
+
+
+def test_who_has_released_sees_it_at_once(name: str) -> None:
+    """S7: another thread was to see to the release; the releaser asks before it does."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = limiter.acquire_sync()
+
+    lock_by(limiter, Reluctant(2))
+    permit.release()
+
+    again = limiter.try_acquire()
+    assert again
+    again.release()
+    assert_all_free(limiter)
+
+
+class TellingClock:
+    """Somebody else acts while the line reads its clock."""
+
+    def __init__(self) -> None:
+        self.acts: list[Callable[[], object]] = []
+
+    def now(self) -> int:
+        if self.acts:
+            assert ends(in_a_thread(self.acts.pop()))
+        return 1_000_000
+
+
+@pytest.mark.parametrize("act", ["entry", "status"])
+def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(name: str, act: str) -> None:
+    """L2: a thread releases and goes on; whoever has the lock sees to it, at the door as anywhere."""
+    clock = TellingClock()
+    limiter = Limiter(name, Concurrency(1), Rate(100, per=1), store=MemoryStore(clock))
+    permit = limiter.acquire_sync()
+    waiter = waits_in_a_thread(limiter)
+
+    clock.acts.append(permit.release)
+    if act == "entry":
+        assert not limiter._line.enter()
+    else:
+        limiter.status()
+
+    assert ends(waiter)
+    assert_all_free(limiter)
