@@ -78,7 +78,7 @@ class Model:
         elif call.program != self.program and not call.declares:
             return Reply(call.session, call.number, "stale", self.program)
         gate = self.opened(now, quickly)
-        if call.waits and alive_until <= max(gate.t, self.born + WAITER):
+        if call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER):
             return Reply(call.session, call.number, "lapsed")
         self.acted = True
         self.expire_holders(gate)
@@ -239,7 +239,7 @@ class Turn:
     def attend(self, until: int) -> int:
         """Stay alive, and forget who has been silent for long."""
         model, t = self.model, self.gate.t
-        if until >= t + 0.75 * WAITER and until > model.born + WAITER:
+        if until >= t + 0.75 * WAITER and until >= model.born + WAITER:
             return until
         model.alive[self.call.session] = t + WAITER
         silent = sorted((end, session) for session, end in model.alive.items() if end <= t - KEEP)

@@ -123,6 +123,7 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
             raise
         if waiter.grant is None:  # it stands in the gate's queue by now, and was told to look
             await line.turn(waiter)
+        if not waiter.holds:  # the limits have changed
             line.entered(waiter)
 
     return enter_later

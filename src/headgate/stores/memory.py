@@ -80,7 +80,7 @@ class MemoryLine:
     def _open(self) -> None:
         """The ways in and out of who asks for nothing in particular: see doors.py."""
         gate, pool, crowd = self._gate, self._pool, self._crowd
-        self._pools = self.declared.timeless and not gate.over() and not self._inherits  # nothing is handed on after a cut (S1)
+        self._pools = self._may_pool()
         self.enter = timed_door(gate, self._lock, self._clock.now, self._inside)
         self.leave, self.enter_later = self.put_back, self.queue
         if self._pools:
@@ -89,6 +89,10 @@ class MemoryLine:
             self.leave = pooled_exit(self, gate, pool, crowd)
         elif not self.declared.holds:
             self.leave = timed_exit(self, self._inside)
+
+    def _may_pool(self) -> bool:
+        """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's."""
+        return self.declared.timeless and not self._inherits and not self._gate.over()
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
 
@@ -272,7 +276,7 @@ class MemoryLine:
         self._gate.release(units)
         if not self.declared.holds:  # it was held when it was granted, and counted on since
             del self._inside[-1:]
-        elif not self._pools and self.declared.timeless and not self._gate.over():
+        elif not self._pools and self._may_pool():
             self._open()  # enough are gone since the cut
 
     def _undo(self, waiter: Waiter) -> None:

@@ -19,7 +19,8 @@ local function open_state(program, state, alive_until)
   Gate.clamp(now)
   if program ~= PROGRAM and args[2] ~= '1' then return Calls.reply('stale', program) end
   Sessions.repair()
-  if waits and tonumber(alive_until) <= math.max(gate.t, gate.born + WAITER) then
+  local moment = tonumber(alive_until)
+  if waits and (moment <= gate.t or moment < gate.born + WAITER) then
     redis.call('HSET', HASH, 'state', Rules.save())
     return Calls.reply('lapsed')
   end

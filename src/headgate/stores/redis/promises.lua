@@ -33,7 +33,7 @@ end
 -- Stay alive, and forget sessions that have been silent for long. The moment until which is a text, before and after.
 function Promises.attend(alive_until)
   local moment = tonumber(alive_until)
-  if moment >= gate.t + 0.75 * WAITER and moment > gate.born + WAITER then return alive_until end
+  if moment >= gate.t + 0.75 * WAITER and moment >= gate.born + WAITER then return alive_until end
   State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
   for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
     redis.call('ZREM', SESSIONS, session)
