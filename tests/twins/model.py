@@ -338,7 +338,7 @@ class Turn:
             for waiter, grant in granted:
                 lease = self.model.lease()
                 if lease is not None and waiter.session != self.call.session:
-                    lease = min(lease, WAITER)  # it may be dead, and be found out (L3)
+                    lease = min(lease, self.model.alive[waiter.session] - self.gate.t)  # it may be dead, and be found out (L3)
                 self.model.hold(waiter, grant, lease)
                 self.deliver(waiter, *grant, lease or 0)
         return None, NEVER

@@ -45,8 +45,8 @@ local function advance(known)
   if State.queue_length() == 0 then return '-1 0' end
   local lease = Promises.lease()
   local caller, t = Gate.advance(HORIZON, function(caller, t, fence)
-    local granted = lease
-    if lease and State.session_of(caller) ~= SESSION then granted = math.min(lease, WAITER) end -- it may be dead, and be found out (L3)
+    -- Another session may be dead: it has what it is granted for as long as it would have had its place (L3).
+    local granted = lease and math.min(lease, Sessions.alive(State.session_of(caller)) - gate.t)
     Promises.hold(caller, t, granted)
     Sessions.deliver(caller, t, fence, granted)
   end)

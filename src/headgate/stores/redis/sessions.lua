@@ -7,14 +7,15 @@
 local alive_seen, own_mail, others_mail
 
 function Sessions.fresh()
-  alive_seen, own_mail, others_mail = { [SESSION] = true }, {}, {}
+  alive_seen, own_mail, others_mail = { [SESSION] = NEVER }, {}, {}
 end
 
+-- Until when a session is alive, if it is.
 function Sessions.alive(session)
   local known = alive_seen[session]
   if known == nil then
     local score = redis.call('ZSCORE', SESSIONS, session)
-    known = score ~= false and tonumber(score) > gate.t
+    known = score and tonumber(score) > gate.t and tonumber(score)
     alive_seen[session] = known
   end
   return known
