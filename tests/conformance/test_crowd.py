@@ -10,7 +10,7 @@ import asyncio
 import gc
 import time
 from collections.abc import Callable, Coroutine
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import pytest
@@ -404,6 +404,20 @@ def test_a_clock_that_steps_back_keeps_nobody_out(memory: World, others: tuple[C
         assert_all_free(limiter)
 
     memory.run(story())
+
+
+@told
+async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memory: World) -> None:
+    """T3, T6: the store's time stands still until the clock has caught up."""
+    limiter = memory.limiter(Rate(2, per=1), Concurrency(2))
+    moments = []
+    for _ in range(4):
+        permit = await limiter.acquire()
+        moments.append(permit.t)
+        permit.release()
+        memory.clock.moment -= 250_000
+
+    assert [after - before for before, after in pairwise(moments)] == [0, 500_000, 500_000]
 
 
 # Lines that come and go ----------------------------------------------------------------------------------------------------------

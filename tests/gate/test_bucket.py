@@ -313,6 +313,20 @@ def test_what_has_run_over_does_not_come_back() -> None:
     assert crowd.gate.rules[0].left(crowd.now) == 0
 
 
+def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
+    """S9, T1: given calls that pay back nearly all, each after a small one, then it remembers 16 levels at most, and mints nothing."""
+    rate = Rate(1_000, per=HOUR)
+    crowd = Crowd(rate)
+    for _ in range(50):
+        crowd.play([("ask", 63, None), ("time", 1), ("ask", 1, None), ("time", 1), ("pay_back", 1, 62), ("time", 1)])
+        rule = crowd.gate.rules[0]
+        assert isinstance(rule, Bucket)
+        assert len(rule.marks) <= MARKS
+
+    assert_never_over(rate, crowd)
+    assert crowd.gate.rules[0].left(crowd.now) == 1_000 - 50 * 2
+
+
 def test_many_levels_are_remembered_in_few_marks() -> None:
     """S9: given 5,000 calls from a full bucket, whatever they give back, then it remembers 16 levels at most."""
     crowd = Crowd(Rate(5_000, per=HOUR))

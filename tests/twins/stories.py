@@ -12,6 +12,7 @@ from tests.twins.driver import Story
 from tests.twins.model import KEEP, WAITER
 
 PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
+LEASES = [0.02, 1, 30, 600]  # the last is longer than anything else that is remembered
 EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER]
 HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
@@ -40,7 +41,7 @@ class Author:
         return [self.program(units if self.dice.random() < 0.8 else self.dice.choice(HELD)) for _ in range(3)]
 
     def program(self, units: list[str]) -> str:
-        held: list[Limit] = [Concurrency(self.amount(), self.dice.choice([0.02, 1, 30]), unit) for unit in units]
+        held: list[Limit] = [Concurrency(self.amount(), self.dice.choice(LEASES), unit) for unit in units]
         limits = held + [self.rated() for _ in range(self.dice.randint(0 if held else 1, 3))]
         self.dice.shuffle(limits)
         return program(rules_of(limits))

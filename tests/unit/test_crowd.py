@@ -144,7 +144,8 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
     assert_all_free(limiter)
 
 
-async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(name: str) -> None:
+@pytest.mark.parametrize("newcomer", ["entry", "permit"])
+async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(name: str, newcomer: str) -> None:
     """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     line = limiter._line
@@ -155,7 +156,8 @@ async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_i
         def append(self, permit: None) -> None:
             waits.extend(late.send(None) for late in entering)
             super().append(permit)
-            assert not (entering and line.enter()), "somebody waits for it"
+            came = entering and (line.enter() if newcomer == "entry" else limiter.try_acquire())
+            assert not came, "somebody waits for it"
 
     await limiter.__aenter__()
     line._pool = Pool()
@@ -477,7 +479,10 @@ def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -
     assert_all_free(limiter)
 
 
-def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("use", [Limiter.__enter__, Limiter.acquire_sync, Limiter.try_acquire], ids=["entry", "permit", "try"])
+def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
+    name: str, use: Callable[[Limiter], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T12: its limiter is dropped, and the hour's one token stays taken."""
     monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
     store = MemoryStore()
@@ -485,8 +490,7 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(name: str,
     limiter = Limiter(name, Rate(1, per=3600), store=store)
     Limiter(f"{name}-2", Rate(1, per=1), store=store)
 
-    with limiter:
-        pass
+    use(limiter)
     del limiter
     gc.collect()
 
