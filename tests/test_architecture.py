@@ -40,6 +40,7 @@ ONLY_PYTHON = {
     "costs": "State.costs_of",
     "read_rules": "a call of the script reads its rules once anyway",
     "admit": "the hot path of one process",
+    "at_once": "the hot path of one process",
     "pass_on": "the hot path of one process",
     "over": "the hot path of one process",
     "orphan": "a server does not fork",

@@ -124,6 +124,8 @@ class Limiter(Entrance):
         return limited(self, function)
 
     def _request(self, cost: int, max_sleep: float | None, units: dict[str, int]) -> Request:
+        if max_sleep is None and not units and type(cost) is int and cost == 1:
+            return self._default
         declared = self._line.declared
         limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         return Request(asked(declared, self.name, cost, units), limit, self._max_waiters)

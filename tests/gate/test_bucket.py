@@ -314,7 +314,7 @@ def test_what_has_run_over_does_not_come_back() -> None:
 
 
 def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
-    """S9, T1: given calls that pay back nearly all, each after a small one, then it remembers 16 levels at most, and mints nothing."""
+    """S9, T1: given calls that pay back nearly all, each after a small one, then it keeps 16 marks at most, and mints nothing."""
     rate = Rate(1_000, per=HOUR)
     crowd = Crowd(rate)
     for _ in range(50):
@@ -375,6 +375,16 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
         total += passed.cost
         came = tokens_a_microsecond(rate) * (passed.t - start + tick_of(rate))
         assert total < left + 1 + came  # of the last token a part may have been there
+
+
+def test_what_ran_over_under_the_former_rate_does_not_come_back_under_the_new_one() -> None:
+    """T1, T9: given a bucket that was full before it was emptied, when the rate is changed, then nothing of before comes back."""
+    crowd = Crowd(Rate(10, per=1)).play([("ask", 10, None), ("time", SECOND), ("ask", 10, None)])
+
+    crowd.gate.follow(crowd.now, rules_of([Rate(10, per=2)]))
+    crowd.pay_back(1, 10)
+
+    assert crowd.gate.rules[0].left(crowd.now) == 0
 
 
 # Exactness -----------------------------------------------------------------------------------------------------------------------

@@ -114,11 +114,15 @@ class Player:
         self.witness.died(self.sessions[index].link)
         self.sessions[index] = self.session()
 
-    def start_over(self, index: int) -> None:
-        """A client gives up all its places at once: it has a new session, which says so."""
-        former = self.sessions[index].name
-        self.sessions[index].lapse()
+    def start_over(self, index: int, itself: bool = True) -> None:
+        """A client gives up all its places at once: its session says so in its last call, or another one says it for it."""
+        session = self.sessions[index]
+        former = session.name
+        if not itself:
+            session.lapse()
         self.call(index, 0, [["quit", former]])
+        if itself:
+            session.lapse()
 
     def lose(self, key: str) -> None:
         """One of the keys is lost; no promise is kept beyond that, but both twins do the same."""

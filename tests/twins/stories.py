@@ -100,7 +100,7 @@ class Author:
         return [self.dice.randrange(3)]
 
     def start_over(self) -> list[Any]:
-        return [self.dice.randrange(3)]
+        return [self.dice.randrange(3), self.dice.random() < 0.7]
 
     def lose(self) -> list[Any]:
         return [self.dice.choice(["", "queue", "holders", "sessions"])]

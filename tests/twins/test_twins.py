@@ -15,7 +15,7 @@ import redis
 
 from tests.twins.driver import Player, Story
 from tests.twins.stories import Author, cut
-from tests.twins.wire import Wire
+from tests.twins.wire import NOON, Acquire, Call, Status, Wire
 
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 3, 120
@@ -63,6 +63,19 @@ def test_what_differed_once_is_the_same_ever_after(made: Callable[..., Wire], se
 
     assert story["about"]
     agree(partial(made, way == "functions"), story)
+
+
+def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
+    """S3: given one who waits first of two, when the same acquire is asked for once more, then it waits once, and still first."""
+    limits = "bucket requests 2 1000000 1 1 0"
+    first, second = Acquire(1, asked="requests=1"), Acquire(2, asked="requests=1")
+    asked = Call(limits, f"{wire.token}-1.1", 1, (first, second, first, Status()))
+
+    *_, (_, waiting, delay, _) = wire.call(asked, NOON).each()
+    later = wire.call(Call(limits, f"{wire.token}-1.1", 2, waits=True), NOON + 2_000_000)
+
+    assert (waiting, delay) == (2, 3_000_000)
+    assert [number for number, *_ in later.mail] == [1, 2]
 
 
 def test_stories_are_read_from_where_they_are_kept() -> None:

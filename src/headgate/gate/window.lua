@@ -85,7 +85,8 @@ end
 function Window.take(rule, cost, t, now)
   rule:refresh(t)
   if rule.last > 0 and t ~= rule.last then
-    State.add(State.log_key(rule), State.int(rule.last), State.int(rule.last) .. ':' .. State.int(rule.pending))
+    local last = State.int(rule.last)
+    State.append(State.log_key(rule), last, last .. ':' .. State.int(rule.pending), rule.first == 0)
     if rule.first == 0 then rule.first = rule.last end
     rule.pending = 0
   end

@@ -45,9 +45,11 @@ end
 -- The moment until which a promise made here may have to be remembered.
 local function last_promise()
   local last = gate.t + KEEP + WAITER
+  local lease = gate.held > 0 and Promises.lease()
+  if lease then last = math.max(last, math.max(gate.t, gate.act) + lease) end
   for _, rule in ipairs(gate.rules) do
     local idle = rule:idle_at()
-    last = math.max(last, idle < NEVER and idle or math.max(gate.t, gate.act) + rule.lease)
+    if idle < NEVER then last = math.max(last, idle) end
     if rule.size and rule.start < rule.size then last = math.max(last, gate.t + 86400000000) end
   end
   return last
