@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -182,7 +182,15 @@ def test_a_thread_that_waited_long_enough_gets_its_error(store: object, name: st
     asyncio.run(at_rest(limiter))
 
 
-def test_an_interrupted_thread_leaves_no_trace(store: object, name: str) -> None:
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """As in a terminal: who is started in the background ignores it."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+def test_an_interrupted_thread_leaves_no_trace(store: object, name: str, ctrl_c: None) -> None:
     """F1: Ctrl-C in a blocking wait comes out of it, and the place in the queue is gone."""
     limiter = Limiter(name, Concurrency(1), store=store)
     holder = limiter.acquire_sync()

@@ -371,12 +371,26 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     crowd.disperse()
     now = crowd.gate.clamp(crowd.now + data.draw(st.integers(0, SECOND)))
-    short, long = twin(crowd.gate), twin(crowd.gate)
+    shortest, short, long = (twin(crowd.gate) for _ in range(3))
 
-    admitted = short.admit(now)
+    admitted, granted = shortest.admit(now), short.at_once(now)
 
-    assert admitted == isinstance(long.acquire(now, "asks", {}, max_sleep=0), Grant)
-    assert [rule.left(now) for rule in short.rules] == [rule.left(now) for rule in long.rules]
+    answer = long.acquire(now, "asks", {}, max_sleep=0)
+    assert granted == (answer if isinstance(answer, Grant) else None)
+    assert admitted == (granted is not None)
+    assert [rule.left(now) for rule in shortest.rules] == [rule.left(now) for rule in long.rules]
+    assert same(short, long)
+
+
+def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
+    """S6, T6: given room for one and a large cost that waits for more, or a clock that steps back, then nobody passes at once."""
+    crowd = Crowd(Rate(5, per=1)).play([("ask", 4, None)])
+    assert twin(crowd.gate).at_once(START - 1) is None
+
+    crowd.ask(5)
+
+    assert crowd.gate.at_once(START) is None
+    assert crowd.gate.rules[0].left(START) == 1
 
 
 def test_a_place_is_passed_on_only_to_a_head_that_asks_for_just_that() -> None:
