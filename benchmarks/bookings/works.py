@@ -150,7 +150,7 @@ def line_of(session: subprocess.Popen[str]) -> str:
 def stats(server: Redis) -> Stats:
     commands = {name.removeprefix("cmdstat_"): value for name, value in server.info("commandstats").items()}
     cpu = server.info("cpu")
-    scripts = [commands.pop(name) for name in ("evalsha", "eval") if name in commands]
+    scripts = [commands.pop(name) for name in ("evalsha", "eval", "fcall") if name in commands]
     return Stats(
         sum(script["calls"] for script in scripts),
         sum(script["usec"] for script in scripts),
