@@ -101,7 +101,7 @@ def test_errors_and_cancellations_give_the_place_back(in_time: Told) -> None:
         limiter = RateLimiter(rate_limit=1, concurrency_limit=1)
         with pytest.raises(ZeroDivisionError):
             async with limiter.throttle():
-                1 / 0  # noqa: B018
+                1 / 0  # noqa: B018  # an error of the caller, and nothing more
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5), limiter.throttle():
                 pass  # its token would come at 1.0

@@ -210,7 +210,7 @@ async def test_an_error_in_the_body_gives_the_place_back(world: World) -> None:
 
     with pytest.raises(ZeroDivisionError):
         async with semaphore:
-            1 / 0  # noqa: B018
+            1 / 0  # noqa: B018  # an error of the caller, and nothing more
 
     await soon(_visit(semaphore))
 

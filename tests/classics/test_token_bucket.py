@@ -217,7 +217,7 @@ async def test_leaving_gives_no_token_back(world: World) -> None:
     bucket = TokenBucket(world.name, 1, 1, HOUR, max_sleep=world.beat, **world.place)
     with pytest.raises(ZeroDivisionError):
         async with bucket:
-            1 / 0  # noqa: B018
+            1 / 0  # noqa: B018  # an error of the caller, and nothing more
 
     with pytest.raises(MaxSleepExceededError):
         await _visit(bucket)

@@ -146,7 +146,7 @@ async def test_a_partial_of_a_coroutine_function_is_awaited_with_its_permit(worl
 
 def test_what_cannot_be_called_cannot_be_decorated(store: object, name: str) -> None:
     with pytest.raises(TypeError, match="decorates"):
-        at_most_one(name, store)(3)  # type: ignore[call-overload]
+        at_most_one(name, store)(3)  # type: ignore[call-overload]  # that is the mistake
 
 
 # Generators --------------------------------------------------------------------------------------------------------------------

@@ -134,11 +134,11 @@ async def test_an_error_in_the_body_gives_the_permit_back_and_comes_out(world: W
 
     with pytest.raises(ZeroDivisionError):
         async with limiter.acquire():
-            1 / 0  # noqa: B018
+            1 / 0  # noqa: B018  # an error of the caller, and nothing more
     await at_rest(limiter)
     with pytest.raises(ZeroDivisionError):
         async with limiter:
-            1 / 0  # noqa: B018
+            1 / 0  # noqa: B018  # an error of the caller, and nothing more
 
     await at_rest(limiter)
 
@@ -148,7 +148,7 @@ def test_an_error_in_a_blocking_body_gives_the_permit_back_too(store: object, na
 
     for entered in (limiter, limiter.acquire()):
         with pytest.raises(ZeroDivisionError), entered:
-            1 / 0  # noqa: B018
+            1 / 0  # noqa: B018  # an error of the caller, and nothing more
 
     limiter.acquire_sync(max_sleep=5).release()
 
