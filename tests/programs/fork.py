@@ -38,7 +38,7 @@ def in_child(limiter: Limiter, permit: object) -> int:
     limiter.__exit__(None, None, None)  # as the parent's block would, if the child ran on into it
     seen = used(limiter)
     with limiter.acquire() as mine:
-        print("in child", seen, used(limiter), mine.fence > permit.fence)  # type: ignore[attr-defined]
+        print("in child", seen, used(limiter), mine.fence > permit.fence)  # type: ignore[attr-defined]  # a Refusal would have none
     print("child leaves", used(limiter))  # asked after the release was sent, so it has arrived
     return 0
 

@@ -86,14 +86,14 @@ def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
     real = doors.Future
 
     def act_first() -> None:
-        doors.Future = real  # type: ignore[misc]
+        doors.Future = real  # type: ignore[misc]  # a class is replaced
         act()
 
-    doors.Future = once(act_first, real)  # type: ignore[assignment, misc]
+    doors.Future = once(act_first, real)  # type: ignore[assignment, misc]  # a class is replaced
     try:
         yield
     finally:
-        doors.Future = real  # type: ignore[misc]
+        doors.Future = real  # type: ignore[misc]  # a class is replaced
 
 
 @contextmanager

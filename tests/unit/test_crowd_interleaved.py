@@ -115,7 +115,7 @@ class Story:
         queued = [getattr(waiter, "future", None) for waiter in (*line._crowd, *line._gate.queue)]
         for task in before:
             if task is not None and me is not None and task.get_loop() is me.get_loop() and not task.cancelling():
-                assert task._fut_waiter not in queued  # type: ignore[attr-defined]
+                assert task._fut_waiter not in queued  # type: ignore[attr-defined]  # what a task waits for is told to nobody
 
     def thread(self) -> None:
         for _ in range(self.chance.randint(1, 3)):

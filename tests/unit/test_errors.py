@@ -64,7 +64,7 @@ def test_the_message_is_the_text_and_the_moment_an_attribute(kind: type[MaxSleep
 
 def test_a_refusal_without_its_moment_cannot_be_made() -> None:
     with pytest.raises(TypeError, match="retry_after"):
-        MaxSleepExceededError("too long")  # type: ignore[call-arg]
+        MaxSleepExceededError("too long")  # type: ignore[call-arg]  # that is the mistake
 
 
 @pytest.mark.parametrize("way", COPIES)
