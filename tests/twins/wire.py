@@ -17,20 +17,22 @@ import redis
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.request import units_of
-from headgate.stores.redis.script import Library, Script, sources
+from headgate.stores.redis.script import Library, Script, composed, sources
 
 HOUR_HAND = "twins:clock"  # the key that tells the time
 LUA = Library({**sources(), "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end"})
-DUMP = """
-local words, state = {}, redis.call('HGET', KEYS[1], 'state')
-local gate = state and cmsgpack.unpack(state) or { rules = {} }
+DUMP = f"""
+{composed(sources(), ("rules", "numbers"))}
+local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state')
+gate = {{ rules = {{}} }}
+if stored[2] then Numbers.load(stored[1], stored[2]) end
 local function tell(from, ...)
-  for _, name in ipairs({ ... }) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
+  for _, name in ipairs({{ ... }}) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
 end
 tell(gate, 't', 'act', 'fence', 'soonest', 'queued', 'born')
 for _, rule in ipairs(gate.rules) do
   tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
-  for _, mark in ipairs(rule.marks or {}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
+  for _, mark in ipairs(rule.marks or {{}}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
 end
 return table.concat(words, ' ')
 """
@@ -140,11 +142,11 @@ class Call:
     horizon: int = 0
 
     def header(self) -> list[str]:
-        header = (self.program, int(self.declares), self.session, self.number, int(self.waits), self.horizon)
-        return [*map(str, header)]
+        return [self.program, self.session, str(self.number)]
 
     def words(self) -> list[str]:
-        return [*self.header(), *(request.words for request in self.requests)]
+        flags = (int(self.declares), int(self.waits), self.horizon)
+        return [*self.header(), *map(str, flags), *(request.words for request in self.requests)]
 
     def quick_words(self) -> list[str]:
         """The same for the quick script, which knows one acquire and is told its costs."""

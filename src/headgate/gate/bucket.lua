@@ -1,14 +1,14 @@
 -- The token bucket, on integers. Twin: bucket.py, function for function; the reasons stand there.
 
-local Bucket = { holds = false }
+local Bucket = { kind = 'bucket', holds = false }
 local DEBT = 2251799813685248 -- 2^51
 local MARKS = 16
 
 function Bucket.new(unit, numbers)
-  local rule = { kind = 'bucket', unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
+  local rule = { unit = unit, capacity = numbers[1], price = numbers[2], gain = numbers[3], tick = numbers[4] }
   rule.size = rule.capacity * rule.price
   rule.start = numbers[5] * rule.price
-  rule.grain = math.floor(rule.size / MARKS) + 1
+  rule.grain = floor(rule.size / MARKS) + 1
   return rule
 end
 
@@ -17,21 +17,21 @@ function Bucket.open(rule, t)
 end
 
 function Bucket.refresh(rule, t)
-  local ticks = math.floor((t - rule.at) / rule.tick)
+  local ticks = floor((t - rule.at) / rule.tick)
   if ticks > 0 then
     rule.level = rule.level + ticks * rule.gain
     rule.at = rule.at + ticks * rule.tick
   end
   if rule.level >= rule.size then
     rule.level = rule.size
-    rule.at = math.max(t, rule.at)
+    rule.at = max(t, rule.at)
   end
 end
 
 function Bucket.ready(rule, cost, t)
   local need = cost * rule.price - rule.level
   if need <= 0 then return t end
-  return math.max(t, rule.at + math.ceil(need / rule.gain) * rule.tick)
+  return max(t, rule.at + ceil(need / rule.gain) * rule.tick)
 end
 
 function Bucket.take(rule, cost, t, now)
@@ -50,7 +50,7 @@ function Bucket.note(rule, t)
     rule.top = level
     if #marks > MARKS then
       local oldest = table.remove(marks, 1)
-      marks[1][2] = math.max(oldest[2], marks[1][2])
+      marks[1][2] = max(oldest[2], marks[1][2])
     end
   end
   rule.taken = t
@@ -60,15 +60,15 @@ function Bucket.undo(rule, parts, t)
   if parts > 0 and t < rule.taken then
     local high = rule.top
     for _, mark in ipairs(rule.marks) do
-      if mark[1] > t then high = math.max(high, mark[2]) end
+      if mark[1] > t then high = max(high, mark[2]) end
     end
-    parts = math.min(parts, rule.size - high)
+    parts = min(parts, rule.size - high)
     rule.top = rule.top + parts
     for _, mark in ipairs(rule.marks) do
       if mark[1] > t then mark[2] = mark[2] + parts end
     end
   end
-  rule.level = math.min(rule.size, rule.level + parts)
+  rule.level = min(rule.size, rule.level + parts)
 end
 
 function Bucket.give(rule, cost, t, now)
@@ -77,30 +77,30 @@ end
 
 function Bucket.settle(rule, extra, t, now)
   rule:refresh(now)
-  local lowest = -math.min(MOST, math.floor(DEBT / rule.tick) * math.min(rule.gain, rule.size))
-  rule:undo(math.max(-extra * rule.price, lowest - rule.level), t)
+  local lowest = -min(MOST, floor(DEBT / rule.tick) * min(rule.gain, rule.size))
+  rule:undo(max(-extra * rule.price, lowest - rule.level), t)
 end
 
 function Bucket.ahead(rule, total, t)
   rule:refresh(t)
   local need = total * rule.price - rule.level
   if need <= 0 then return t end
-  return rule.at + math.ceil(need / math.min(rule.gain, rule.size)) * rule.tick
+  return rule.at + ceil(need / min(rule.gain, rule.size)) * rule.tick
 end
 
 function Bucket.idle_at(rule)
-  return rule.at + math.ceil((rule.size - rule.level) / rule.gain) * rule.tick
+  return rule.at + ceil((rule.size - rule.level) / rule.gain) * rule.tick
 end
 
 function Bucket.left(rule, t)
   rule:refresh(t)
-  return math.floor(rule.level / rule.price)
+  return floor(rule.level / rule.price)
 end
 
 function Bucket.adopt(rule, old, t)
   old:refresh(t)
-  rule.level = math.min(rule.size, math.floor(old.level / old.price * rule.price))
-  rule.at = math.max(t, old.at)
+  rule.level = min(rule.size, floor(old.level / old.price * rule.price))
+  rule.at = max(t, old.at)
   rule.taken = old.taken
   rule.top = rule.size
 end

@@ -7,7 +7,7 @@ local ROUNDS = 100 -- times that rules may put each other off; only quotas ever 
 local GRANTS = 1000 -- grants that one call makes (S9)
 
 function Gate.clamp(now)
-  gate.t = math.max(now, gate.t)
+  gate.t = max(now, gate.t)
   return gate.t
 end
 
@@ -19,7 +19,7 @@ function Gate.never(costs)
 end
 
 function Gate.ready(costs)
-  local t = math.max(gate.t, gate.act)
+  local t = max(gate.t, gate.act)
   for _ = 1, ROUNDS do
     local moment = t
     for i = 1, #costs do
@@ -37,7 +37,7 @@ function Gate.take(costs, t)
     if costs[i] > 0 then gate.rules[i]:take(costs[i], t, gate.t) end
   end
   gate.act = t
-  gate.fence = math.max(gate.fence + 1, gate.t)
+  gate.fence = max(gate.fence + 1, gate.t)
   return t, gate.fence
 end
 
@@ -46,7 +46,7 @@ function Gate.acquire(costs, horizon, max_sleep, max_waiters)
   local now = gate.t
   local queued = State.queue_length()
   local t = queued > 0 and NEVER or Gate.ready(costs)
-  if t <= now + (max_sleep and math.min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
+  if t <= now + (max_sleep and min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
   if t >= NEVER then t = Gate.estimate(costs) end
   if max_sleep and (max_sleep == 0 or t > now + max_sleep) then return 'late', t end
   if max_waiters and queued >= max_waiters then return 'full', t end
@@ -54,10 +54,10 @@ function Gate.acquire(costs, horizon, max_sleep, max_waiters)
 end
 
 function Gate.estimate(costs)
-  local now = math.max(gate.t, gate.act)
+  local now = max(gate.t, gate.act)
   local t = now
   for i, rule in ipairs(gate.rules) do
-    if costs[i] > 0 then t = math.max(t, rule:ahead(gate.waiting[i] + costs[i], now)) end
+    if costs[i] > 0 then t = max(t, rule:ahead(gate.waiting[i] + costs[i], now)) end
   end
   return t
 end
@@ -117,8 +117,8 @@ function Gate.settle(extras, t)
   end
 end
 
-function Gate.follow(rules)
-  local now, former = math.max(gate.t, gate.act), gate.rules
+function Gate.follow(program)
+  local now, former, rules = max(gate.t, gate.act), gate.rules, Rules.parsed(program)
   local taken, opened = {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)
@@ -131,7 +131,7 @@ function Gate.follow(rules)
       end
     end
   end
-  gate.rules = rules
+  gate.program, gate.rules = program, rules
   State.forget_costs()
   Sessions.count_holders(opened)
   Rules.give_slots(rules)

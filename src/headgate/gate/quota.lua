@@ -1,10 +1,10 @@
 -- The calendar window, on integers. Twin: quota.py, function for function; the reasons stand there.
 
-local Quota = { holds = false }
+local Quota = { kind = 'quota', holds = false }
 
 function Quota.new(unit, numbers)
   return {
-    kind = 'quota', unit = unit, capacity = numbers[1], per = numbers[2], anchor = numbers[3], slack = numbers[4],
+    unit = unit, capacity = numbers[1], per = numbers[2], anchor = numbers[3], slack = numbers[4],
   }
 end
 
@@ -22,7 +22,7 @@ function Quota.refresh(rule, t)
 end
 
 function Quota.ready(rule, cost, t)
-  local began = math.max(rule:began(t), rule.start)
+  local began = max(rule:began(t), rule.start)
   local spent = began == rule.start and rule.used + cost > rule.capacity
   if spent or t >= began + rule.per - rule.slack then return began + rule.per end
   return t
@@ -34,7 +34,7 @@ function Quota.take(rule, cost, t, now)
 end
 
 function Quota.give(rule, cost, t, now)
-  if rule:began(t) == rule.start then rule.used = math.max(0, rule.used - cost) end
+  if rule:began(t) == rule.start then rule.used = max(0, rule.used - cost) end
 end
 
 function Quota.settle(rule, extra, t, now)
@@ -42,13 +42,13 @@ function Quota.settle(rule, extra, t, now)
     rule:give(-extra, t, now)
   elseif extra > 0 then
     rule:refresh(now)
-    rule.used = math.min(MOST, rule.used + extra)
+    rule.used = min(MOST, rule.used + extra)
   end
 end
 
 function Quota.ahead(rule, total, t)
   rule:refresh(t)
-  local periods = math.floor((total - 1) / rule.capacity)
+  local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
   return rule:ready(rest + 1, t) + periods * rule.per
 end

@@ -1,9 +1,9 @@
 -- The counter of a concurrency limit. Twin: slots.py, function for function; the reasons stand there.
 
-local Slots = { holds = true }
+local Slots = { kind = 'slots', holds = true }
 
 function Slots.new(unit, numbers)
-  return { kind = 'slots', unit = unit, capacity = numbers[1], lease = numbers[2] }
+  return { unit = unit, capacity = numbers[1], lease = numbers[2] }
 end
 
 function Slots.open(rule, t)
@@ -19,7 +19,7 @@ function Slots.take(rule, cost, t, now)
 end
 
 function Slots.give(rule, cost, t, now)
-  rule.used = math.max(0, rule.used - cost)
+  rule.used = max(0, rule.used - cost)
 end
 
 function Slots.settle(rule, extra, t, now) end

@@ -3,15 +3,15 @@
 -- The log is a sorted set of "moment:cost" by moment, with one entry for each moment; the latest entry stays in the state (last,
 -- open) until a later one follows, so that grants of one moment are one write. `first` is the oldest moment in the set, 0: none.
 
-local Window = { holds = false, logs = true }
+local Window = { kind = 'window', holds = false, logs = true }
 local STRIDE = 100
 
 function Window.new(unit, numbers)
-  return { kind = 'window', unit = unit, capacity = numbers[1], per = numbers[2] }
+  return { unit = unit, capacity = numbers[1], per = numbers[2] }
 end
 
 function Window.open(rule, t)
-  rule.used, rule.first, rule.last, rule.pending, rule.wanted = 0, 0, 0, 0, 0
+  rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found = 0, 0, 0, 0, 0, 0
 end
 
 local function entry_cost(entry)
@@ -79,7 +79,7 @@ function Window.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end
   if rule.wanted ~= cost then rule.wanted, rule.found = cost, rule:freed(need) end
-  return math.max(t, rule.found)
+  return max(t, rule.found)
 end
 
 function Window.take(rule, cost, t, now)
@@ -98,13 +98,13 @@ end
 function Window.give(rule, cost, t, now)
   local back = 0
   if t == rule.last then
-    back = math.min(cost, rule.pending)
+    back = min(cost, rule.pending)
     rule.pending = rule.pending - back
   elseif rule.first > 0 then
     local entry = redis.call('ZRANGEBYSCORE', State.log_key(rule), State.int(t), State.int(t))[1]
     if entry then
       local there = entry_cost(entry)
-      back = math.min(cost, there)
+      back = min(cost, there)
       redis.call('ZREM', State.log_key(rule), entry)
       State.add(State.log_key(rule), State.int(t), State.int(t) .. ':' .. State.int(there - back))
     end
@@ -116,19 +116,19 @@ function Window.settle(rule, extra, t, now)
   if extra < 0 then
     rule:give(-extra, t, now)
   elseif extra > 0 then
-    rule:take(math.min(extra, MOST - rule.used), math.max(now, rule.last), now)
+    rule:take(min(extra, MOST - rule.used), max(now, rule.last), now)
   end
 end
 
 function Window.ahead(rule, total, t)
   rule:refresh(t)
-  local periods = math.floor((total - 1) / rule.capacity)
+  local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
   local need = rule.used + rest + 1 - rule.capacity
-  local beyond = math.max(0, need - STRIDE)
-  local pace = math.ceil(beyond / rule.capacity * rule.per)
+  local beyond = max(0, need - STRIDE)
+  local pace = ceil(beyond / rule.capacity * rule.per)
   local free = t
-  if need > 0 then free = math.max(t, rule:freed(need - beyond)) end
+  if need > 0 then free = max(t, rule:freed(need - beyond)) end
   return free + pace + periods * rule.per
 end
 

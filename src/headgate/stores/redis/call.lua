@@ -2,26 +2,28 @@
 --
 -- The reply starts with session and number, so that a reply that went astray is noticed: "session number ok now head mine answers |
 -- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), when nothing was done.
+--
+-- args: as in shared.lua, 4 whether the limits are declared or just known, 5 whether the session has waiters, 6 horizon,
+-- 7... one request each.
 
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until)
   local now, waits = clock(), args[5] == '1'
-  if alive_until == '0' then redis.call('ZCARD', SESSIONS) end -- an error, before anything is written, if it is not ours
-  if not state then
+  if alive_until == 0 then redis.call('ZCARD', SESSIONS) end -- an error, before anything is written, if it is not ours
+  if not (program and state) then
     if waits then return Calls.reply('lapsed') end
     Rules.new(PROGRAM, now)
     return nil
   end
-  if not Rules.load(state) then
+  if not Numbers.load(program, state) then
     Rules.new(PROGRAM, now)
     return waits and Calls.reply('lapsed') or nil
   end
   Gate.clamp(now)
-  if program ~= PROGRAM and args[2] ~= '1' then return Calls.reply('stale', program) end
+  if program ~= PROGRAM and args[4] ~= '1' then return Calls.reply('stale', program) end
   Sessions.repair()
-  local moment = tonumber(alive_until)
-  if waits and (moment <= gate.t or moment < gate.born + WAITER) then
-    redis.call('HSET', HASH, 'state', Rules.save())
+  if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER) then
+    redis.call('HSET', HASH, 'state', Numbers.save())
     return Calls.reply('lapsed')
   end
   return nil
@@ -43,10 +45,10 @@ end
 
 local function advance(known)
   if State.queue_length() == 0 then return '-1 0' end
-  local lease = Promises.lease()
-  local caller, t = Gate.advance(HORIZON, function(caller, t, fence)
+  local lease, horizon = gate.rules.lease, tonumber(args[6])
+  local caller, t = Gate.advance(horizon, function(caller, t, fence)
     -- Another session may be dead: it has what it is granted for as long as it would have had its place (L3).
-    local granted = lease and math.min(lease, Sessions.alive(State.session_of(caller)) - gate.t)
+    local granted = lease and min(lease, Sessions.alive(State.session_of(caller)) - gate.t)
     Promises.hold(caller, t, granted)
     Sessions.deliver(caller, t, fence, granted)
   end)
@@ -69,15 +71,15 @@ function Calls.whole(its_keys, its_args)
 
   if mail then Sessions.read_mail(mail) end
   Sessions.expire_holders()
-  if state and program ~= PROGRAM then Gate.follow(Rules.parsed(PROGRAM)) end
+  if gate.program ~= PROGRAM then Gate.follow(PROGRAM) end
   if State.queue_length() > 0 then Sessions.sweep_queue() end
   local answers = Requests.answers(requests)
   local head = advance(stored[5])
   Sessions.send_mail()
-  alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or '0'
+  alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or 0
   local extended = Promises.extend()
   local answered = Calls.reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
-  redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Rules.save(), 'r' .. SESSION, Calls.record(alive_until, answered))
+  redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
   if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
   Promises.keep(extended)
   return answered

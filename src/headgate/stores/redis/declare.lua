@@ -1,16 +1,4 @@
--- From the text of a declaration to rules, and a state that is new.
-
-function Rules.parsed(program)
-  local rules = {}
-  for text in string.gmatch(program, '[^;]+') do
-    local words, numbers = {}, {}
-    for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
-    for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
-    local rule = Rules.able({ kind = words[1] }).new(words[2], numbers)
-    rules[#rules + 1] = Rules.able(rule)
-  end
-  return rules
-end
+-- A name's first state, and the keys of its windows. Here lives what a call does that finds nothing of the name, or other limits.
 
 -- Each window has one of the log keys for as long as it lives; a new one gets the first that is free.
 function Rules.give_slots(rules)
@@ -30,7 +18,7 @@ function Rules.give_slots(rules)
 end
 
 function Rules.new(program, now)
-  gate = { format = FORMAT, t = now, act = 0, fence = now, order = 0, ttl = 0 }
+  gate = { program = program, t = now, act = 0, fence = now, order = 0, ttl = 0 }
   gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor, gate.born, gate.waiting = 0, 0, 0, now, 0, 0, {}
   gate.rules = Rules.parsed(program)
   for i, rule in ipairs(gate.rules) do

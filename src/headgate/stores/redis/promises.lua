@@ -1,13 +1,5 @@
 -- What outlasts a call: leases, sessions, and the time for which the keys must be remembered.
 
-function Promises.lease()
-  local shortest
-  for _, rule in ipairs(gate.rules) do
-    if rule.lease then shortest = math.min(shortest or rule.lease, rule.lease) end
-  end
-  return shortest
-end
-
 local holds -- leases that are not written yet: end, caller, ...
 
 function Promises.fresh()
@@ -30,27 +22,28 @@ function Promises.write_holds()
   holds = {}
 end
 
--- Stay alive, and forget sessions that have been silent for long. The moment until which is a text, before and after.
+-- Stay alive, and forget sessions that have been silent for long. The moment until which, before and after.
 function Promises.attend(alive_until)
-  local moment = tonumber(alive_until)
-  if moment >= gate.t + 0.75 * WAITER and moment >= gate.born + WAITER then return alive_until end
+  if alive_until >= gate.t + 0.75 * WAITER and alive_until >= gate.born + WAITER then return alive_until end
   State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
   for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
     redis.call('ZREM', SESSIONS, session)
     redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
   end
-  return State.int(gate.t + WAITER)
+  return gate.t + WAITER
 end
 
 -- The moment until which a promise made here may have to be remembered.
 local function last_promise()
   local last = gate.t + KEEP + WAITER
-  local lease = gate.held > 0 and Promises.lease()
-  if lease then last = math.max(last, math.max(gate.t, gate.act) + lease) end
-  for _, rule in ipairs(gate.rules) do
+  local lease = gate.held > 0 and gate.rules.lease
+  if lease then last = max(last, max(gate.t, gate.act) + lease) end
+  local rules = gate.rules
+  for i = 1, #rules do
+    local rule = rules[i]
     local idle = rule:idle_at()
-    if idle < NEVER then last = math.max(last, idle) end
-    if rule.size and rule.start < rule.size then last = math.max(last, gate.t + 86400000000) end
+    if idle > last and idle < NEVER then last = idle end
+    if rule.size and rule.start < rule.size then last = max(last, gate.t + 86400000000) end
   end
   return last
 end
@@ -66,7 +59,7 @@ end
 -- Every key outlives every promise made in it (S8, T12).
 function Promises.keep(extended)
   if not extended and not next(touched) then return end
-  local left = State.int(math.ceil((gate.ttl - gate.t) / 1000))
+  local left = State.int(ceil((gate.ttl - gate.t) / 1000))
   for _, key in ipairs(keys) do
     if extended or touched[key] then redis.call('PEXPIRE', key, left) end
   end

@@ -1,18 +1,23 @@
--- Replies, and the record that is kept for each session: the number of its last call, until when it is alive, and the last reply.
+-- Replies, and the record that is kept for each session: until when it is alive, the number of its last call, and the reply to that.
+
+local RECORD = '<dd' -- and then the reply
 
 function Calls.reply(...)
-  return table.concat({ SESSION, args[4], ... }, ' ')
+  return table.concat({ SESSION, args[3], ... }, ' ')
 end
 
--- The reply to this call if it was made before or comes too late; and until when the session is alive (a text, as it is kept).
+function Calls.record(alive_until, number, reply)
+  return struct.pack(RECORD, alive_until, number) .. reply
+end
+
+function Calls.recorded(record)
+  return struct.unpack(RECORD, record)
+end
+
+-- The reply to this call if it was made before or comes too late; and until when the session is alive.
 function Calls.recall(record)
-  if not record then return nil, '0' end
-  local last, alive_until, former = string.match(record, '^(%d+) (%d+) (.*)$')
-  if CALL == tonumber(last) then return former end
-  if CALL < tonumber(last) then return Calls.reply('late') end
-  return nil, alive_until
-end
-
-function Calls.record(alive_until, answered)
-  return args[4] .. ' ' .. alive_until .. ' ' .. answered
+  if not record then return nil, 0 end
+  local alive_until, last, at = Calls.recorded(record)
+  if CALL > last then return nil, alive_until end
+  return CALL == last and string.sub(record, at) or Calls.reply('late')
 end

@@ -26,7 +26,7 @@ end
 
 local function number_of(word)
   local number = tonumber(word)
-  assert(number and number == math.floor(number) and number < NEVER, 'headgate: not a whole number: ' .. tostring(word))
+  assert(number and number == floor(number) and number < NEVER, 'headgate: not a whole number: ' .. tostring(word))
   return number
 end
 
@@ -39,14 +39,14 @@ local verbs = {}
 
 -- acquire first count max_sleep max_waiters asked
 function verbs.acquire(words)
-  local first, asked, holds = words[2], words[6], Promises.lease()
+  local first, asked, horizon, holds = words[2], words[6], tonumber(args[6]), gate.rules.lease
   local costs = State.costs_of(State.parsed_units(asked))
   if Gate.never(costs) then
     for _ = 1, words[3] do answer('never', 0) end
     return
   end
   for number = first, first + words[3] - 1 do
-    local kind, t, fence = Gate.acquire(costs, HORIZON, words[4], words[5])
+    local kind, t, fence = Gate.acquire(costs, horizon, words[4], words[5])
     local caller = (holds or kind == 'wait') and SESSION .. ':' .. number .. ':' .. asked
     if kind == 'grant' then
       if holds then Promises.hold(caller, t, holds) end
@@ -66,7 +66,7 @@ function verbs.cancel(words)
   if not done then
     local mailed = words[2] == SESSION and Sessions.recall(words[3]) or 0
     if t == 0 then t = mailed end
-    done = Sessions.let_go(caller) or (t > 0 and not Promises.lease())
+    done = Sessions.let_go(caller) or (t > 0 and not gate.rules.lease)
     if done then Gate.cancel(State.units_of(caller), t) else Sessions.forbid(words[2], words[3]) end
   end
   answer('done', done and 1 or 0)
@@ -100,7 +100,7 @@ end
 function verbs.status(words)
   flush()
   local costs = State.costs_of(State.parsed_units(words[2]))
-  local t = Sessions.head_of_queue() and math.max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
+  local t = Sessions.head_of_queue() and max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
   out[#out + 1] = 'status ' .. State.int(State.queue_length()) .. ' ' .. State.int(t - gate.t)
   for _, rule in ipairs(gate.rules) do out[#out + 1] = State.int(rule:left(gate.t)) end
 end

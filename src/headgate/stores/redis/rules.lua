@@ -1,30 +1,41 @@
--- The state between two calls.
---
--- The whole state is one table of plain values in MessagePack, which keeps whole numbers whole and is read and written in one step
--- each; what a rule can do comes from its twin, as its metatable.
+-- From the text of a declaration to its rules. A rule holds what changes from call to call; its metatable holds what it was declared
+-- with, and that one's metatable what its kind can do.
 
-local made = {}
+local kinds, declared, declarations = {}, {}, 0
 
-function Rules.able(rule)
-  local name = rule.kind
-  if not made[name] then
-    local kind = Kinds[name]()
-    made[name] = { new = kind.new, __index = kind }
-  end
-  return setmetatable(rule, made[name])
+local function kind_of(name)
+  if not kinds[name] then kinds[name] = { __index = Kinds[name]() } end
+  return kinds[name]
 end
 
--- False: it is of an older format, and worth nothing. One of a newer format is left alone.
-function Rules.load(packed)
-  gate = cmsgpack.unpack(packed)
-  if gate.format ~= FORMAT then
-    assert((gate.format or 0) < FORMAT, 'headgate: a newer version of headgate keeps the state of this name: update this one, too')
-    return false
-  end
-  for _, rule in ipairs(gate.rules) do Rules.able(rule) end
-  return true
+local function rule_declared(text)
+  local words, numbers = {}, {}
+  for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
+  for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
+  local kind = kind_of(words[1])
+  local rule = setmetatable(kind.__index.new(words[2], numbers), kind)
+  rule.__index = rule
+  return rule
 end
 
-function Rules.save()
-  return cmsgpack.pack(gate)
+local function rules_declared(program)
+  if not declared[program] then
+    if declarations == REMEMBERED then declared, declarations = {}, 0 end
+    local rules = {}
+    for text in string.gmatch(program, '[^;]+') do
+      local rule = rule_declared(text)
+      if rule.lease then rules.lease = min(rules.lease or rule.lease, rule.lease) end -- the shortest
+      rules[#rules + 1] = rule
+    end
+    declared[program], declarations = rules, declarations + 1
+  end
+  return declared[program]
+end
+
+-- Fresh rules: each state has its own.
+function Rules.parsed(program)
+  local its = rules_declared(program)
+  local rules = { lease = its.lease }
+  for i, rule in ipairs(its) do rules[i] = setmetatable({}, rule) end
+  return rules
 end

@@ -14,8 +14,8 @@ from importlib.resources import files
 from typing import NamedTuple
 
 KINDS = ("bucket", "window", "quota", "slots")
-QUICK = ("state", "rules", "promises", "replies", "quick")
-WHOLE = ("state", "rules", "promises", "replies", "queue", "declare", "gate", "sessions", "requests", "call")
+QUICK = ("state", "rules", "numbers", "promises", "replies", "quick")
+WHOLE = ("state", "rules", "numbers", "promises", "replies", "queue", "declare", "gate", "sessions", "requests", "call")
 PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
 
 
@@ -44,7 +44,7 @@ class Library:
     def __init__(self, sources: Mapping[str, str]) -> None:
         text = composed(sources, (*WHOLE, "quick"))
         name = f"headgate_{digest_of(text)}"
-        self.text = f"#!lua name={name}\nlocal NAME = '{name}'\n{text}\n{sources['library']}".encode()
+        self.text = f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{text}\nreturn Calls\nend\n{sources['library']}".encode()
         self.whole = script(name, composed(sources, WHOLE), "whole")
         self.back = self.whole._replace(function=f"{name}_back")
         self.quick = script(f"{name}_quick", composed(sources, QUICK), "quick")

@@ -27,7 +27,9 @@ function Sessions.quit(session)
   redis.call('ZADD', SESSIONS, 'XX', State.int(gate.t), session)
   redis.call('HDEL', HASH, 'm' .. session)
   local record = redis.call('HGET', HASH, 'r' .. session)
-  if record then redis.call('HSET', HASH, 'r' .. session, (string.gsub(record, '^(%d+) %d+', '%1 0', 1))) end
+  if not record then return end
+  local _, number, at = Calls.recorded(record)
+  redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, string.sub(record, at)))
 end
 
 -- A thread has given up a call that may still be on its way, on a connection that was cut (F25): it comes too late now. The calls and
@@ -35,8 +37,9 @@ end
 function Sessions.forbid(session, number)
   if string.sub(session, -2) ~= '.0' then return end
   local record = redis.call('HGET', HASH, 'r' .. session)
-  if record and tonumber(string.match(record, '^%d+')) >= tonumber(number) then return end
-  redis.call('HSET', HASH, 'r' .. session, number .. ' 0 ' .. session .. ' ' .. number .. ' late')
+  local _, last = Calls.recorded(record or Calls.record(0, 0, ''))
+  if last >= tonumber(number) then return end
+  redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, session .. ' ' .. number .. ' late'))
   State.add(SESSIONS, State.int(gate.t), session)
 end
 
@@ -136,9 +139,9 @@ function Sessions.count_holders(opened)
 end
 
 function Sessions.renew(caller)
-  local score, lease = redis.call('ZSCORE', HOLDERS, caller), Promises.lease()
+  local score, lease = redis.call('ZSCORE', HOLDERS, caller), gate.rules.lease
   if not score or tonumber(score) <= gate.t then return false end
-  if lease then State.add(HOLDERS, State.int(math.max(tonumber(score), gate.t + lease)), caller) end
+  if lease then State.add(HOLDERS, State.int(max(tonumber(score), gate.t + lease)), caller) end
   return true
 end
 

@@ -62,7 +62,7 @@ class Shortcut:
         caller, declared = f"{self._session}:{self._calls}:{request.text}", line.declared
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
         keys = line.keys(declared)
-        header = (len(keys), *keys, declared.program, 0, self._session, self._calls, 0, 0)
+        header = (len(keys), *keys, declared.program, self._session, self._calls)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
             return passed(self._exchange_surely(words), caller, believed)
