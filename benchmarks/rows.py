@@ -20,8 +20,8 @@ from benchmarks.peers import (
 from benchmarks.stage import Contestant, Goal, Opening, Role, Row, Shape
 
 MEMORY_TIMES, MEMORY_QUICK = 20_000, 5_000
-# One after another on Redis: short turns and many of them. Most of such a round trip is waiting for a core to wake, which takes 50 us in
-# one minute of a machine and 300 in the next: only turns that lie close together have the same weather.
+# One after another on Redis: short turns and many of them. Most of such a round trip is waiting for a core to wake, which takes 50
+# us in one minute of a machine and 300 in the next: only turns that lie close together have the same weather.
 TURN_TIMES, TURN_ROUNDS = 50, 150
 THREAD_TIMES, THREAD_QUICK = 40_000, 8_000
 AT_ONCE = 100
@@ -124,7 +124,7 @@ def contended_in_process() -> list[Row]:
                 peer("asyncio.Semaphore", standard.asyncio_semaphore(CONTENDED), crowd),
                 peer("steindamm", steindamm.concurrency(CONTENDED), crowd),
             ),
-            rounds=25,
+            rounds=201,
         ),
         Row(
             "concurrency-threads",

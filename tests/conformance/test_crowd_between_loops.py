@@ -54,6 +54,11 @@ async def comes(limiter: Limiter, order: list[object], who: object) -> None:
         order.append(who)
 
 
+async def first_step(work: Coroutine[Any, Any, None]) -> None:
+    """`work` up to where it waits."""
+    work.send(None)
+
+
 def limiter_of_one(name: str) -> Limiter:
     return Limiter(name, Concurrency(1), store=MemoryStore())
 
@@ -120,6 +125,28 @@ def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
 
     assert order == ["second"]
     assert_all_free(limiter)
+
+
+def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
+    """F4, S7: the same with one that is driven by hand and ends without being cancelled; it happens twice."""
+    limiter = limiter_of_one(name)
+    driven: list[Coroutine[Any, Any, None]] = []
+
+    class Crowd(deque[Any]):
+        def popleft(self) -> Any:
+            head = super().popleft()
+            driven.pop().close()
+            return head
+
+    limiter._line._crowd = Crowd()
+    limiter._line._open()
+    with elsewhere() as one:
+        for _ in range(2):
+            with limiter:
+                driven.append(limiter.__aenter__())
+                one.loop.run_until_complete(first_step(driven[0]))
+            assert_all_free(limiter)
+    assert limiter._line._gone == set()
 
 
 @LOOKS

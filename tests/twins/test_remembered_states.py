@@ -24,7 +24,7 @@ def passed(wire: Wire, limits: str, number: int, now: int, count: int = 1) -> in
 
 
 def test_two_names_whose_numbers_are_equal_keep_their_own_limits(wire: Wire) -> None:
-    """T1: given a fast and a slow limit that are empty since the same moment, when 4 s have passed, then each has its own refill."""
+    """T1: given a fast and a slow limit, empty since the same moment, when 4 s have passed, then each has its own refill."""
     names = {limits: named(wire, str(index)) for index, limits in enumerate((FAST, SLOW))}
     for limits, name in names.items():
         assert passed(name, limits, 1, NOON, count=5) == 5

@@ -11,17 +11,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from headgate.gate.gate import Gate, Grant
+from headgate.gate.gate import Gate
 from headgate.gate.slots import Slots
 from headgate.stores.lock import Lock
-from headgate.stores.waiters import TaskWaiter
 
 if TYPE_CHECKING:
     from headgate.request import Request
 
 Door = Callable[[], bool]
-Crowd = deque[TaskWaiter]
-HANDED = Grant(0, 0)  # from hand to hand: the gate was not asked
+Place = Future[Any]  # done with None: the permit is yours; with a waiter: you wait elsewhere by now
+Crowd = deque[Place]
 
 
 def shut() -> bool:
@@ -76,10 +75,9 @@ class Pooled(Protocol):
     """What these ways need of a line."""
 
     async def queue(self, request: Request) -> None: ...
-    async def turn(self, waiter: TaskWaiter) -> None: ...
-    def entered(self, waiter: TaskWaiter) -> None: ...
-    def give_up(self, waiter: TaskWaiter) -> None: ...
-    def give(self, waiter: TaskWaiter) -> None: ...
+    async def moved(self, place: Place) -> None: ...
+    def give_place_up(self, place: Place) -> None: ...
+    def give(self, place: Place) -> None: ...
     def put_back(self) -> None: ...
     def hand_over(self) -> bool: ...
     def advance(self) -> None: ...
@@ -112,19 +110,17 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
         if gate.queue or not request.plain:
             await line.queue(request)
             return
-        waiter = TaskWaiter(request, Future())
+        place: Place = Future()  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
         try:
-            append(waiter)
+            append(place)
             if pool or slots.used < slots.capacity or gate.rules is not rules:  # not for us to know whether there is a wait
                 line.advance()
-            await waiter.future
+            waiter = await place
         except BaseException:
-            line.give_up(waiter)
+            line.give_place_up(place)
             raise
-        if waiter.grant is None:  # it stands in the gate's queue by now, and was told to look
-            await line.turn(waiter)
-        if not waiter.holds:  # the limits have changed
-            line.entered(waiter)
+        if waiter is not None:
+            await line.moved(place)
 
     return enter_later
 
@@ -141,16 +137,14 @@ def pooled_exit(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Cal
             here = _get_running_loop()
             while crowd:
                 try:
-                    waiter = popleft()
+                    place = popleft()
                 except IndexError:  # another thread was faster
                     break
-                future = waiter.future
-                if future.get_loop() is not here:
-                    line.give(waiter)
+                if place.get_loop() is not here:
+                    line.give(place)
                     return
-                if not future.done():  # its task has not given up
-                    waiter.grant = HANDED
-                    future.set_result(None)
+                if not place.done():  # its task has not given up
+                    place.set_result(None)
                     return
         append(None)
         if crowd or gate.queue:

@@ -23,17 +23,18 @@ from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER, Slots
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
-from headgate.stores.doors import HANDED, Crowd, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
+from headgate.stores.doors import Crowd, Place, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
 from headgate.stores.lock import Lock
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
-from headgate.stores.waiters import TaskWaiter, ThreadWaiter, Waiter
+from headgate.stores.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
 
 LOOK_AGAIN = 10_000  # microseconds from one look to the next of a waiter whose estimate came too early
 PLAIN = Request({})
+HANDED = Grant(0, 0)  # from hand to hand: the gate was not asked
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 
 
@@ -46,10 +47,12 @@ class MemoryLine:
         "_crowd",
         "_epoch",
         "_gate",
+        "_gone",
         "_inherits",
         "_inside",
         "_lock",
         "_loose",
+        "_moved",
         "_pool",
         "_pools",
         "_store",
@@ -71,6 +74,8 @@ class MemoryLine:
         self._loose = False  # the store has let go of this line because it was idle
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
+        self._moved: dict[int, MovedWaiter] = {}  # by id of their place: whom it has become, until its task sees it
+        self._gone: set[Place] = set()  # places that were given up while somebody had them in hand
         self._inside: list[None] = []  # who entered, where no limit counts it
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._inherits = False  # somebody was inside at the fork, and may leave in the child too
@@ -132,6 +137,13 @@ class MemoryLine:
         if not self._join(waiter):
             await self.turn(waiter)
         return waiter
+
+    async def moved(self, place: Place) -> None:
+        """From the crowd to the gate's queue, and on."""
+        waiter = self._moved.pop(id(place))
+        if waiter.grant is None:
+            await self.turn(waiter)
+        self.entered(waiter)
 
     async def turn(self, waiter: TaskWaiter) -> None:
         try:
@@ -235,11 +247,13 @@ class MemoryLine:
         """Let everybody in the crowd and in the queue have what is theirs."""
         self._lock.bring(self._advance)
 
-    def give(self, waiter: TaskWaiter) -> None:
+    def give(self, place: Place) -> None:
         """Hand a permit to one of the crowd that waits in another loop, or to those behind it if it is not there any more."""
 
         def given() -> None:
-            if waiter.gone or not self._grant(waiter, HANDED, True):
+            gone = place.done() or place in self._gone
+            self._gone.discard(place)
+            if gone or not self._grant(self._move(place), HANDED, True):
                 self._left()
 
         self._lock.bring(given)
@@ -250,6 +264,9 @@ class MemoryLine:
 
     def give_up(self, waiter: Waiter) -> None:
         self._lock.bring(lambda: self._undo(waiter))
+
+    def give_place_up(self, place: Place) -> None:
+        self._lock.bring(lambda: self._undo_place(place))
 
     # What a permit asks for ----------------------------------------------------------------------------------------------
 
@@ -302,9 +319,22 @@ class MemoryLine:
         elif not self._pools and self._may_pool():
             self._open()  # enough are gone since the cut
 
+    def _move(self, place: Place) -> MovedWaiter:
+        waiter = self._moved[id(place)] = MovedWaiter(PLAIN, place)
+        return waiter
+
+    def _undo_place(self, place: Place) -> None:
+        self._gather()
+        waiter = self._moved.pop(id(place), None)
+        if waiter is not None:
+            self._undo(waiter)
+        elif not place.done():
+            self._gone.add(place)
+        elif not place.cancelled():
+            self._left()
+
     def _undo(self, waiter: Waiter) -> None:
         """Take a waiter out, and what it was granted back."""
-        waiter.gone = True
         self._gather()
         if waiter.grant is not None:
             if waiter.holds is not self.declared.holds:  # the limits have changed since the grant
@@ -416,15 +446,15 @@ class MemoryLine:
             return
         gate.queue[self] = gate.plain  # lest anybody sees neither a queue nor a crowd while they move
         waiting = set(crowd)
-        moving: list[TaskWaiter] = []
-        late: list[TaskWaiter] = []  # who came to the crowd just when it began to move
+        moving: list[Place] = []
+        late: list[Place] = []  # who came to the crowd just when it began to move
         while crowd:
             with suppress(IndexError):  # whoever leaves this moment takes the first, so they are taken from the end
-                waiter = crowd.pop()
-                (moving if waiter in waiting else late).append(waiter)
-        for waiter in (*reversed(moving), *late):
-            if not waiter.future.done():
-                gate.join(waiter, PLAIN.units, gate.usual)
+                place = crowd.pop()
+                (moving if place in waiting else late).append(place)
+        for place in (*reversed(moving), *late):
+            if not place.done():
+                gate.join(self._move(place), PLAIN.units, gate.usual)
         del gate.queue[self]
 
     def _empty_pool(self) -> None:
@@ -475,6 +505,8 @@ class MemoryLine:
         self._empty_pool()
         self._inherits = self._inherits or self._count_out() > 0
         self._crowd.clear()
+        self._moved.clear()
+        self._gone.clear()
         self._gate.orphan()
         self._lock = Lock(threading.Lock())
         self._open()

@@ -21,7 +21,6 @@ class Waiter:
 
     request: Request
     grant: Grant | None = None
-    gone = False  # has given up
     holds = True  # what it was granted is held until it is released
     never = False  # its cost is above what the limit now holds
     look_at = NEVER
@@ -51,18 +50,27 @@ class TaskWaiter(Waiter):
         self.future = loop.create_future()
 
     def stir(self) -> None:
-        if not self.future.done():
-            self.future.set_result(self)
+        tell(self.future, self)
 
     def wake(self) -> bool:
         try:
             if is_here(self.future):
                 self.stir()
             else:
-                self.future.get_loop().call_soon_threadsafe(self.stir)
+                self.future.get_loop().call_soon_threadsafe(tell, self.future, self)
         except RuntimeError:  # the loop is closed, and its waiters with it
             return False
         return True
+
+
+class MovedWaiter(TaskWaiter):
+    """A task that waited in the crowd, and does not know yet that it waits elsewhere."""
+
+    def wake(self) -> bool:
+        woken = super().wake()
+        if self.grant is not None:  # what is on its way to a loop that is dropped comes back when its task is collected
+            del self.future
+        return woken
 
 
 class ThreadWaiter(Waiter):
@@ -79,6 +87,11 @@ class ThreadWaiter(Waiter):
     def wake(self) -> bool:
         self.event.set()
         return True
+
+
+def tell(future: Future[Any], waiter: TaskWaiter) -> None:
+    if not future.done():
+        future.set_result(waiter)
 
 
 def is_here(future: Future[Any]) -> bool:

@@ -179,12 +179,13 @@ class Lane:
     def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
         line, waits, declared = self.line, bool(self._waiting), self.line.declared
         keys = line.keys(declared)
-        header = (len(keys), *keys, declared.program, self._session, self._call)
+        header: tuple[Any, ...] = (len(keys), *keys, declared.program, self._session, self._call)
         if self._calm and len(tickets) == 1 and not (errands or waits or line.declares):
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        return Command(script, (*header, int(line.declares), int(waits), HORIZON, *(errand.words for errand in errands), *runs(tickets)))
+        header = (*header, int(line.declares), int(waits), HORIZON)
+        return Command(script, (*header, *(errand.words for errand in errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,8 @@ class Library:
     def __init__(self, sources: Mapping[str, str]) -> None:
         text = composed(sources, (*WHOLE, "quick"))
         name = f"headgate_{digest_of(text)}"
-        self.text = f"#!lua name={name}\nlocal NAME = '{name}'\nlocal function made()\n{text}\nreturn Calls\nend\n{sources['library']}".encode()
+        made = f"local function made()\n{text}\nreturn Calls\nend"
+        self.text = f"#!lua name={name}\nlocal NAME = '{name}'\n{made}\n{sources['library']}".encode()
         self.whole = script(name, composed(sources, WHOLE), "whole")
         self.back = self.whole._replace(function=f"{name}_back")
         self.quick = script(f"{name}_quick", composed(sources, QUICK), "quick")
