@@ -6,6 +6,7 @@ Here lives writing and reading them; when they are sent, and what is done about 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from time import monotonic
@@ -33,7 +34,7 @@ class Command(NamedTuple):
 class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
-    __slots__ = ("believed", "deadline", "due", "future", "lease", "number", "request", "session", "start", "t")
+    __slots__ = ("believed", "cancel", "deadline", "due", "future", "lease", "number", "request", "session", "start", "t")
 
     def __init__(self, number: int, request: Request, future: Future[Grant]) -> None:
         self.number = number
@@ -45,6 +46,7 @@ class Ticket:
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
         self.lease = 0  # for which it was granted, microseconds
+        self.cancel: Errand | None = None  # by which it is given up: one and no more, or its grant would be undone twice
         self.believed: float | None = None  # until when the grant is held for certain, on the monotonic clock, if it is held
 
     @property
@@ -63,7 +65,8 @@ class Ticket:
                 self.future.set_result(outcome)
 
 
-class Errand(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Errand:
     """Any other request: its words, and who wants to know what came of it."""
 
     words: str

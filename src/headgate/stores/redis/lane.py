@@ -54,7 +54,7 @@ class Lane:
         self._sent: Sent | None = None
         self._owed: Sent | None = None  # a call of which nobody knows whether it was run: sent again before any other
         self._waiting: dict[int, Ticket] = {}  # asked, in order; not granted yet
-        self._gone: dict[int, Ticket] = {}  # given up when the server was away, and perhaps granted before it heard of that
+        self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
         self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
         self._alarm: TimerHandle | None = None  # for the first of them
         self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
@@ -233,8 +233,9 @@ class Lane:
                 self._decided(ticket, kind, int(number), int(fence))
         self._mail(list(rest)[1:], self._server)
         self._calm = not (self._waiting or self._booked)
-        if not (self._errands or self._quits):  # what was given up is known to be given up
-            self._gone.clear()
+        if self._gone and not self._quits:  # of all others the server knows now
+            owed = set(self._errands)
+            self._gone = {number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed}
         self._plan(head if mine else None)
 
     def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
@@ -326,8 +327,15 @@ class Lane:
             self._send()
 
     def _cancel(self, ticket: Ticket) -> None:
+        """One errand for each ticket: its grant, heard of after it was given up, is told with it."""
         words = f"cancel {ticket.session} {ticket.number} {ticket.t} {ticket.request.text}"
-        self._errands.append(Errand(words, nobody))
+        if ticket.cancel is not None:
+            ticket.cancel.words = words
+            return
+        ticket.cancel = Errand(words, nobody)
+        self._errands.append(ticket.cancel)
+        if not ticket.t:
+            self._gone[ticket.number] = ticket
 
     def _too_late(self, ticket: Ticket) -> None:
         if not ticket.t:
@@ -352,8 +360,8 @@ class Lane:
 
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""
-        self._gone.update(waiting)
         if len(waiting) > MOST:
+            self._gone.update(waiting)
             self._quits = True
             return
         for ticket in waiting.values():
@@ -390,8 +398,9 @@ class Lane:
         self._calm = False
         tickets = sent.tickets
         if verdict == "more":  # the same as a whole call: the quick one, should it be run late after all, has its number too
-            numkeys, *_ = sent.command.words
-            command = Command(library().whole, (*sent.command.words[: numkeys + 7], *runs(tickets)))
+            numkeys = sent.command.words[0]
+            header = sent.command.words[: numkeys + 4]
+            command = Command(library().whole, (*header, 0, 0, HORIZON, *runs(tickets)))
             self._owed = sent._replace(command=command)
             self._send()
             return

@@ -1,0 +1,78 @@
+"""Who gives up hears of its grant late: just then, or only afterwards. Either way what it was charged comes back, once.
+
+F2, F4: a waiter of one process is granted by a call of another, and is cancelled while the news are on their way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from headgate import Limiter, Rate
+from headgate.stores.redis.lane import Lane
+from tests.faults.scene import elsewhere, enter, eventually
+from tests.world import soon, waiting
+
+TEN = Rate(10, per=1000, unit="tokens")  # next to nothing flows back while a test lasts
+
+
+async def left(limiter: Limiter) -> int:
+    """How many tokens, once all that was posted before has arrived."""
+    return (await soon(limiter.astatus())).limits[0].left
+
+
+def channel(limiter: Limiter) -> str:
+    """Where announcements to this loop are sent."""
+    lane = limiter._line._store.lane(limiter._line)
+    return f"headgate:{lane._session.partition('.')[0]}"
+
+
+async def test_cancelled_just_when_the_news_come(name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T1, T5: given a waiter granted from elsewhere, when it is cancelled as it is told, then one token comes back, not two."""
+    limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
+    permit = await other.acquire(tokens=10)
+    waiter = asyncio.create_task(enter(limiter, tokens=1))
+    await waiting(other, 1)
+    heard = Lane.heard
+
+    def cancelled_first(lane: Lane, announcement: str) -> None:
+        if len(announcement.split()) > 3:  # it brings a grant
+            waiter.cancel()
+        heard(lane, announcement)
+
+    monkeypatch.setattr(Lane, "heard", cancelled_first)
+    await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
+    permit.settle(tokens=8)
+    with pytest.raises(asyncio.CancelledError):
+        await soon(waiter)
+
+    assert await left(limiter) == 2
+
+
+async def test_cancelled_while_the_news_are_on_their_way(name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T2, T5: given a waiter granted from elsewhere, when it is cancelled before the reply that says so, nothing is lost."""
+    limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
+    permit = await other.acquire(tokens=10)
+    waiter = asyncio.create_task(enter(limiter, tokens=1))
+    await waiting(other, 1)
+    answered, loop = Lane.answered, asyncio.get_running_loop()
+
+    def cancelled_first(lane: Lane, reply: Any) -> None:
+        if lane.waits and reply.partition(b"|")[2]:  # it brings a grant
+            waiter.cancel()
+            loop.call_soon(answered, lane, reply)  # the task runs first
+        else:
+            answered(lane, reply)
+
+    monkeypatch.setattr(Lane, "heard", lambda lane, announcement: None)
+    monkeypatch.setattr(Lane, "answered", cancelled_first)
+    permit.settle(tokens=8)
+    await waiting(other, 0)
+    await left(limiter)
+    with pytest.raises(asyncio.CancelledError):
+        await soon(waiter)
+
+    assert await left(limiter) == 2
