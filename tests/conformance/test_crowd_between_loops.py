@@ -146,7 +146,7 @@ def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
                 driven.append(limiter.__aenter__())
                 one.loop.run_until_complete(first_step(driven[0]))
             assert_all_free(limiter)
-    assert limiter._line._gone == set()
+    assert not limiter._line._gone
 
 
 @LOOKS

@@ -18,7 +18,7 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
 from headgate.stores import doors
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import MemoryLine, MemoryStore
 from tests.crowds import Visitors, assert_all_free, lock_by, settled
 from tests.virtual import VirtualClock
 from tests.world import held
@@ -511,3 +511,45 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name:
     gc.collect()
 
     assert not (entered and Limiter(name, Rate(1, per=3600), store=store).try_acquire())
+
+
+async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L2, F7: it has left the crowd for a rate and is about to sleep until its moment; a thread that looks then lets it pass."""
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    limiter = Limiter(name, Concurrency(1), store=store)
+    order: list[object] = []
+    await limiter.__aenter__()
+    first = asyncio.create_task(visits(limiter, order, "first"))
+    await asyncio.sleep(0)
+    slower = Limiter(name, Concurrency(1), Rate(1, per=1, initial=0), store=store)
+
+    def look_later() -> None:
+        clock.jump(2)
+        slower.status()
+
+    limiter._line.leave()
+    await asyncio.sleep(0)
+    with monkeypatch.context() as here:
+        here.setattr(MemoryLine, "_timeout", once(look_later, MemoryLine._timeout))
+        clock.jump(0)
+        await soon(first)
+
+    assert order == ["first"]
+
+
+async def test_who_was_told_before_a_fork_comes_in_after_it(name: str) -> None:
+    """F10, L2: its place in the queue has come, and its task has not run yet; in the child it does."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    order: list[object] = []
+    await limiter.__aenter__()
+    first = asyncio.create_task(visits(limiter, order, "first"))
+    await asyncio.sleep(0)
+    limiter.status()
+    limiter._line.leave()
+
+    limiter._line.forked()
+    await soon(first)
+
+    assert order == ["first"]
+    assert first.exception() is None

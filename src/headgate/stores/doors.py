@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headgate.request import Request
 
 Door = Callable[[], bool]
-Place = Future[Any]  # done with None: the permit is yours; with a waiter: you wait elsewhere by now
+Place = Future[Any]  # done with None: the permit is yours; with a waiter: that is you now, look at it
 Crowd = deque[Place]
 
 
@@ -75,7 +75,7 @@ class Pooled(Protocol):
     """What these ways need of a line."""
 
     async def queue(self, request: Request) -> None: ...
-    async def moved(self, place: Place) -> None: ...
+    async def moved(self, place: Place, waiter: Any) -> None: ...
     def give_place_up(self, place: Place) -> None: ...
     def give(self, place: Place) -> None: ...
     def put_back(self) -> None: ...
@@ -120,7 +120,7 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
             line.give_place_up(place)
             raise
         if waiter is not None:
-            await line.moved(place)
+            await line.moved(place, waiter)
 
     return enter_later
 

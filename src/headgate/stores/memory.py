@@ -75,7 +75,7 @@ class MemoryLine:
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
         self._moved: dict[int, MovedWaiter] = {}  # by id of their place: whom it has become, until its task sees it
-        self._gone: set[Place] = set()  # places that were given up while somebody had them in hand
+        self._gone: WeakSet[Place] = WeakSet()  # places that were given up while somebody had them in hand
         self._inside: list[None] = []  # who entered, where no limit counts it
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._inherits = False  # somebody was inside at the fork, and may leave in the child too
@@ -138,9 +138,11 @@ class MemoryLine:
             await self.turn(waiter)
         return waiter
 
-    async def moved(self, place: Place) -> None:
-        """From the crowd to the gate's queue, and on."""
-        waiter = self._moved.pop(id(place))
+    async def moved(self, place: Place, waiter: MovedWaiter) -> None:
+        """The task of `place` has seen who it is now: it has its grant, or waits for it in the gate's queue."""
+        with self._lock:
+            self._moved.pop(id(place), None)
+            waiter.knows = True
         if waiter.grant is None:
             await self.turn(waiter)
         self.entered(waiter)

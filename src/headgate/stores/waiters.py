@@ -64,11 +64,13 @@ class TaskWaiter(Waiter):
 
 
 class MovedWaiter(TaskWaiter):
-    """A task that waited in the crowd, and does not know yet that it waits elsewhere."""
+    """A task that waited in the crowd, and at first does not know that it waits elsewhere."""
+
+    knows = False
 
     def wake(self) -> bool:
         woken = super().wake()
-        if self.grant is not None:  # what is on its way to a loop that is dropped comes back when its task is collected
+        if self.grant is not None and not self.knows:  # if its loop is dropped now, it must be free to be collected
             del self.future
         return woken
 
