@@ -92,7 +92,9 @@ def measure(row: Row, redis_url: str, mark: str, quick: bool) -> Outcome:
     with asyncio.Runner() as runner, ExitStack() as stack:
         stage = Stage(redis_url, runner, mark)
         makers = {id(result): open_contestant(result, stage, stack) for result in outcome.results}
+        gc.collect()
         gc.freeze()  # the modules and clients: to look through them before each turn takes longer than the turn
+        stack.callback(gc.unfreeze)
         for number in range(1 + (min(row.rounds, QUICK_ROUNDS) if quick else row.rounds)):
             for result in rotated(outcome.results, number):
                 make = makers[id(result)]

@@ -1,6 +1,6 @@
 -- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
 --
--- `gate` is the state of one name: t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
+-- `gate` is the state of one name: program, t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
 -- sorted set of callers by place; what a caller asks for is part of its name, see queue.lua.
 
 local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)

@@ -1,7 +1,7 @@
 -- The exact sliding window, on integers. Twin: window.py, function for function; the reasons stand there.
 --
 -- The log is a sorted set of "moment:cost" by moment, with one entry for each moment; the latest entry stays in the state (last,
--- open) until a later one follows, so that grants of one moment are one write. `first` is the oldest moment in the set, 0: none.
+-- pending) until a later one follows, so that grants of one moment are one write. `first` is the oldest moment in the set, 0: none.
 
 local Window = { kind = 'window', holds = false, logs = true }
 local STRIDE = 100

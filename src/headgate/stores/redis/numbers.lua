@@ -91,7 +91,8 @@ end
 function Numbers.load(program, text)
   gate = take_known(program, text)
   if gate then return true end
-  local format = string.byte(text)
+  local format = string.byte(text) -- the first format had no number here, and began with one above 127
+  if format > 127 then format = 1 end
   if format ~= FORMAT then
     assert(format < FORMAT, 'headgate: a newer version of headgate keeps the state of this name: update this one, too')
     return false

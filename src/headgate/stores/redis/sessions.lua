@@ -37,7 +37,7 @@ end
 function Sessions.forbid(session, number)
   if string.sub(session, -2) ~= '.0' then return end
   local record = redis.call('HGET', HASH, 'r' .. session)
-  local _, last = Calls.recorded(record or Calls.record(0, 0, ''))
+  local last = record and select(2, Calls.recorded(record)) or 0
   if last >= tonumber(number) then return end
   redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, session .. ' ' .. number .. ' late'))
   State.add(SESSIONS, State.int(gate.t), session)

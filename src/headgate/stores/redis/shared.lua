@@ -9,7 +9,7 @@
 local LOGS = 4
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: of anything that is counted
-local FORMAT = 1 -- of the state: other numbers, another format
+local FORMAT = 2 -- of the state: other numbers, another format
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local REMEMBERED = 100 -- declarations, and states, between calls: more than take turns, mostly
 
