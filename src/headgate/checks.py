@@ -164,11 +164,13 @@ def show(value: object) -> str:
     if isinstance(value, str) and "://" in value:  # it may hold a password
         return f"{value.partition('://')[0][:16]!r} and more"
     try:
-        return _SHORT.repr(value)
+        text = _SHORT.repr(value)
     except Exception:  # a repr may raise anything, and must not hide the error that was to be told
         return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
+_LONGEST_SHOWN = 100
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 64
 
