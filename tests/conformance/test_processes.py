@@ -42,6 +42,11 @@ def test_a_fork_on_redis_has_an_identity_of_its_own(name: str, redis_url: str) -
     ]
 
 
+def test_a_child_settles_by_a_connection_of_its_own(name: str, redis_url: str) -> None:
+    """F10, T1: given a permit of the parent, when the child of a fork settles it, then the parent's next acquires are charged."""
+    assert finished("fork_settle", redis_url, name).splitlines() == ["child 6", "parent 4"]
+
+
 @pytest.mark.parametrize("how", WAYS_TO_END)
 async def test_a_script_that_ends_while_others_wait_ends_in_silence(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest

@@ -76,3 +76,19 @@ async def test_cancelled_while_the_news_are_on_their_way(name: str, redis_url: s
         await soon(waiter)
 
     assert await left(limiter) == 2
+
+
+async def test_several_give_up_in_one_breath(name: str, redis_url: str) -> None:
+    """T2, T5: given a large cost and small ones behind it, when all are cancelled, then what the small ones got comes back."""
+    limiter = elsewhere(name, TEN, url=redis_url)
+    await limiter.acquire(tokens=5)
+    waiters = []
+    for cost in (9, 1, 1, 1):
+        waiters.append(asyncio.create_task(enter(limiter, tokens=cost)))
+        await waiting(limiter, len(waiters))
+
+    for waiter in waiters:
+        waiter.cancel()
+    await asyncio.wait(waiters)
+
+    assert await left(limiter) == 5

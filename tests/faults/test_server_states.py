@@ -225,6 +225,33 @@ async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
     assert used(await at_rest(limiter)) == [0, 1]
 
 
+async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(name: str, own_server: Server, own_admin: Redis) -> None:
+    """S9, F35: given a server that turns all away, when somebody tries again and again, then nothing piles up here."""
+    limiter = Limiter(name, TOKENS, store=own_server.url)
+    await soon(limiter.acquire(tokens=1))
+    own_admin.config_set("min-replicas-to-write", 1)
+    for _ in range(20):
+        with pytest.raises(StoreError, match="NOREPLICAS"):
+            await soon(limiter.acquire(tokens=1))
+    own_admin.config_set("min-replicas-to-write", 0)
+
+    lane = limiter._line._store.lane(limiter._line)
+    assert (lane._errands, lane._gone) == ([], {})
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_release_that_was_turned_away_arrives_later(name: str, own_server: Server, own_admin: Redis) -> None:
+    """S7, F35: given a release that is awaited and refused, when the server takes it again, then the place is free."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+    holder = await soon(limiter.acquire())
+    own_admin.config_set("min-replicas-to-write", 1)
+    with pytest.raises(StoreError, match="NOREPLICAS"):
+        await soon(holder.arelease())
+    own_admin.config_set("min-replicas-to-write", 0)
+
+    assert used(await at_rest(limiter)) == [0]
+
+
 async def test_a_full_server_still_takes_releases(name: str, own_server: Server, own_admin: Redis) -> None:
     """F42: with `noeviction` and no memory left an acquire is a StoreError; a release frees its place, even in the same breath."""
     limits = Concurrency(3), TOKENS

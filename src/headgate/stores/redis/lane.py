@@ -59,6 +59,8 @@ class Lane:
         self._alarm: TimerHandle | None = None  # for the first of them
         self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
         self._queued = False  # the link knows that there is something to send
+        self._hears = False  # a reply is being read: what it says at its end must be known before anything is sent
+        self._wanted = False  # and then there will be something to send
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
         self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
@@ -140,6 +142,9 @@ class Lane:
     def _send(self) -> None:
         if self._queued or self._sent is not None:
             return
+        if self._hears:
+            self._wanted = True
+            return
         self._queued = True
         if self._alone:
             self.link.at_once(self)
@@ -203,17 +208,27 @@ class Lane:
                 raise StoreError("it gave the reply to another call")
         self._sent = None
         self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
+        self._hears = True
+        try:
+            self._act_on(sent, verdict, words)
+        finally:
+            self._hears = False
+        if self._wanted or self._tickets or self._errands:
+            self._wanted = False
+            self._send()
+
+    def _act_on(self, sent: Sent, verdict: str, words: list[str]) -> None:
         if self._alone and sent.command.script is library().quick:
             self._pass(sent, words)
         elif verdict == "ok":
             self._accept(sent, words)
         else:
             self._again(sent, verdict, words)
-        if self._tickets or self._errands:
-            self._send()
 
     def _pass(self, sent: Sent, words: list[str]) -> None:
         """A quick call says: "now -1 0 grant 1 moment fence |"."""
+        if words[3] != "grant":
+            raise StoreError("it gave the reply to another call")
         self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
         ticket = sent.tickets[0]
         if self._waiting.pop(ticket.number, None) or ticket.future.done():
@@ -347,7 +362,7 @@ class Lane:
         sent, self._sent = self._sent or self._owed, None
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
-        self._errands[:0] = [errand for errand in errands if errand.told is nobody]
+        self._errands[:0] = [errand for errand in errands if is_owed(errand)]
         for errand in errands + (sent.errands if sent else []):
             errand.told(error)
         on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
@@ -380,17 +395,19 @@ class Lane:
     def _refused(self, refusal: str) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
         sent, self._sent = self._sent, None
+        begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
         error = StoreError(
             f"The Redis server at {self.link.endpoint} refused a call of limiter {unquote(self.line.name)!r}: {refusal}"
         )
         for errand in sent.errands if sent else []:
             errand.told(error)
-            if errand.told is nobody and not errand.words.startswith("settle"):  # once too often must change nothing
+            if is_owed(errand) and not errand.words.startswith("settle"):  # once too often must change nothing
                 self._errands.append(errand)
         for ticket in sent.tickets if sent else []:
             self._waiting.pop(ticket.number, None)
             ticket.settle(error)
-            self._cancel(ticket)
+            if begun and not ticket.t:
+                self._cancel(ticket)
         self.failed(error)
 
     def _again(self, sent: Sent, verdict: str, words: list[str]) -> None:
@@ -458,3 +475,8 @@ class Lane:
     def _renewed(self, permit: Permit, answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
             permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else 0.0)
+
+
+def is_owed(errand: Errand) -> bool:
+    """What gives back must arrive, even when whoever waited for the answer has been told that the server is away."""
+    return errand.told is nobody or errand.words.startswith("release ")

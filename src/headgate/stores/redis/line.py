@@ -162,9 +162,9 @@ class RedisLine:
         return held and (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
 
     def _home(self, permit: Permit, errand: Callable[[Lane], None]) -> None:
-        """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone."""
+        """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
         lane = permit.home
-        if not isinstance(lane, Lane) or lane.link.closed:
+        if not isinstance(lane, Lane) or lane.link.closed or lane.link.process != os.getpid():
             self._by_portal(errand)
         elif lane.link.thread == threading.get_ident():
             errand(lane)
