@@ -208,13 +208,12 @@ class Lane:
                 raise StoreError("it gave the reply to another call")
         self._sent = None
         self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
-        self._hears = True
+        self._hears, self._wanted = True, False
         try:
             self._act_on(sent, verdict, words)
         finally:
             self._hears = False
         if self._wanted or self._tickets or self._errands:
-            self._wanted = False
             self._send()
 
     def _act_on(self, sent: Sent, verdict: str, words: list[str]) -> None:
