@@ -35,7 +35,8 @@ NO_SCHEME = [
 NO_STORE = [
     *[
         "http://localhost",
-        "redis+sentinel://h:26379/mymaster",
+        "redis+sentinels://h:26379/mymaster",
+        "unix+cluster://h",
         "valkey://localhost",
         "REDIS://localhost",
         "memory://x",
@@ -75,6 +76,22 @@ NO_URL = [
     # A password that nobody encoded: each of these characters ends it early, or begins something else.
     *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
     *[f"redis://:{CANARY}@localhost:{CANARY}", f"redis://:{CANARY}@localhost:99999/0", f"redis://:{CANARY}@localhost/{CANARY}"],
+]
+NO_FLEET = [
+    "redis+sentinel://h:26379",
+    "redis+sentinel://h:26379/",
+    "redis+sentinel:///mymaster",
+    "redis+sentinel://h,,i/mymaster",
+    "redis+sentinel://h:0/mymaster",
+    "redis+sentinel://h:port/mymaster",
+    "redis+sentinel://h/mymaster/db",
+    "rediss+sentinel://h/mymaster?ssl_cert_reqs=perhaps",
+    "redis+cluster://",
+    "redis+cluster://h/1",
+    "redis+cluster://h,i:0",
+    "redis+cluster://h?socket_connect_timeout=nan",
+    *[f"redis+cluster://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379" for special in "/?#["],
+    *[f"redis+sentinel://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379/mymaster" for special in "/?#["],
 ]
 NO_CLIENT = [
     5,
@@ -138,6 +155,16 @@ def test_a_url_that_makes_no_sense_is_refused_before_anybody_is_asked(where: str
         assert secrets_in(caught.value) == []
 
 
+@pytest.mark.parametrize("where", NO_FLEET)
+def test_a_url_of_a_fleet_that_makes_no_sense_is_refused_as_well(where: str) -> None:
+    form = where.partition("+")[2].partition(":")[0]
+    for make in made(where):
+        with pytest.raises(ValueError, match="store=") as caught:
+            make()
+        assert_sentence(caught.value, "URL", f"redis+{form}://user:password@host", "percent")
+        assert secrets_in(caught.value) == []
+
+
 @pytest.mark.parametrize("where", NO_CLIENT, ids=shown)
 def test_what_is_neither_url_nor_client_is_refused(where: Any) -> None:
     for make in made(where):
@@ -146,12 +173,19 @@ def test_what_is_neither_url_nor_client_is_refused(where: Any) -> None:
         assert_sentence(caught.value, "store=", type(where).__name__, "URL", "redis.asyncio.Redis")
 
 
-def test_a_client_that_cannot_be_followed_is_refused() -> None:
-    """Sentinel's own clients ask others where the server is; headgate would miss the answer."""
-    sentinel = redis.Sentinel([("127.0.0.1", 1)]).master_for("mymaster", password=CANARY)
+def test_a_client_of_replicas_is_refused() -> None:
+    """Nothing can be written there."""
+    sentinel = redis.Sentinel([("127.0.0.1", 1)]).slave_for("mymaster", password=CANARY)
     with pytest.raises(TypeError) as caught:
         Limiter("x", "5/second", store=sentinel)
-    assert_sentence(caught.value, "store=", "Sentinel", "URL")
+    assert_sentence(caught.value, "store=", "replicas", "master_for")
+
+
+def test_a_check_of_certificates_that_we_cannot_make_is_not_dropped() -> None:
+    client = redis.Redis(port=1, ssl=True, ssl_validate_ocsp=True, password=CANARY)
+    with pytest.raises(TypeError) as caught:
+        Limiter("x", "5/second", store=client)
+    assert_sentence(caught.value, "store=", "ssl_validate_ocsp", "rediss://")
 
 
 @pytest.mark.parametrize("make", [lambda **place: Semaphore("x", 1, **place), lambda **place: TokenBucket("x", 1, 1, 1, **place)])

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.stores.redis import endpoint, lane, link, script
+from headgate.stores.redis import endpoint, lane, link, peer, script
 
 WAITER = 1.0  # seconds of silence after which a waiter is taken for dead: 10 in the product
 HEARTBEAT = 0.15  # seconds between two signs of life: 3
 PATIENCE = 0.3  # seconds for a connection or a reply: 5
+OUTAGE = 1.0  # seconds for which a store that was there is looked for again: 10
 RETRY = 0.05  # seconds until what is owed is offered again: 1
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 
@@ -22,7 +23,8 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made afterwards."""
     change(lane, "HEARTBEAT", HEARTBEAT)
     change(lane, "RETRY", RETRY)
-    change(link, "REPLY_TIMEOUT", PATIENCE)
+    change(link, "OUTAGE", OUTAGE)
+    change(peer, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "CONNECT_TIMEOUT", PATIENCE)
     microseconds = round(WAITER * 1_000_000)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from redis import Redis
 
-from headgate import Limiter, Permit
+from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
 from tests.processes import Running
 from tests.world import LONG
+
+T = TypeVar("T")
 
 
 def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limiter:
@@ -28,6 +30,16 @@ async def eventually(condition: Callable[[], object], within: float = LONG) -> N
             if condition():
                 return
             await asyncio.sleep(0.001)
+
+
+async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
+    """What is asked, as soon as the server is back: an attempt that began before that may still fail."""
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                return await ask()
+            except StoreError:
+                await asyncio.sleep(0.01)
 
 
 async def enter(limiter: Limiter, cost: int = 1, **units: int) -> Permit:

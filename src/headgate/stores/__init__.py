@@ -13,7 +13,7 @@ from headgate.stores.memory import MemoryStore
 
 __all__ = ["MemoryStore", "StoreLike", "store_of"]
 
-REDIS_SCHEMES = ("redis", "rediss", "unix")
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
 
 
@@ -29,9 +29,10 @@ def store_of(where: StoreLike) -> Store:
     if isinstance(where, str):
         scheme, found, _ = where.partition("://")
         if not found or scheme not in REDIS_SCHEMES:
-            said = f"'{scheme}://...'" if found and scheme.isalnum() else "a text"  # the rest may hold a password
+            said = f"'{scheme}://...'" if found and scheme.replace("+", "").isalnum() else "a text"  # the rest may hold a password
             raise ValueError(
-                f"store={said} names no store that headgate knows; write 'memory://', or a redis://, rediss:// or unix:// URL."
+                f"store={said} names no store that headgate knows; write 'memory://', or a redis://, rediss://, unix://, "
+                "redis+sentinel:// or redis+cluster:// URL."
             )
     try:
         from headgate.stores.redis import redis_store

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.link import Link
+    from headgate.stores.redis.peer import Peer
 
 HORIZON = 50_000  # microseconds: moments so near are booked now, and slept until
 MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
@@ -45,6 +46,7 @@ class Lane:
         self.link = link
         self.line = line
         self.key = line.key
+        self.peer: Peer | None = None  # where its calls go: the link's to know
         self._held: WeakValueDictionary[Hashable, Permit] = WeakValueDictionary()
         self._session = link.new_session()
         self._call = 0
@@ -273,7 +275,9 @@ class Lane:
             self._waiting.pop(ticket.number, None)
             self._cancel(ticket)
             self._send()
-        elif ticket.request.max_sleep and ticket.deadline is None:
+        elif ticket.request.max_sleep:
+            if ticket.deadline is not None:
+                ticket.deadline.cancel()
             left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
             ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
 
@@ -372,6 +376,17 @@ class Lane:
         if (self._errands or self._owed or self._quits) and self._retry is None:
             self._retry = self.link.loop.call_later(RETRY, self._try_again)
 
+    def adrift(self, lost: BaseException) -> None:
+        """The call on its way has lost its connection, and there is hope: who will not wait so long learns in time."""
+        for ticket in [*(self._sent.tickets if self._sent else ()), *self._tickets]:
+            if ticket.request.max_sleep is not None and ticket.deadline is None:
+                left = ticket.request.max_sleep / 1_000_000 - ticket.waited
+                ticket.deadline = self.link.loop.call_later(max(0.0, left), self._unheard, ticket, self.link.cannot(lost))
+
+    def _unheard(self, ticket: Ticket, error: StoreError) -> None:
+        if not ticket.t:
+            ticket.settle(error)
+
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""
         if len(waiting) > MOST:
@@ -396,7 +411,7 @@ class Lane:
         sent, self._sent = self._sent, None
         begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
         error = StoreError(
-            f"The Redis server at {self.link.endpoint} refused a call of limiter {unquote(self.line.name)!r}: {refusal}"
+            f"The Redis server at {self.link.topology} refused a call of limiter {unquote(self.line.name)!r}: {refusal}"
         )
         for errand in sent.errands if sent else []:
             errand.told(error)

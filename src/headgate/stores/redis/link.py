@@ -1,8 +1,8 @@
-"""A link: one event loop's connection to one server, on which the calls of all its lanes travel.
+"""A link: one event loop's connections to one store, on which the calls of all its lanes travel.
 
-Here live sending, sending again and reconnecting. Each lane has one call on its way at most, and what arrives meanwhile travels in
-its next; a lane with nothing on its way sends at once. A call whose reply was lost is sent again, byte for byte: the script knows
-its number and does nothing twice.
+Here live which way a call goes, going again, and giving up. Each lane has one call on its way at most, and what arrives meanwhile
+travels in its next; a lane with nothing on its way sends at once. A call whose reply was lost is sent again, byte for byte: the
+script knows its number and does nothing twice.
 """
 
 from __future__ import annotations
@@ -12,74 +12,58 @@ import os
 import random
 import secrets
 import threading
-from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from hiredis import HiredisError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import ConnectionError as LostConnectionError
 
 from headgate.errors import StoreError
-from headgate.stores.redis.calls import Command
-from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.ears import Ears
+from headgate.stores.redis.endpoint import LOST
 from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.peer import NOT_NOW, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN
-from headgate.stores.redis.script import library
-from headgate.stores.redis.wire import Wire, packed
 
 if TYPE_CHECKING:
-    from redis.asyncio.connection import AbstractConnection
-
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
+    from headgate.stores.redis.topology import Topology
 
-ATTEMPTS = 3  # connections in a row that may fail before the calls on their way do
-BACKOFF = 0.05  # seconds before the second of them, doubled for each further one, with full jitter
+OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
+BACKOFF, LONGEST = 0.05, 1.0  # seconds before another attempt, doubled for each further one up to so many, with full jitter
+REVIVAL = 5.0  # the same up to so many, while the store is away and nothing hangs on it
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
-TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
-LIBRARY = "library"
 JITTER = random.SystemRandom()  # not the user's own chance, and another one after a fork
-MISSING = ("NOSCRIPT", "ERR Function not found")
-LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)
-
-
-class Call(NamedTuple):
-    """One command on its way."""
-
-    lane: Lane
-    command: Command
-    sent: float
-    by_text: bool = False  # it brings the script that it names
 
 
 class Link:
-    """The connection of one event loop to one server."""
+    """The connections of one event loop to one store: one for each server that has names of ours, and one to listen."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, topology: Topology) -> None:
         self.id = secrets.token_hex(16)  # 128 bits: nobody else's, after a fork neither
-        self.endpoint = endpoint
+        self.topology = topology
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self._closed = False
         self.lanes: dict[str, Lane] = {}
+        self._closed = False
         self._most = FEWEST_LANES
         self._sessions = 0
         self._ready: list[Lane] = []
-        self._calls: deque[Call | None] = deque()  # None: the library is loaded, for the call behind it
-        self._wire: Wire | None = None
-        self._saying = False
-        self._scripts_until = 0.0  # the library could not be loaded just now
-        self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
-        self._met = False  # the server has answered before
-        self._failures = 0
-        self._watch: asyncio.TimerHandle | None = None
+        self._peers: dict[Endpoint, Peer] = {}
+        self._stranded: list[Call] = []  # on no connection: it was lost, or is to be made
+        self._failures = 0  # since the last good answer
+        self._met = False  # the store has answered before
+        self._away = False  # and was looked for in vain since
         self._quiet: asyncio.Future[None] | None = None
-        self._opening: asyncio.Task[None] | None = None
-        self._ears: asyncio.Task[None] | None = None
-        self._guardian = self._start(self._guard(), GUARDIAN)
+        self._seeking: asyncio.Task[None] | None = None
+        self._reviving: asyncio.Task[None] | None = None
+        self._ears = Ears(self)
+        self.listen = self._ears.listen
+        self._guardian = self.start(self._guard(), GUARDIAN)
 
     @property
     def closed(self) -> bool:
@@ -96,7 +80,7 @@ class Link:
             lane = self.lanes[line.key] = Lane(self, line)
         return lane
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""
         task = self.loop.create_task(work, name=name)
         with suppress(AttributeError):  # there is no public way, and tasks may be of the user's own making
@@ -117,199 +101,191 @@ class Link:
 
     def at_once(self, lane: Lane) -> None:
         """`lane` has something to send, and nothing will travel with it."""
-        if self._wire is None or self._saying:  # in the middle of sending, the collector has dropped a permit
+        peer = lane.peer
+        if peer is None or peer.saying:  # in the middle of sending, the collector has dropped a permit
             self.ready(lane)
         else:
-            self._send(Call(lane, lane.command(), self.loop.time()))
+            now = self.loop.time()
+            peer.say(Call(lane, lane.command(), now, now))
 
     def _flush(self) -> None:
-        if self._wire is None:
-            self._open()
-            return
+        """One call for each lane, and one write for each connection."""
         lanes, self._ready = self._ready, []
+        writers = [peer for peer in self._peers.values() if peer.keep()]
         for lane in lanes:
-            self._send(Call(lane, lane.command(), self.loop.time()))
+            now = self.loop.time()
+            self.send(Call(lane, lane.command(), now, now))
+        for peer in writers:
+            peer.write()
 
-    def _send(self, call: Call) -> None:
-        if self._watch is None:
-            self._watch = self.loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
-        if self._wire is None:
-            self._calls.append(call)
-            self._open()
+    def send(self, call: Call) -> None:
+        peer = self._peer_for(call)
+        if peer is None:
+            self.strand(call)
         else:
-            self._say(call, self._wire)
+            peer.say(call)
 
-    def _say(self, call: Call, wire: Wire) -> None:
-        script, words = call.command
-        name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
-        self._write(call, wire, packed(*name, *words))
+    def _peer_for(self, call: Call) -> Peer | None:
+        if call.there is not None:
+            return self._peers.get(call.there)
+        lane = call.lane
+        if lane.peer is None:
+            server = self.topology.where(lane.key)
+            lane.peer = None if server is None else self._peers.get(server)
+        return lane.peer
 
-    def _write(self, call: Call | None, wire: Wire, command: bytes) -> None:
-        """Replies come in the order of what was sent: the collector, which may drop permits anywhere, sends nothing in between."""
-        self._saying = True
-        self._calls.append(call)
-        wire.send(command)
-        self._saying = False
+    # Hearing -------------------------------------------------------------------------------------------------------------
 
-    def _replied(self, reply: Any) -> None:
-        self._failures, self._met = 0, True
-        call = self._calls.popleft()
-        if call is None:
-            self._loaded(reply)
-            return
-        if call.by_text:
-            self._brought.discard(call.command.script.digest)
-        if not (isinstance(reply, HiredisError) and self._send_again(call, str(reply))):
-            self._answer(call.lane, reply)
+    def answered(self, call: Call, reply: Any, peer: Peer) -> None:
+        self._away = isinstance(reply, Exception) and str(reply).startswith(NOT_NOW)
+        self._met, self._failures = True, 0
+        try:
+            call.lane.answered(reply)
+        except Exception as senseless:
+            call.lane.failed(self.cannot(senseless))
+            peer.cut(senseless)
         self._stir()
-
-    def _loaded(self, reply: Any) -> None:
-        """The library is there, perhaps because somebody else was faster; where it cannot be now, or ever, scripts will do."""
-        self._brought.discard(LIBRARY)
-        refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
-        if refusal.startswith(("noperm", "err unknown")):
-            self.endpoint.functions = False
-        elif refusal and "already exists" not in refusal:
-            self._scripts_until = self.loop.time() + REPLY_TIMEOUT
-
-    def _by_function(self) -> bool:
-        return self.endpoint.functions and self.loop.time() >= self._scripts_until
 
     def _stir(self) -> None:
         if self._quiet is not None and not self._quiet.done():
             self._quiet.set_result(None)
 
-    def _answer(self, lane: Lane, reply: Any) -> None:
-        try:
-            lane.answered(reply)
-        except Exception as senseless:
-            lane.failed(self._cannot(senseless))
-            if self._wire is not None:
-                self._wire.cut(senseless)
+    # Losing --------------------------------------------------------------------------------------------------------------
 
-    def _send_again(self, call: Call, refusal: str) -> bool:
-        """When the server has refused before anything was done: it gets what it lacks, or a moment."""
-        wire = self._wire
-        if wire is None:
-            return False
-        if has_no_functions(refusal):
-            self.endpoint.functions = False
-            self._say(call, wire)
-        elif refusal.startswith(MISSING):
-            self._load(call, wire)
-        elif not refusal.startswith(TRANSIENT) or self.loop.time() - call.sent > REPLY_TIMEOUT:
-            return False
-        else:
-            self.loop.call_later(BACKOFF, self._send, call)
-        return True
-
-    def _load(self, call: Call, wire: Wire) -> None:
-        script, words = call.command
-        missing = LIBRARY if self._by_function() else script.digest
-        if missing in self._brought:
-            self._say(call, wire)
-            return
-        self._brought.add(missing)
-        if missing == LIBRARY:
-            self._write(None, wire, packed("FUNCTION", "LOAD", library().text))
-            self._say(call, wire)
-        else:
-            self._write(call._replace(by_text=True), wire, packed("EVAL", script.text, *words))
-
-    def _look_at_calls(self) -> None:
-        """A server that does not answer in time is as good as gone."""
-        self._watch = None
-        oldest = next((call for call in self._calls if call), None)
-        if oldest is not None:
-            left = oldest.sent + REPLY_TIMEOUT - self.loop.time()
-            if left > 0:
-                self._watch = self.loop.call_later(left, self._look_at_calls)
-            elif self._wire is not None:
-                self._wire.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
-
-    # Connecting ----------------------------------------------------------------------------------------------------------
-
-    def _open(self) -> None:
-        if self._opening is None and not self.closed:
-            self._opening = self._start(self._connect(), "headgate-connect")
-
-    async def _connect(self) -> None:
-        """Connect, and send what is on its way again; or tell those who wait that it cannot be done."""
-        try:
-            if self._failures:
-                await asyncio.sleep(JITTER.uniform(0, BACKOFF * 2**self._failures))
-            connection = self.endpoint.connection()
-            await connect(connection, self.endpoint.patience)
-            self._wire = Wire(connection, self._replied, self._lose)
-        except Exception as lost:
-            self._opening = None
-            self._lose(lost)
-        except asyncio.CancelledError:  # the loop ends, and what is to be said before that still is
-            self._opening = None
-            raise
-        else:
-            self._opening = None
-            calls, self._calls = filter(None, self._calls), deque()
-            for call in calls:
-                self._send(call._replace(sent=self.loop.time(), by_text=False))
-            self._flush()
-
-    def _lose(self, lost: Exception) -> None:
-        """The connection is gone: another one, if the server was there before and somebody waits for it."""
-        self._wire = None
-        self._brought.clear()
+    def lost(self, peer: Peer, calls: list[Call], lost: Exception) -> None:
+        """A connection is gone: what was on its way goes another, if there is hope."""
+        self._peers = {server: other for server, other in self._peers.items() if other is not peer}
+        for lane in self.lanes.values():
+            if lane.peer is peer:
+                lane.peer = None
         self._failures += 1
-        if self._met and self._failures < ATTEMPTS and isinstance(lost, LOST) and (self._calls or self._ready):
-            self._open()
+        hopeless = [call for call in calls if not self._may_go_on(call, lost)]
+        for call in calls:
+            if call not in hopeless:
+                self.strand(call)
+        self._give_up(hopeless, lost)
+
+    def strand(self, call: Call) -> None:
+        self._stranded.append(call)
+        self._seek_soon()
+
+    def hopes(self, call: Call) -> bool:
+        """Whether it is worth while to try a call again that was refused for this moment."""
+        return not self._away and self.loop.time() - call.first < OUTAGE
+
+    def _may_go_on(self, call: Call, lost: Exception | None) -> bool:
+        """Not where a store was never met: a wrong address is to be told at once; a wrong password does not become right either."""
+        passes = lost is None or (isinstance(lost, LOST) and not isinstance(lost, AuthenticationError))
+        return self._met and passes and self.hopes(call)
+
+    def _give_up(self, calls: Sequence[Call], lost: Exception) -> None:
+        if not calls:
             return
-        self._failures = 0
-        lanes = [call.lane for call in self._calls if call] + self._ready
-        self._calls.clear()
-        self._ready = []
-        for lane in lanes:
-            lane.failed(self._cannot(lost))
+        self._away, self._failures = True, 0
+        for call in calls:
+            call.lane.failed(self.cannot(lost))
         self._stir()
 
-    def _cannot(self, lost: BaseException) -> StoreError:
+    def cannot(self, lost: BaseException) -> StoreError:
         return StoreError(
-            f"The Redis server at {self.endpoint} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
+            f"The Redis server at {self.topology} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
             "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
         )
 
-    # Hearing -------------------------------------------------------------------------------------------------------------
+    # Connecting ----------------------------------------------------------------------------------------------------------
 
-    def listen(self) -> None:
-        """Hear what other processes grant to this one: one subscription, made when somebody waits for the first time."""
-        if self._ears is None or self._ears.done():
-            self._ears = self._start(self._hear(), "headgate-ears")
+    def _seek_soon(self) -> None:
+        if (self._seeking is None or self._seeking.done()) and not self.closed:
+            self._seeking = self.start(self._seek(), "headgate-connect")
 
-    async def _hear(self) -> None:
-        attempt = 0
-        while True:
-            connection = self.endpoint.connection()
+    async def _seek(self) -> None:
+        """Until everything that was stranded is on its way again, or was given up."""
+        while self._stranded:
+            if self._failures:
+                await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**self._failures)))
+            self._go_on(await self._reach())
+
+    async def _reach(self) -> Exception | None:
+        """Connect to whoever is wanted. What stood in the way, if anything did."""
+        lost: Exception | None = None
+        if self._failures or not all(map(self._place, self._stranded)):
             try:
-                await connect(connection, self.endpoint.patience)
-                await connection.send_command("SUBSCRIBE", f"headgate:{self.id}")
-                await connection.read_response()
-                attempt = 0
-                for lane in self.lanes.values():
-                    lane.look()  # what was announced before we listened
-                while True:
-                    self._heard(await connection.read_response())
-            except LOST:
-                if not any(lane.waits for lane in self.lanes.values()):
-                    return  # the next who waits listens again
-                attempt += 1
-                await asyncio.sleep(JITTER.uniform(0, min(5.0, BACKOFF * 2**attempt)))
-            finally:
-                await connection.disconnect(nowait=True)
+                await self.topology.look()
+            except Exception as error:
+                lost = error
+        wanted = {server for call in self._stranded if (server := self._place(call)) is not None} - self._peers.keys()
+        met = await asyncio.gather(*map(self._meet, wanted))
+        self._leave_unused()
+        return next((error for error in met if error is not None), lost)
 
-    def _heard(self, message: Any) -> None:
-        if message[0] == b"message":
-            key, _, rest = message[2].decode().partition(" ")
-            lane = self.lanes.get(key)
-            if lane is not None:
-                lane.heard(rest)
+    def _place(self, call: Call) -> Endpoint | None:
+        return call.there or self.topology.where(call.lane.key)
+
+    async def _meet(self, server: Endpoint) -> Exception | None:
+        try:
+            connection = await server.connected()
+            self._peers[server] = Peer(self, server, connection)
+        except Exception as error:
+            return error
+        return None
+
+    def _leave_unused(self) -> None:
+        """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
+        wanted = {self._place(call) for call in self._stranded}
+        used = {lane.peer for lane in self.lanes.values()}
+        for server, peer in list(self._peers.items()):
+            if server not in wanted and peer not in used and not peer.calls:
+                del self._peers[server]
+                peer.close()
+
+    def _go_on(self, lost: Exception | None) -> None:
+        """Who has a connection now is sent; who has none hopes on, if the store was there before, or learns."""
+        calls, self._stranded = self._stranded, []
+        hopeless = []
+        for call in calls:
+            if self._peer_for(call) is not None:
+                self.send(call._replace(sent=self.loop.time(), by_text=False))
+            elif self._may_go_on(call, lost):
+                self._stranded.append(call)
+                call.lane.adrift(lost or LostConnectionError("it is looked for"))
+            else:
+                hopeless.append(call)
+        if self._stranded:
+            self._failures += 1
+        self._give_up(hopeless, lost or LostConnectionError("no server has this name's slot"))
+
+    async def anybody(self, again: bool) -> Endpoint:
+        """Any server of the store; `again`: the last was asked in vain."""
+        if again or self.topology.anywhere() is None:
+            await self.topology.look()
+        server = self.topology.anywhere()
+        if server is None:
+            raise LostConnectionError("no server of the store is known")
+        return server
+
+    # Being away ----------------------------------------------------------------------------------------------------------
+
+    def away(self) -> bool:
+        """Whether the store was looked for in vain. Whoever asks, from any thread, has it looked for until it answers."""
+        if self._away and self._reviving is None and not self.closed:
+            self.loop.call_soon_threadsafe(self._revive_soon)
+        return self._away
+
+    def _revive_soon(self) -> None:
+        if self._reviving is None:
+            self._reviving = self.start(self._revive(), "headgate-revive")
+
+    async def _revive(self) -> None:
+        """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
+        attempt = 0
+        while self._away:
+            await asyncio.sleep(JITTER.uniform(0, min(REVIVAL, BACKOFF * 2**attempt)))
+            attempt += 1
+            with suppress(*LOST):
+                server = await self.anybody(again=True)
+                await server.asked("PING")
+                self._away = False
+        self._reviving = None
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
@@ -328,39 +304,23 @@ class Link:
     def _close(self) -> None:
         self._closed = True
         with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-            for pending in (self._ears, self._opening, self._watch):
+            for pending in (self._seeking, self._reviving):
                 if pending is not None:
                     pending.cancel()
-            if self._wire is not None:
-                self._wire.close()
+            self._ears.close()
+            for peer in self._peers.values():
+                peer.close()
 
     async def _say_goodbye(self) -> None:
-        if self._wire is None and (self._calls or self._ready):
-            self._open()
         try:
             async with asyncio.timeout(FAREWELL):
-                while (self._wire or self._opening) and (self._calls or self._ready):
+                while self._ready or self._stranded or any(peer.busy for peer in self._peers.values()):
+                    if self._stranded:
+                        self._seek_soon()
                     self._quiet = self.loop.create_future()
                     await self._quiet
         except TimeoutError:
             pass  # the leases end by themselves
-
-
-async def connect(connection: AbstractConnection, patience: float) -> None:
-    """Connect and log in; redis-py itself would wait for a server that accepts and says nothing."""
-    try:
-        async with asyncio.timeout(patience):
-            await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-    except BaseException:
-        await connection.disconnect(nowait=True)
-        raise
-
-
-def has_no_functions(refusal: str) -> bool:
-    """A server that is too old for functions, or lets this user call none."""
-    refusal = refusal.lower()
-    unknown = refusal.startswith(("err unknown command 'fcall'", "err unknown command `fcall`"))
-    return unknown or (refusal.startswith("noperm") and "'fcall'" in refusal)
 
 
 def reason(lost: BaseException) -> str:

@@ -1,7 +1,8 @@
 """The shortcut for threads: a blocking acquire that can pass this instant asks the server itself, without the portal's loop.
 
 Here lives one blocking connection for each process and server, used by turns: a thread that finds it taken goes by the portal, and
-so does every acquire that has to wait. Only the quick script travels here, so nothing is ever left behind in the queue.
+so does every acquire that has to wait, or whose server is not known or has changed. Only the quick script travels here, so nothing
+is ever left behind in the queue.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
+    from headgate.stores.redis.topology import Topology
 
 
 class Passed(NamedTuple):
@@ -35,14 +37,13 @@ class Passed(NamedTuple):
 
 
 class Shortcut:
-    """One blocking connection to a server."""
+    """The blocking connections to one store."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, topology: Topology) -> None:
         self.process = os.getpid()
-        self._endpoint = endpoint
+        self._topology = topology
         self._lock = threading.Lock()
-        self._socket: socket.socket | None = None
-        self._reader = Reader()
+        self._talks: dict[Endpoint, Talk] = {}
         self._session = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
@@ -51,12 +52,13 @@ class Shortcut:
         if line.declares or not self._lock.acquire(blocking=False):
             return None
         try:
-            return self._ask(line, request, unsure)
+            server = self._topology.where(line.key)
+            return None if server is None else self._ask(server, line, request, unsure)
         finally:
             self._lock.release()
 
-    def _ask(self, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
-        if self._socket is None and not self._open():
+    def _ask(self, server: Endpoint, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
+        if server not in self._talks and not self._open(server):
             return None
         self._calls += 1
         caller, declared = f"{self._session}:{self._calls}:{request.text}", line.declared
@@ -65,53 +67,69 @@ class Shortcut:
         header = (len(keys), *keys, declared.program, self._session, self._calls)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
-            return passed(self._exchange_surely(words), caller, believed)
+            reply = self._exchange_surely(server, words)
+            if str(reply).startswith("READONLY"):
+                self._close(server)  # a name may lead to another one now
+            return passed(reply, caller, believed)
         except BaseException as lost:
-            self._close()
+            self._close(server)
             unsure(caller)
             if not isinstance(lost, Exception):
                 raise
             return None
 
-    def _exchange_surely(self, words: tuple[Any, ...]) -> Any:
+    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...]) -> Any:
         """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
         try:
-            return self._exchange(words)
+            return self._exchange(server, words)
         except (OSError, HiredisError):
-            self._close()
-            if not self._open():
+            self._close(server)
+            if not self._open(server):
                 raise
-            return self._exchange(words)
+            return self._exchange(server, words)
 
-    def _open(self) -> bool:
-        connection = self._endpoint.blocking()
+    def _exchange(self, server: Endpoint, words: tuple[Any, ...]) -> Any:
+        quick = library().quick
+        name = ("FCALL", quick.function) if self._topology.functions else ("EVALSHA", quick.digest)
+        return self._talks[server].exchange(pack_command((*name, *words)))
+
+    def _open(self, server: Endpoint) -> bool:
+        connection = server.blocking()
         try:
             connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except Exception:
             return False  # the portal finds the words for that
-        self._reader = Reader()
-        self._socket, connection._sock = connection._sock, None  # as in wire.py: ours from here on
+        its, connection._sock = connection._sock, None  # as in wire.py: ours from here on
+        assert its is not None, "it was made just now"
+        self._talks[server] = Talk(its)
         return True
 
-    def _exchange(self, words: tuple[Any, ...]) -> Any:
-        socket, reader, quick = self._socket, self._reader, library().quick
-        assert socket is not None, "it was opened for this call"
-        name = ("FCALL", quick.function) if self._endpoint.functions else ("EVALSHA", quick.digest)
-        socket.sendall(pack_command((*name, *words)))
-        while (reply := reader.gets()) is False:
-            data = socket.recv(4096)
-            if not data:
-                raise ConnectionError("the server closed the connection")
-            reader.feed(data)
-        return reply
-
-    def _close(self) -> None:
-        socket, self._socket = self._socket, None
-        if socket is not None:
-            socket.close()
+    def _close(self, server: Endpoint) -> None:
+        talk = self._talks.pop(server, None)
+        if talk is not None:
+            talk.close()
 
     def __del__(self) -> None:
-        self._close()
+        for talk in self._talks.values():
+            talk.close()
+
+
+class Talk:
+    """One command, one reply."""
+
+    def __init__(self, its: socket.socket) -> None:
+        self._socket = its
+        self._reader = Reader()
+        self.close = its.close
+
+    def exchange(self, command: bytes) -> Any:
+        self._socket.sendall(command)
+        while (reply := self._reader.gets()) is False:
+            data = self._socket.recv(4096)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._reader.feed(data)
+        return reply
 
 
 def passed(reply: Any, caller: str, believed: float | None) -> Passed | None:

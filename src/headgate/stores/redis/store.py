@@ -13,18 +13,20 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.gate.rules import Declaration
-from headgate.stores.redis.endpoint import Endpoint, endpoint_of
+from headgate.stores.redis.address import topology_of
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import LOGS, RedisLine
 from headgate.stores.redis.link import Link
+from headgate.stores.redis.portal import portal_loop
 from headgate.stores.redis.shortcut import Shortcut
+from headgate.stores.redis.topology import Topology
 
 
 class RedisStore:
     """The limiters of one Redis server."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.endpoint = endpoint
+    def __init__(self, topology: Topology) -> None:
+        self.topology = topology
         self._lock = threading.Lock()
         self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}
@@ -53,14 +55,20 @@ class RedisStore:
         if link is None or link.closed:
             with self._lock:
                 self._links = {loop: link for loop, link in self._links.items() if not link.closed}
-                link = self._links[loop] = Link(self.endpoint)
+                link = self._links[loop] = Link(self.topology)
         return link.lane(line)
+
+    def away(self) -> bool:
+        """Whether the store was looked for in vain just now. Who asks has it looked for until it answers."""
+        loop = asyncio._get_running_loop() or portal_loop()
+        link = None if loop is None else self._links.get(loop)
+        return link is not None and link.away()
 
     def shortcut(self) -> Shortcut:
         """The blocking connection of this process."""
         with self._lock:
             if self._shortcut is None:
-                self._shortcut = Shortcut(self.endpoint)
+                self._shortcut = Shortcut(self.topology)
             return self._shortcut
 
     def forked(self) -> None:
@@ -70,7 +78,7 @@ class RedisStore:
         self._shortcut = None
 
     def __str__(self) -> str:
-        return f"Redis at {self.endpoint}"
+        return f"Redis at {self.topology}"
 
 
 STORES: WeakSet[RedisStore] = WeakSet()
@@ -86,7 +94,7 @@ def redis_store(where: Any) -> RedisStore:
     except TypeError:  # not something that could be a client either
         found = None
     if found is None:
-        found = RedisStore(endpoint_of(where))
+        found = RedisStore(topology_of(where))
         known[where] = found
     return found
 

@@ -23,20 +23,41 @@ class Wire(asyncio.Protocol):
         self._replied = replied
         self._lost = lost
         self._reader = Reader()
+        self._kept: list[bytes] | None = None  # commands that will be written together
         self._writer = detached(connection)  # kept, because it closes the transport when it is dropped
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
 
     def send(self, command: bytes) -> None:
-        self._transport.write(command)
+        if self._kept is None:
+            self._transport.write(command)
+        else:
+            self._kept.append(command)
+
+    def keep(self) -> bool:
+        """From now on write nothing, until `write`. False: somebody does so already, and will write."""
+        if self._kept is not None:
+            return False
+        self._kept = []
+        return True
+
+    def write(self) -> None:
+        """What was kept, at once: a write is a call of the system."""
+        kept, self._kept = self._kept, None
+        if kept:
+            self._transport.write(b"".join(kept))
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
+        writes = self.keep()
         try:
             while not self._transport.is_closing() and (reply := self._reader.gets()) is not False:
                 self._replied(reply)
         except ProtocolError as error:
             self.cut(error)
+        finally:
+            if writes:
+                self.write()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.cut(error or ConnectionError("the server closed the connection"))

@@ -1,0 +1,200 @@
+"""A peer: one server that a link is connected to, and the calls that are on their way there.
+
+Here live sending and hearing on one connection, what a server may lack (the library, a moment), and the watch over its silence.
+Where a call goes when this is not the place, and what becomes of calls whose connection is lost, is the link's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hiredis import HiredisError
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from headgate.stores.redis.calls import Command
+from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.eviction import Eviction
+from headgate.stores.redis.script import library
+from headgate.stores.redis.wire import Wire, packed
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from redis.asyncio.connection import AbstractConnection
+
+    from headgate.stores.redis.endpoint import Endpoint
+    from headgate.stores.redis.lane import Lane
+    from headgate.stores.redis.link import Link
+
+LIBRARY = "library"
+PAUSE = 0.05  # seconds until a server that was not ready is asked again
+TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
+NOT_NOW = (*TRANSIENT, "READONLY")
+MISSING = ("NOSCRIPT", "ERR Function not found")
+ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
+
+
+class Call(NamedTuple):
+    """One command on its way."""
+
+    lane: Lane
+    command: Command
+    first: float  # when it was sent for the first time, by the loop's clock, and
+    sent: float  # for the last time
+    there: Endpoint | None = None  # it is to be asked for there this once: its slot is being moved
+    by_text: bool = False  # it brings the script that it names
+
+
+class Peer:
+    """One connection. Replies come in the order of what was sent: a call's, or what hears anything else."""
+
+    def __init__(self, link: Link, endpoint: Endpoint, connection: AbstractConnection) -> None:
+        self.endpoint = endpoint
+        self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
+        self.calls: deque[Call | Callable[[Any], None]] = deque()
+        self.link = link
+        self._loop = link.loop
+        self._scripts_until = 0.0  # the library could not be loaded just now
+        self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
+        self._watch: asyncio.TimerHandle | None = None
+        self._wire = Wire(connection, self._replied, self._lose)
+        self.keep, self.write = self._wire.keep, self._wire.write
+        self._eviction = Eviction(self)
+
+    @property
+    def busy(self) -> bool:
+        return any(isinstance(call, Call) for call in self.calls)
+
+    # Sending -------------------------------------------------------------------------------------------------------------
+
+    def say(self, call: Call) -> None:
+        if self._watch is None:
+            self._watch = self._loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+        if call.there is not None:
+            self.send(_anything, "ASKING")
+        script, words = call.command
+        name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
+        self.send(call, *name, *words)
+
+    def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
+        command = packed(*words)
+        self.saying = True
+        self.calls.append(hears)
+        self._wire.send(command)
+        self.saying = False
+
+    def _by_function(self) -> bool:
+        return self.link.topology.functions and self._loop.time() >= self._scripts_until
+
+    def _look_at_calls(self) -> None:
+        """A server that does not answer in time is as good as gone."""
+        self._watch = None
+        oldest = next((call for call in self.calls if isinstance(call, Call)), None)
+        if oldest is not None:
+            left = oldest.sent + REPLY_TIMEOUT - self._loop.time()
+            if left > 0:
+                self._watch = self._loop.call_later(left, self._look_at_calls)
+            else:
+                self.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+
+    # Hearing -------------------------------------------------------------------------------------------------------------
+
+    def _replied(self, reply: Any) -> None:
+        call = self.calls.popleft()
+        if not isinstance(call, Call):
+            call(reply)
+            return
+        if call.by_text:
+            self._brought.discard(call.command.script.digest)
+        if isinstance(reply, HiredisError):
+            self._refused(call, str(reply))
+        else:
+            self.link.answered(call, reply, self)
+
+    def _refused(self, call: Call, refusal: str) -> None:
+        """The server may have refused before anything was done: then it gets what it lacks, or a moment, or another is asked."""
+        elsewhere = ELSEWHERE.fullmatch(refusal)
+        if has_no_functions(refusal):
+            self.link.topology.functions = False
+            self.say(call)
+        elif refusal.startswith(MISSING):
+            self._load(call)
+        elif elsewhere:
+            self._redirect(call, *elsewhere.groups())
+        elif refusal.startswith(TRANSIENT) and self.link.hopes(call):
+            self._loop.call_later(PAUSE, self.link.send, call._replace(there=None))
+        elif refusal.startswith("READONLY") and self.link.hopes(call):
+            self.link.strand(call)
+            self.cut(ReadOnlyError(refusal))
+        else:
+            self.link.answered(call, ResponseError(refusal), self)
+
+    def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
+        server = self.link.topology.server(host, int(port), self.endpoint)
+        if server is None or not self.link.hopes(call):
+            told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
+            self.link.answered(call, ResponseError(told), self)
+        elif word == "ASK":
+            self.link.send(call._replace(there=server))
+        else:
+            self.link.topology.moved(int(slot), server)
+            call.lane.peer = None
+            self.link.send(call._replace(there=None))
+
+    def _load(self, call: Call) -> None:
+        script, words = call.command
+        missing = LIBRARY if self._by_function() else script.digest
+        if missing in self._brought:
+            self.say(call)
+            return
+        self._brought.add(missing)
+        if missing == LIBRARY:
+            self.send(self._loaded, "FUNCTION", "LOAD", library().text)
+            self.say(call)
+        else:
+            if call.there is not None:
+                self.send(_anything, "ASKING")
+            self.send(call._replace(by_text=True), "EVAL", script.text, *words)
+
+    def _loaded(self, reply: Any) -> None:
+        """The library is there, perhaps because somebody else was faster; where it cannot be now, or ever, scripts will do."""
+        self._brought.discard(LIBRARY)
+        refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
+        if refusal.startswith(("noperm", "err unknown")):
+            self.link.topology.functions = False
+        elif refusal and "already exists" not in refusal:
+            self._scripts_until = self._loop.time() + REPLY_TIMEOUT
+
+    # Ending --------------------------------------------------------------------------------------------------------------
+
+    def cut(self, lost: Exception) -> None:
+        self._wire.cut(lost)
+
+    def _lose(self, lost: Exception) -> None:
+        self._still()
+        calls, self.calls = self.calls, deque()
+        self.link.lost(self, [call for call in calls if isinstance(call, Call)], lost)
+
+    def close(self) -> None:
+        self._still()
+        self._wire.close()
+
+    def _still(self) -> None:
+        self._eviction.stop()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+
+def has_no_functions(refusal: str) -> bool:
+    """A server that is too old for functions, or lets this user call none."""
+    refusal = refusal.lower()
+    unknown = refusal.startswith(("err unknown command 'fcall'", "err unknown command `fcall`"))
+    return unknown or (refusal.startswith("noperm") and "'fcall'" in refusal)
+
+
+def _anything(reply: Any) -> None:
+    """Whatever the server says to this, the call behind it is answered."""

@@ -1,0 +1,162 @@
+"""Which server has a name's keys: the one there is, the one that Sentinel calls the primary, or one of a Cluster.
+
+Here lives knowing and finding out; connecting is the link's. What is known is a hint: a server that is asked in vain says so
+(MOVED, READONLY, no answer), and then it is looked for again.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+from redis.crc import key_slot
+from redis.exceptions import ConnectionError as LostConnectionError
+
+from headgate.stores.redis.endpoint import LOST, Endpoint
+
+CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
+
+
+class Topology(Protocol):
+    """The servers of one store. It may be asked from any loop and thread; only `look` takes time."""
+
+    functions: bool  # until a server says that it has none for us
+    informs: bool  # until a server says that we may not ask it for INFO
+
+    def where(self, key: str) -> Endpoint | None:
+        """Who has `key`, as far as is known; None: look first."""
+
+    def anywhere(self) -> Endpoint | None:
+        """Any server on which announcements are heard."""
+
+    def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint | None:
+        """The server that another one has named; None: it is none of ours."""
+
+    def moved(self, slot: int, server: Endpoint) -> None:
+        """From now on the slot is asked for there."""
+
+    async def look(self) -> None:
+        """Find out where everything is now. Raises what a server that is away looks like."""
+
+
+class Standalone:
+    """One server, always the same."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.functions = self.informs = True
+        self._endpoint = endpoint
+
+    def where(self, key: str) -> Endpoint:
+        return self._endpoint
+
+    def anywhere(self) -> Endpoint:
+        return self._endpoint
+
+    def server(self, host: str, port: int, told_by: Endpoint) -> None:
+        """There is but one."""
+
+    def moved(self, slot: int, server: Endpoint) -> None:
+        """There is but one."""
+
+    async def look(self) -> None:
+        """There is nothing to find out."""
+
+    def __str__(self) -> str:
+        return str(self._endpoint)
+
+
+class Sentinel:
+    """The primary of a service, as its Sentinels have it."""
+
+    def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
+        self.functions = self.informs = True
+        self._like = like
+        self._sentinels = list(sentinels)
+        self._service = service
+        self._servers: dict[tuple[str, int], Endpoint] = {}
+        self._primary: Endpoint | None = None
+
+    def where(self, key: str) -> Endpoint | None:
+        return self._primary
+
+    def anywhere(self) -> Endpoint | None:
+        return self._primary
+
+    def server(self, host: str, port: int, told_by: Endpoint) -> None:
+        """There is but one."""
+
+    def moved(self, slot: int, server: Endpoint) -> None:
+        """There is but one."""
+
+    async def look(self) -> None:
+        """Ask one Sentinel after another; who answered is asked last the next time, lest one that lags is believed for ever."""
+        lost: BaseException | None = None
+        for sentinel in list(self._sentinels):
+            try:
+                address = await sentinel.asked("SENTINEL", "get-master-addr-by-name", self._service)
+            except LOST as error:
+                lost = error
+                continue
+            if address:
+                self._sentinels.remove(sentinel)
+                self._sentinels.append(sentinel)
+                host, port = address[0].decode(), int(address[1])
+                self._primary = self._servers.setdefault((host, port), self._like.at(host, port))
+                return
+        raise lost or LostConnectionError(f"no Sentinel knows a service named {self._service!r}")
+
+    def __str__(self) -> str:
+        return f"{self._service} by Sentinel at {', '.join(str(sentinel).partition('/')[0] for sentinel in self._sentinels)}"
+
+
+class Cluster:
+    """The primaries of a Cluster, each with its slots."""
+
+    def __init__(self, seeds: Sequence[Endpoint]) -> None:
+        self.functions = self.informs = True
+        self._seeds = seeds
+        self._servers: dict[tuple[str, int], Endpoint] = {}
+        self._slots: dict[int, Endpoint] = {}
+
+    def where(self, key: str) -> Endpoint | None:
+        return self._slots.get(slot_of(key))
+
+    def anywhere(self) -> Endpoint | None:
+        return CHANCE.choice(list(self._slots.values())) if self._slots else None
+
+    def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint:
+        """Who names no host, or one that it does not know, means the one under which it was asked itself."""
+        address = (told_by.host if host in ("", "?") else host, port)
+        return self._servers.setdefault(address, self._seeds[0].at(*address))
+
+    def moved(self, slot: int, server: Endpoint) -> None:
+        self._slots[slot] = server
+
+    async def look(self) -> None:
+        lost: BaseException | None = None
+        known = list(dict.fromkeys(self._slots.values()))
+        for endpoint in [*CHANCE.sample(known, len(known)), *self._seeds]:
+            try:
+                ranges = await endpoint.asked("CLUSTER", "SLOTS")
+            except LOST as error:
+                lost = error
+                continue
+            self._slots = {slot: server for slots, server in self._read(ranges, endpoint) for slot in slots}
+            return
+        raise lost or LostConnectionError("no server of the Cluster was named")
+
+    def _read(self, ranges: Sequence[Any], told_by: Endpoint) -> list[tuple[range, Endpoint]]:
+        return [
+            (range(first, last + 1), self.server((host or b"").decode(), port, told_by))
+            for first, last, (host, port, *_), *_ in ranges
+        ]
+
+    def __str__(self) -> str:
+        return f"Cluster at {', '.join(str(seed).partition('/')[0] for seed in self._seeds)}"
+
+
+@lru_cache(maxsize=4096)
+def slot_of(key: str) -> int:
+    return int(key_slot(key.encode()))
