@@ -53,6 +53,7 @@ class Link:
         self._most = FEWEST_LANES
         self._sessions = 0
         self._ready: list[Lane] = []
+        self._said = False  # something was sent at once in this turn of the loop
         self._peers: dict[Endpoint, Peer] = {}
         self._stranded: list[Call] = []  # on no connection: it was lost, or is to be made
         self._failures = 0  # since the last good answer
@@ -100,13 +101,18 @@ class Link:
         self._ready.append(lane)
 
     def at_once(self, lane: Lane) -> None:
-        """`lane` has something to send, and nothing will travel with it."""
+        """`lane` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
         peer = lane.peer
-        if peer is None or peer.saying:  # in the middle of sending, the collector has dropped a permit
+        if peer is None or self._said or peer.saying:  # in the middle of sending, the collector has dropped a permit
             self.ready(lane)
         else:
+            self._said = True
+            self.loop.call_soon(self._turned)
             now = self.loop.time()
             peer.say(Call(lane, lane.command(), now, now))
+
+    def _turned(self) -> None:
+        self._said = False
 
     def _flush(self) -> None:
         """One call for each lane, and one write for each connection."""

@@ -1,0 +1,80 @@
+"""What comes together travels together: one call for each limiter, one write for each connection; what comes alone goes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio.selector_events import _SelectorSocketTransport as Transport
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, Limiter
+from tests.faults.scene import commands_of, enter
+from tests.servers import Server
+
+PLENTY = Concurrency(1000)
+
+
+@pytest.fixture
+def writes(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all writes to the server, as they are made."""
+    written: list[int] = []
+    write: Callable[[Transport, bytes], None] = Transport.write
+
+    def noted(self: Transport, data: bytes) -> None:
+        if self.get_extra_info("peername")[1:2] == (redis_server.port,):
+            written.append(len(data))
+        write(self, data)
+
+    monkeypatch.setattr(Transport, "write", noted)
+    return written
+
+
+async def visits(limiters: list[Limiter], each: int) -> None:
+    """So many tasks in and out of each limiter, all in the same turn of the loop."""
+    permits = await asyncio.gather(*(enter(limiter) for limiter in limiters for _ in range(each)))
+    await asyncio.gather(*(permit.arelease() for permit in permits))
+
+
+async def test_who_comes_in_one_turn_goes_out_in_one_write(name: str, redis_url: str, admin: Redis, writes: list[int]) -> None:
+    """Given 50 limiters, when 20 tasks each acquire together and release together, then each limiter makes one call for each, and all
+    calls leave in one write; but the very first acquire, which did not know that others would come, has left by itself."""
+    limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
+    await visits(limiters, 1)
+
+    admin.config_resetstat()
+    writes.clear()
+    await visits(limiters, 20)
+
+    assert commands_of(admin)["fcall"] == 2 * len(limiters) + 1
+    assert len(writes) <= 2 + 2
+
+
+async def test_what_replies_set_free_leaves_in_one_write_as_well(name: str, redis_url: str, writes: list[int]) -> None:
+    """Given calls of many limiters on their way, when more comes for each, then it leaves together as soon as the replies are read."""
+    limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
+    await visits(limiters, 1)
+    writes.clear()
+
+    first = [asyncio.create_task(enter(limiter)) for limiter in limiters]
+    await asyncio.sleep(0)  # they ask, and
+    await asyncio.sleep(0)  # it is sent
+    second = [asyncio.create_task(enter(limiter)) for limiter in limiters]
+    permits = await asyncio.gather(*first, *second)
+
+    assert len(writes) <= 4  # one for the first; for the second as many as it takes reads to hear all replies
+    await asyncio.gather(*(permit.arelease() for permit in permits))
+
+
+async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: list[int]) -> None:
+    """Given nothing on its way, when one task acquires, then its call has left by the end of the turn: nobody is waited for."""
+    limiter = Limiter(name, PLENTY, store=redis_url)
+    await visits([limiter], 1)
+    writes.clear()
+
+    caller = asyncio.create_task(enter(limiter))
+    await asyncio.sleep(0)  # it asks, and
+    await asyncio.sleep(0)  # at the end of that turn it is sent
+    assert len(writes) == 1
+    await (await caller).arelease()
