@@ -38,8 +38,8 @@ async def visits(limiters: list[Limiter], each: int) -> None:
 
 
 async def test_who_comes_in_one_turn_goes_out_in_one_write(name: str, redis_url: str, admin: Redis, writes: list[int]) -> None:
-    """Given 50 limiters, when 20 tasks each acquire together and release together, then each limiter makes one call for each, and all
-    calls leave in one write; but the very first acquire, which did not know that others would come, has left by itself."""
+    """Given 50 limiters, when 20 tasks each acquire together and release together, then each limiter makes one call for each, and
+    all calls leave in one write; but the very first acquire, which did not know that others would come, has left by itself."""
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
     await visits(limiters, 1)
 
@@ -52,7 +52,7 @@ async def test_who_comes_in_one_turn_goes_out_in_one_write(name: str, redis_url:
 
 
 async def test_what_replies_set_free_leaves_in_one_write_as_well(name: str, redis_url: str, writes: list[int]) -> None:
-    """Given calls of many limiters on their way, when more comes for each, then it leaves together as soon as the replies are read."""
+    """Given calls of many limiters on their way, when more comes for each, then it leaves together as soon as replies are read."""
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
     await visits(limiters, 1)
     writes.clear()
