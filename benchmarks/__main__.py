@@ -9,23 +9,28 @@ import argparse
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatch
 
-from benchmarks import machine, server, table
+from benchmarks import connections, goals, handoff, machine, server, table
+from benchmarks.goals import Line
 from benchmarks.rows import all_rows
 from benchmarks.stage import Row
 from benchmarks.timing import measure
 
-DESCRIPTION = "headgate and its peers on the same work, side by side in one run"
+DESCRIPTION = "headgate and its peers on the same work, side by side in one run; at the end, the goals and which are reached"
+OTHER_WORKS: dict[str, Callable[[str, str, bool], Line]] = {
+    connections.KEY: connections.measured,
+    handoff.KEY: handoff.measured,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    rows = chosen(options.rows)
-    if not rows:
-        keys = " ".join(row.key for row in all_rows())
+    rows, others = chosen(options.rows), [key for key in OTHER_WORKS if fnmatch(key, options.rows)]
+    if not rows and not others:
+        keys = " ".join([*(row.key for row in all_rows()), *OTHER_WORKS])
         table.say(f"no row matches {options.rows!r}; there are: {keys}")
         return 2
     mark = f"bench{uuid.uuid4().hex[:8]}"
@@ -34,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with server_for(options.redis, mark) as url:
             table.say(machine.facts(server.server_version(url)))
-            return run(rows, url, mark, options.quick)
+            return run(rows, others, url, mark, options.quick)
     except server.ServerMissingError as error:
         table.say(str(error))
         return 2
@@ -67,14 +72,16 @@ def server_for(url: str | None, mark: str) -> Iterator[str]:
         server.sweep(url, mark)
 
 
-def run(rows: Sequence[Row], url: str, mark: str, quick: bool) -> int:
+def run(rows: Sequence[Row], others: Sequence[str], url: str, mark: str, quick: bool) -> int:
     table.say(f"{machine.versions()}\n")
     outcomes = []
     for number, row in enumerate(rows):
         outcome = measure(row, url, f"{mark}r{number}", quick)
         table.show(outcome)
         outcomes.append(outcome)
-    return 0 if table.verdict(outcomes) else 1
+    lines = [OTHER_WORKS[key](url, mark, quick) for key in others]
+    goals.show([*goals.lines_of(outcomes), *lines])
+    return 0 if not outcomes or table.verdict(outcomes) else 1
 
 
 if __name__ == "__main__":

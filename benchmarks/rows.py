@@ -32,6 +32,7 @@ NARROW = 2
 # A goal stands beside its row because the table shows both; they are those of the design, section 5.
 BELOW = 1.0
 NEAR_BARE = 1 / 1.15
+AS_FAST = 1 / 1.1  # a tenth is what two halves of one run differ by anyway
 SEMAPHORE_LEADS = {1: 3.0, 10: 10.0, 100: 20.0}
 
 
@@ -183,7 +184,25 @@ def buckets_at_once() -> list[Row]:
             rounds=3,
             quick_times=MANY_QUICK,
         ),
+        crowd_sizes(),
     ]
+
+
+def crowd_sizes() -> Row:
+    made, by_the_hundred = shapes.made_and_entered_at_once, shapes.made_and_entered_by_the_hundred
+    return Row(
+        "bucket-scale",
+        "token bucket on Redis: {times} at once, or in crowds of 100 one after another",
+        MANY_AT_ONCE,
+        (
+            ours(headgate.token_bucket, made),
+            Contestant("headgate, 100 at once", Role.VARIANT, headgate.token_bucket, by_the_hundred),
+            floor("tasks that do nothing", standard.nothing, made),
+            floor("the same, 100 at once", standard.nothing, by_the_hundred),
+        ),
+        quick_times=MANY_QUICK,
+        goal=Goal(Role.VARIANT, AS_FAST),
+    )
 
 
 def buckets_in_turn() -> list[Row]:

@@ -17,6 +17,7 @@ from benchmarks.stage import Maker, Shape, Stage
 
 PATIENCE = 60.0  # seconds after which a contestant that does not answer has failed
 THREADS = 4
+CROWD = 100
 
 
 class RunFailedError(Exception):
@@ -96,6 +97,17 @@ async def made_and_entered_at_once(make: Maker, name: str, times: int) -> float:
             await asyncio.sleep(0)
 
     return await all_at_once(caller, times)
+
+
+@in_the_loop
+async def made_and_entered_by_the_hundred(make: Maker, name: str, times: int) -> float:
+    """The same number of tasks, instances and entries, in crowds of a hundred that come one after another."""
+
+    async def caller() -> None:
+        async with make(name):
+            await asyncio.sleep(0)
+
+    return sum([await all_at_once(caller, CROWD) for _ in range(times // CROWD)])
 
 
 @in_the_loop

@@ -6,7 +6,7 @@ Only words and columns live here; what a figure means is decided in timing.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from benchmarks.stage import Role
 from benchmarks.timing import Outcome, Result
@@ -23,17 +23,15 @@ else:
 HEADS = ("", "us each", "against headgate", "middle half", "")
 Cells = tuple[str, ...]
 # Piped output is no narrower than a table: nothing may be cut out of an error.
-PIPE_WIDTH = 150
+PIPE_WIDTH = 220
+REACHED = {True: "reached", False: "NOT REACHED", None: "not measured"}
 NOTES = {Role.FLOOR: "floor, no peer", Role.VARIANT: "for comparison"}
 
 
 def show(outcome: Outcome) -> None:
     say(f"{outcome.row.title.format(times=f'{outcome.times:,}')}  [{outcome.row.key}]")
     rows = [cells(outcome, result) for result in outcome.results]
-    if RICH:
-        show_rich(rows)
-    else:
-        show_plain(rows)
+    columns(HEADS, rows)
     for result in outcome.results:
         if result.failure is not None:
             say(f"  {result.contestant.name} fails: {result.failure}")
@@ -67,15 +65,21 @@ def compared(ratio: float) -> str:
 
 
 def goal_line(outcome: Outcome) -> str:
-    goal, lead = outcome.row.goal, outcome.lead
-    if goal is None or lead is None:
+    lead = outcome.lead
+    if lead is None:
         return ""
-    whom = "the best peer" if goal.role is Role.PEER else "the floor"
-    wanted = f"x{goal.factor:.0f} ahead of" if goal.factor >= 1 else f"within x{1 / goal.factor:.2f} of"
+    now = f"x{lead:.2f} ahead" if lead >= 1 else f"x{1 / lead:.2f} behind"
+    return f"  goal: {goal_words(outcome)}; now {now}: {REACHED[outcome.reached]}"
+
+
+def goal_words(outcome: Outcome) -> str:
+    goal, mark = outcome.row.goal, outcome.mark
+    if goal is None:
+        return ""
+    whom = "the best peer" if goal.role is Role.PEER or mark is None else mark.contestant.name
     if goal.factor == 1:
-        wanted = "below"
-    reached = f"x{lead:.2f} ahead" if lead >= 1 else f"x{1 / lead:.2f} behind"
-    return f"  goal: {wanted} {whom}; now {reached}: {'met' if lead >= goal.factor else 'not met'}"
+        return f"below {whom}"
+    return f"x{goal.factor:.0f} ahead of {whom}" if goal.factor > 1 else f"within x{1 / goal.factor:.2f} of {whom}"
 
 
 def verdict(outcomes: Sequence[Outcome]) -> bool:
@@ -86,7 +90,7 @@ def verdict(outcomes: Sequence[Outcome]) -> bool:
         if not outcome.ahead:
             say(f"not ahead on {outcome.row.key}: {behind(outcome)}")
     for outcome in outcomes:
-        if not outcome.shared:
+        if not outcome.shared and any(contestant.role is Role.PEER for contestant in outcome.row.contestants):
             say(f"not counted: {outcome.row.key}, where no peer finished")
     results = [result for outcome in outcomes for result in outcome.results]
     if absent := {result.contestant.name for result in results if result.absent}:
@@ -102,23 +106,32 @@ def behind(outcome: Outcome) -> str:
     return ", ".join(f"{peer.contestant.name} {compared(outcome.ratio(peer))}" for peer in quicker)
 
 
-def show_rich(rows: Sequence[Cells]) -> None:
+def columns(heads: Cells, rows: Sequence[Cells], left: Collection[int] = ()) -> None:
+    """Lines under their heads; the first and the last column, and those said, are words and start at the left."""
+    left = {0, len(heads) - 1, *left}
+    if RICH:
+        show_rich(heads, rows, left)
+    else:
+        show_plain(heads, rows, left)
+
+
+def show_rich(heads: Cells, rows: Sequence[Cells], left: Collection[int]) -> None:
     table = Table(show_edge=False)
-    for index, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if index in (0, len(HEADS) - 1) else "right", no_wrap=True)
-    for name, *rest in rows:
-        table.add_row(escape(name), *rest, style="bold" if name == "headgate" else "")
+    for index, head in enumerate(heads):
+        table.add_column(escape(head), justify="left" if index in left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row), style="bold" if row[0] == "headgate" else "")
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(table)
 
 
-def show_plain(rows: Sequence[Cells]) -> None:
-    widths = [max(len(line[index]) for line in (HEADS, *rows)) for index in range(len(HEADS))]
-    for line in (HEADS, *rows):
-        first, *rest = (
-            cell.ljust(width) if index == 0 else cell.rjust(width)
+def show_plain(heads: Cells, rows: Sequence[Cells], left: Collection[int]) -> None:
+    widths = [max(len(line[index]) for line in (heads, *rows)) for index in range(len(heads))]
+    for line in (heads, *rows):
+        cells = (
+            cell.ljust(width) if index in left else cell.rjust(width)
             for index, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
-        print("  ".join(["", first, *rest]).rstrip())
+        print("  ".join(["", *cells]).rstrip())
 
 
 def say(text: str) -> None:

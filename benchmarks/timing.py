@@ -77,12 +77,25 @@ class Outcome:
         """Ahead of every peer that finished; not ahead of anybody when headgate itself failed."""
         return self.ours.finished and all(self.ratio(peer) > 1.0 for peer in self.finished(Role.PEER))
 
+    def best(self, role: Role) -> Result | None:
+        """The quickest of a role, beside a headgate that finished."""
+        return min(self.finished(role), key=self.ratio, default=None) if self.ours.finished else None
+
+    @property
+    def mark(self) -> Result | None:
+        """Whom the goal speaks of: the best of its role."""
+        return None if self.row.goal is None else self.best(self.row.goal.role)
+
     @property
     def lead(self) -> float | None:
-        """How far ahead of the best of the goal's role, where there is a goal and all who matter finished."""
-        if self.row.goal is None or not self.ours.finished:
-            return None
-        return min((self.ratio(result) for result in self.finished(self.row.goal.role)), default=None)
+        """How far ahead of the goal's mark, where there is a goal and all who matter finished."""
+        return None if self.mark is None else self.ratio(self.mark)
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the goal is; None where there is none, or nothing to compare with."""
+        goal, lead = self.row.goal, self.lead
+        return None if goal is None or lead is None else lead >= goal.factor
 
 
 def measure(row: Row, redis_url: str, mark: str, quick: bool) -> Outcome:

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from redis import Redis
 
 from benchmarks.bookings.session import STEP, Through
+from benchmarks.usage import Stats, stats
 
 SESSIONS = 4
 HORIZON = 50_000  # microseconds: what may be lost is what fits in
-OURS = {"info", "config|resetstat", "hello", "select", "ping", "client|setinfo", "subscribe", "script|load"}  # no part of a work
 
 
 class Work(NamedTuple):
@@ -39,26 +39,6 @@ WORKS = (
     Work("the same, and then every other one gives up, at once", 1000, apart=0.001, give_up=0.0),
     Work("the same, and then every other one gives up, each process's 4 ms apart", 1000, apart=0.001, give_up=0.004),
 )
-
-
-@dataclass(frozen=True)
-class Stats:
-    """What the server has done: calls of scripts, their microseconds, commands inside, announcements, and its own CPU seconds."""
-
-    calls: int = 0
-    microseconds: int = 0
-    inside: int = 0
-    announced: int = 0
-    cpu: float = 0.0
-
-    def __sub__(self, other: Stats) -> Stats:
-        return Stats(
-            self.calls - other.calls,
-            self.microseconds - other.microseconds,
-            self.inside - other.inside,
-            self.announced - other.announced,
-            self.cpu - other.cpu,
-        )
 
 
 @dataclass(frozen=True)
@@ -145,16 +125,3 @@ def together(sessions: list[subprocess.Popen[str]], server: Redis, word: str) ->
 def line_of(session: subprocess.Popen[str]) -> str:
     assert session.stdout is not None
     return session.stdout.readline()
-
-
-def stats(server: Redis) -> Stats:
-    commands = {name.removeprefix("cmdstat_"): value for name, value in server.info("commandstats").items()}
-    cpu = server.info("cpu")
-    scripts = [commands.pop(name) for name in ("evalsha", "eval", "fcall") if name in commands]
-    return Stats(
-        sum(script["calls"] for script in scripts),
-        sum(script["usec"] for script in scripts),
-        sum(value["calls"] for name, value in commands.items() if name not in OURS),
-        commands.get("publish", {"calls": 0})["calls"],
-        cpu["used_cpu_user"] + cpu["used_cpu_sys"],
-    )

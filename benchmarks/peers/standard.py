@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from benchmarks.stage import Maker, Opening, Stage
 
@@ -24,3 +24,9 @@ def threading_semaphore(capacity: int) -> Opening:
         yield lambda _name: threading.Semaphore(capacity)
 
     return opening
+
+
+@contextmanager
+def nothing(_stage: Stage) -> Iterator[Maker]:
+    """What is entered and does nothing: what is left is what asyncio's tasks take themselves."""
+    yield lambda _name: nullcontext()
