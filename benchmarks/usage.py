@@ -6,8 +6,10 @@ Only reading and subtracting live here; what is made of the figures is each tool
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 
 # No part of a work: they look at the server, or connect to it.
 LOOKING = {"info", "config|resetstat", "hello", "select", "ping", "client|setinfo", "subscribe", "script|load"}
@@ -35,8 +37,15 @@ class Stats:
 
 
 def stats(server: Redis) -> Stats:
-    commands = {name.removeprefix("cmdstat_"): value for name, value in server.info("commandstats").items()}
-    cpu = server.info("cpu")
+    return read(server.info("commandstats"), server.info("cpu"))
+
+
+async def stats_of(server: AsyncRedis) -> Stats:
+    return read(await server.info("commandstats"), await server.info("cpu"))
+
+
+def read(commandstats: dict[str, Any], cpu: dict[str, Any]) -> Stats:
+    commands = {name.removeprefix("cmdstat_"): value for name, value in commandstats.items()}
     scripts = [commands.pop(name) for name in SCRIPTS if name in commands]
     return Stats(
         sum(script["calls"] for script in scripts),
