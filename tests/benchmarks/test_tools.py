@@ -1,0 +1,95 @@
+"""The tools beside the rows, in small: they run, and what they find is there whatever the machine does. No figure is a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from benchmarks import connections, floor, goals, handoff, many_keys
+from benchmarks.entrants import SEMAPHORES
+from benchmarks.server_cost import growth
+from benchmarks.stage import Contestant, Goal, Role, Row
+from benchmarks.timing import Outcome, Result
+from tests.servers import Server
+
+OURS = SEMAPHORES[0]
+
+
+def outcome(goal: Goal, **seconds: float) -> Outcome:
+    """One round of headgate, a peer and a floor."""
+    roles = {"headgate": Role.OURS, "peer": Role.PEER, "floor": Role.FLOOR}
+    contestants = tuple(Contestant(name, roles[name], None, None) for name in seconds)  # type: ignore[arg-type]  # nobody plays
+    results = [Result(contestant, {1: seconds[contestant.name]}) for contestant in contestants]
+    return Outcome(Row("key", "work of {times}", 10, contestants, goal=goal), 10, results)
+
+
+def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
+    """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead of the one is reached, and below the other not."""
+    ahead, below = goals.lines_of(
+        [
+            outcome(Goal(Role.PEER, 10.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
+            outcome(Goal(Role.FLOOR, 1.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
+        ]
+    )
+    assert (ahead.work, ahead.peer, ahead.floor) == ("work of 10", "peer 12.0 us, x12.00 slower", "floor 0.50 us, x2.00 faster")
+    assert (ahead.goal, ahead.reached) == ("x10 ahead of the best peer", True)
+    assert (below.goal, below.reached) == ("below floor", False)
+
+
+def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
+    (line,) = goals.lines_of([outcome(Goal(Role.PEER, 10.0), headgate=1e-6)])
+    assert (line.peer, line.reached) == ("-", None)
+
+
+def test_the_connections_of_a_process_do_not_grow_with_its_waiters(own_server: Server) -> None:
+    count = connections.counted(OURS, own_server.url, "waited-for", waiters=150)
+    assert (count.failed, count.refused) == (False, 0), count.says
+    assert count.connections <= connections.MOST
+
+
+def test_a_permit_goes_to_and_fro_between_two_processes(own_server: Server) -> None:
+    handed = handoff.handed_over(OURS, own_server.url, "to-and-fro", times=3)
+    assert handed.failure == ""
+    assert len(handed.seconds) == 3
+    assert min(handed.seconds) > 0
+
+
+async def test_every_kind_of_call_is_told_apart(own_server: Server) -> None:
+    """Given a few who wait and a few who hold, when three cycles are read from the log, then each kind is there three times."""
+    with Redis.from_url(own_server.url) as server:
+        server.config_set("slowlog-max-len", 1_000)
+        server.config_set("slowlog-log-slower-than", 0)
+        waiters = await growth.with_waiters(own_server.url, 5, 3, server)
+        holders = await growth.with_holders(own_server.url, 5, 3, server)
+    assert counted(waiters) >= {"a renewal": 3, "a cancel in the middle": 3, "a release that hands over": 3}.items()
+    assert holders.keys() - waiters.keys() == {"an acquire granted at once", growth.FREE}
+
+
+def counted(times: growth.Times) -> Any:
+    return {kind: len(each) for kind, each in times.items()}.items()
+
+
+async def test_many_keys_share_a_connection_and_each_has_a_ttl(own_server: Server) -> None:
+    found = many_keys.Findings()
+    with Redis.from_url(own_server.url) as server:
+        await many_keys.idle_keys(own_server.url, server, 200, found)
+        await many_keys.live_keys(own_server.url, server, 50, found)
+    assert found.wrong == []
+
+
+def test_a_key_without_a_ttl_is_found(own_server: Server) -> None:
+    found = many_keys.Findings()
+    with Redis.from_url(own_server.url) as server:
+        server.set("for-ever", 1)
+        many_keys.say_ttls(server, found)
+    assert found.wrong == ["1 keys have no TTL"]
+
+
+def test_the_floor_is_measured_with_all_its_parts(own_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert floor.measured(own_server.url, rounds=1)
+    shown = capsys.readouterr().out
+    wanted: Sequence[str] = ("headgate's wire, EVALSHA", "redis-py, EVALSHA", "headgate, `async with`")
+    assert [name for name in wanted if name not in shown] == []
