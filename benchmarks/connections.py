@@ -107,4 +107,4 @@ def line(counts: Sequence[Count], waiters: int) -> Line:
     refused = f", {peer.refused:,} callers refused" if peer and peer.refused else ""
     best = f"{peer.name} {peer.connections:,}{refused}" if peer else "all fail"
     reached = None if ours.failed else ours.connections <= MOST and not ours.refused
-    return Line(f"connections of a process with {waiters:,} waiters", best, "-", ours.shown, f"at most {MOST}", reached)
+    return Line(f"connections, {waiters:,} waiters in a process", best, "-", ours.shown, f"at most {MOST}", reached)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.stage import Role
+from benchmarks.stage import Goal, Role
 from benchmarks.table import REACHED, columns, compared, figure, goal_words, say
 from benchmarks.timing import Outcome, Result
 
@@ -28,15 +28,14 @@ class Line:
 
 
 def lines_of(outcomes: Sequence[Outcome]) -> list[Line]:
-    return [line_of(outcome) for outcome in outcomes if outcome.row.goal is not None]
+    return [line_of(outcome, outcome.row.goal) for outcome in outcomes if outcome.row.goal is not None]
 
 
-def line_of(outcome: Outcome) -> Line:
+def line_of(outcome: Outcome, goal: Goal) -> Line:
     ours = f"{figure(outcome.ours.microseconds)} us" if outcome.ours.finished else "fails"
-    title = outcome.row.title.format(times=f"{outcome.times:,}")
-    goal = outcome.row.goal
-    floor = Role.VARIANT if goal is not None and goal.role is Role.VARIANT else Role.FLOOR
-    return Line(title, best(outcome, Role.PEER), best(outcome, floor), ours, goal_words(outcome), outcome.reached)
+    work = goal.work.format(times=f"{outcome.times:,}")
+    floor = Role.VARIANT if goal.role is Role.VARIANT else Role.FLOOR
+    return Line(work, best(outcome, Role.PEER), best(outcome, floor), ours, goal_words(outcome), outcome.reached)
 
 
 def best(outcome: Outcome, role: Role) -> str:

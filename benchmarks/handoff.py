@@ -186,7 +186,7 @@ def cells(each: Handed) -> table.Cells:
 def line(handed: Sequence[Handed]) -> Line:
     ours = next(each for each in handed if each.name == OURS)
     others = [each for each in handed if each is not ours and not each.failure]
-    work, goal = "hand-off to another process, p50 (p99)", f"at most {MOST:.0f} bare round trips at p50"
+    work, goal = "hand-off to another process, p50 (p99)", f"at most {MOST:.0f} bare round trips (p50)"
     best = min(others, key=lambda each: each.trips(50), default=None)
     peer = f"{best.name} {trips(best)}" if best else "all fail"
     if ours.failure:

@@ -64,7 +64,7 @@ def rates_in_process() -> list[Row]:
                 floor("asyncio.Semaphore", standard.asyncio_semaphore(UNCONTENDED), turn),
             ),
             quick_times=MEMORY_QUICK,
-            goal=Goal(Role.FLOOR, BELOW),
+            goal=Goal("in process, `async with`, a rate", Role.FLOOR, BELOW),
         ),
         Row(
             "rate-sync",
@@ -78,7 +78,7 @@ def rates_in_process() -> list[Row]:
                 floor("threading.Semaphore", standard.threading_semaphore(UNCONTENDED), turn_sync),
             ),
             quick_times=MEMORY_QUICK,
-            goal=Goal(Role.FLOOR, BELOW),
+            goal=Goal("in process, `with`, a rate", Role.FLOOR, BELOW),
         ),
     ]
 
@@ -96,7 +96,7 @@ def concurrency_in_process() -> list[Row]:
                 peer("steindamm", steindamm.concurrency(UNCONTENDED), turn),
             ),
             quick_times=MEMORY_QUICK,
-            goal=Goal(Role.PEER, BELOW),
+            goal=Goal("in process, `async with`, concurrency", Role.PEER, BELOW),
         ),
         Row(
             "concurrency-sync",
@@ -108,7 +108,7 @@ def concurrency_in_process() -> list[Row]:
                 peer("steindamm", steindamm.concurrency_sync(UNCONTENDED), turn_sync),
             ),
             quick_times=MEMORY_QUICK,
-            goal=Goal(Role.PEER, BELOW),
+            goal=Goal("in process, `with`, concurrency", Role.PEER, BELOW),
         ),
     ]
 
@@ -161,7 +161,7 @@ def buckets_at_once() -> list[Row]:
             AT_ONCE,
             (ours(headgate.token_bucket, made), *documented),
             rounds=25,
-            goal=Goal(Role.PEER, 10.0),
+            goal=Goal("bucket on Redis, {times} at once", Role.PEER, 10.0),
         ),
         Row(
             "bucket-one",
@@ -201,7 +201,7 @@ def crowd_sizes() -> Row:
             floor("the same, 100 at once", standard.nothing, by_the_hundred),
         ),
         quick_times=MANY_QUICK,
-        goal=Goal(Role.VARIANT, AS_FAST),
+        goal=Goal("bucket on Redis, {times} at once", Role.VARIANT, AS_FAST),
     )
 
 
@@ -222,7 +222,7 @@ def buckets_in_turn() -> list[Row]:
                 floor("bare EVALSHA", bare.evalsha, shapes.called_in_turn),
             ),
             rounds=TURN_ROUNDS,
-            goal=Goal(Role.FLOOR, NEAR_BARE),
+            goal=Goal("bucket on Redis, one by one, `async with`", Role.FLOOR, NEAR_BARE),
         ),
         Row(
             "bucket-turn-sync",
@@ -237,7 +237,7 @@ def buckets_in_turn() -> list[Row]:
                 floor("bare EVALSHA", bare.evalsha_sync, shapes.called_in_turn_sync),
             ),
             rounds=TURN_ROUNDS,
-            goal=Goal(Role.FLOOR, NEAR_BARE),
+            goal=Goal("bucket on Redis, one by one, `with`", Role.FLOOR, NEAR_BARE),
         ),
     ]
 
@@ -275,7 +275,7 @@ def semaphores() -> list[Row]:
             "{times} tasks enter and leave one instance",
             capacity,
             shapes.entered_at_once,
-            Goal(Role.PEER, lead),
+            Goal(f"semaphore on Redis, capacity {capacity}, {{times}} tasks", Role.PEER, lead),
         )
         for capacity, lead in SEMAPHORE_LEADS.items()
     ]

@@ -62,8 +62,9 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far ahead of the best of a role headgate wants to be: its time times `factor` is at most theirs."""
+    """How far ahead of the best of a role headgate wants to be: its time times `factor` is at most theirs. `work`: in short."""
 
+    work: str
     role: Role
     factor: float
 

@@ -23,7 +23,7 @@ else:
 HEADS = ("", "us each", "against headgate", "middle half", "")
 Cells = tuple[str, ...]
 # Piped output is no narrower than a table: nothing may be cut out of an error.
-PIPE_WIDTH = 220
+PIPE_WIDTH = 190
 REACHED = {True: "reached", False: "NOT REACHED", None: "not measured"}
 NOTES = {Role.FLOOR: "floor, no peer", Role.VARIANT: "for comparison"}
 
@@ -118,7 +118,7 @@ def columns(heads: Cells, rows: Sequence[Cells], left: Collection[int] = ()) -> 
 def show_rich(heads: Cells, rows: Sequence[Cells], left: Collection[int]) -> None:
     table = Table(show_edge=False)
     for index, head in enumerate(heads):
-        table.add_column(escape(head), justify="left" if index in left else "right", no_wrap=True)
+        table.add_column(escape(head), justify="left" if index in left else "right", no_wrap=index not in left)
     for row in rows:
         table.add_row(*map(escape, row), style="bold" if row[0] == "headgate" else "")
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(table)

@@ -1,4 +1,4 @@
-"""What the fleet's run is judged by: each check sees what it is there for, and a small fleet passes all that are not about speed."""
+"""What the fleet's run is judged by: each check sees what it is there for, and a small fleet passes those not about speed."""
 
 from __future__ import annotations
 

@@ -27,20 +27,20 @@ def outcome(goal: Goal, **seconds: float) -> Outcome:
 
 
 def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
-    """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead of the one is reached, and below the other not."""
+    """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead is reached, and below is not."""
     ahead, below = goals.lines_of(
         [
-            outcome(Goal(Role.PEER, 10.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
-            outcome(Goal(Role.FLOOR, 1.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
+            outcome(Goal("{times} at once", Role.PEER, 10.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
+            outcome(Goal("one by one", Role.FLOOR, 1.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
         ]
     )
-    assert (ahead.work, ahead.peer, ahead.floor) == ("work of 10", "peer 12.0 us, x12.00 slower", "floor 0.50 us, x2.00 faster")
+    assert (ahead.work, ahead.peer, ahead.floor) == ("10 at once", "peer 12.0 us, x12.00 slower", "floor 0.50 us, x2.00 faster")
     assert (ahead.goal, ahead.reached) == ("x10 ahead of the best peer", True)
     assert (below.goal, below.reached) == ("below floor", False)
 
 
 def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
-    (line,) = goals.lines_of([outcome(Goal(Role.PEER, 10.0), headgate=1e-6)])
+    (line,) = goals.lines_of([outcome(Goal("one by one", Role.PEER, 10.0), headgate=1e-6)])
     assert (line.peer, line.reached) == ("-", None)
 
 
