@@ -90,7 +90,7 @@ def verdict(outcomes: Sequence[Outcome]) -> bool:
         if not outcome.ahead:
             say(f"not ahead on {outcome.row.key}: {behind(outcome)}")
     for outcome in outcomes:
-        if not outcome.shared and any(contestant.role is Role.PEER for contestant in outcome.row.contestants):
+        if not outcome.shared:
             say(f"not counted: {outcome.row.key}, where no peer finished")
     results = [result for outcome in outcomes for result in outcome.results]
     if absent := {result.contestant.name for result in results if result.absent}:
