@@ -4,6 +4,7 @@ from headgate.classics import RateLimiter, Semaphore, TokenBucket
 from headgate.errors import (
     CostExceedsCapacityError,
     HeadgateError,
+    LeaseLostError,
     MaxSleepExceededError,
     QueueFullError,
     RedisError,
@@ -19,6 +20,7 @@ __all__ = [
     "Concurrency",
     "CostExceedsCapacityError",
     "HeadgateError",
+    "LeaseLostError",
     "Limit",
     "LimitStatus",
     "Limiter",

@@ -100,6 +100,16 @@ def flag(call: str, field: str, value: object) -> bool:
     return value
 
 
+def choice(call: str, field: str, value: object, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    way = f"write {' or '.join(map(repr, choices))}"
+    if not isinstance(value, str):
+        raise TypeError(_sentence(call, field, value, f"{field} must be a str, not {_kind(value)}", way))
+    if value not in choices:
+        raise ValueError(_sentence(call, field, value, f"{field} knows no such word", way))
+    return value
+
+
 def check_unit(call: str, value: object) -> str:
     """The name of a budget: something that can stand as a keyword in `acquire(tokens=900)`."""
     way = "write a short lower-case word such as 'tokens'"

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from headgate.checks import show
+from headgate.watch import aside
 
 if TYPE_CHECKING:
     from headgate.limiter import Limiter
@@ -68,7 +69,8 @@ def limited_generator(limiter: Limiter, function: Callable[..., Any]) -> Callabl
 
 def limited_async_generator(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        async with limiter.acquire(), aclosing(function(*args, **kwargs)) as items:
+        async with limiter.acquire() as permit, aclosing(function(*args, **kwargs)) as items:
+            meanwhile = aside(permit)
             step = items.__anext__()
             while True:
                 try:
@@ -76,7 +78,9 @@ def limited_async_generator(limiter: Limiter, function: Callable[..., Any]) -> C
                 except StopAsyncIteration:
                     return
                 try:
-                    step = items.asend((yield item))
+                    with meanwhile:
+                        sent = yield item
+                    step = items.asend(sent)
                 except GeneratorExit:
                     raise
                 except BaseException as error:  # whatever is thrown in belongs to the inner generator

@@ -8,6 +8,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from headgate.watch import Lost
+
 if TYPE_CHECKING:
     from headgate.line import Line
     from headgate.request import Request
@@ -29,11 +31,17 @@ class Entrance:
             await self._line.enter_later(self._default)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        self._line.leave()
+        try:
+            self._line.leave()
+        except Lost as lost:
+            lost.watch.tell(error)
 
     def __enter__(self) -> None:
         if not self._line.enter():
             self._line.enter_sync(self._default)
 
     def __exit__(self, *outcome: Outcome) -> None:
-        self._line.leave()
+        try:
+            self._line.leave()
+        except Lost as lost:
+            lost.watch.tell(outcome[1])

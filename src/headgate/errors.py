@@ -1,13 +1,14 @@
 """Every error that headgate raises of its own.
 
 Here live the types and what each one means for the caller; no logic, and no import of anything else of the
-package. "Not now", "never" and "nobody knows" are different types, because a caller has to do different
+package. "Not now", "never", "too late" and "nobody knows" are different types, because a caller has to do different
 things about them:
 
     HeadgateError
     +-- MaxSleepExceededError       not now: the wait would exceed the caller's max_sleep; has retry_after
     |   +-- QueueFullError          not now: too many wait before this caller; has retry_after
     +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
+    +-- LeaseLostError              too late: the body of a block ran on without its permit
     +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)
 
 Bad arguments are plain ValueError and TypeError. All errors can be pickled and copied: they cross process
@@ -49,6 +50,15 @@ class CostExceedsCapacityError(HeadgateError, ValueError):
     """Never: the acquire costs more than its limit can hold at any time, so no wait would help.
 
     Nothing was charged. Way out: split the call into smaller ones, or raise the limit's capacity.
+    """
+
+
+class LeaseLostError(HeadgateError):
+    """Too late: a block held a permit, and its lease was lost before the block was left (`on_lost="cancel"`).
+
+    A task was cancelled where it awaited; a thread, or a task that did not await, has run to its end. Somebody else may have held
+    the permit meanwhile. Way out: check what the block has done, and do it again; where processes or stores pause for longer than
+    the lease, give `Concurrency` a longer one, and hand `permit.fence` to the resource.
     """
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 from urllib.parse import unquote
 
-from headgate.checks import check_count, check_name, show
+from headgate.checks import check_count, check_name, choice, show
 from headgate.decorate import limited
 from headgate.entrance import Entrance, Outcome
 from headgate.gate.rules import Declaration, rules_of
@@ -21,8 +21,9 @@ from headgate.line import Line
 from headgate.names import encoded
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, asked, sleep_of
-from headgate.stores import StoreLike, store_of
+from headgate.stores import MemoryStore, StoreLike, store_of
 from headgate.stores.status import Status
+from headgate.watch import Watch, Watched
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,11 +44,13 @@ class Limiter(Entrance):
     `redis.asyncio.Redis` for a whole fleet.
     `max_sleep`: the longest an acquire is willing to wait, in seconds; None or 0: as long as it takes.
     `max_waiters`: how many may wait at once; one more is refused with `QueueFullError`.
+    `on_lost`: what becomes of a block whose lease is lost. "mark": only `permit.lost` tells. "cancel": a task is cancelled where it
+    awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is ever lost.
 
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
 
-    __slots__ = ("_declared", "_max_sleep", "_max_waiters", "_store", "key", "name")
+    __slots__ = ("_acquire", "_declared", "_max_sleep", "_max_waiters", "_on_lost", "_store", "key", "name")
 
     def __init__(
         self,
@@ -56,17 +59,22 @@ class Limiter(Entrance):
         store: StoreLike = None,
         max_sleep: float | None = None,
         max_waiters: int | None = None,
+        on_lost: Literal["mark", "cancel"] = "mark",
     ) -> None:
         self.name = check_name(name)
         self.key: str | None = None
         self._declared = Declaration(rules_of(declared_limits(name, limits)))
         self._max_sleep = sleep_of(max_sleep, "Limiter")
         self._max_waiters = check_count(max_waiters)
+        self._on_lost = choice("Limiter", "on_lost", on_lost, ("mark", "cancel"))
         self._store = store_of(store)
         self._open()
 
     def _open(self) -> None:
-        line = self._store.line(encoded(self.name, self.key), self._declared)
+        line: Line = self._store.line(encoded(self.name, self.key), self._declared)
+        self._acquire: type[Acquire] = Acquire
+        if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
+            line, self._acquire = Watched(line), WatchedAcquire
         super().__init__(line, Request({}, self._max_sleep, self._max_waiters))
 
     def __getitem__(self, key: str) -> Limiter:
@@ -80,6 +88,7 @@ class Limiter(Entrance):
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
         child._declared, child._store = self._declared, self._store
         child._max_sleep, child._max_waiters = self._max_sleep, self._max_waiters
+        child._on_lost = self._on_lost
         child._open()
         return child
 
@@ -94,7 +103,7 @@ class Limiter(Entrance):
         Raises CostExceedsCapacityError for what can never pass; when entered or awaited, MaxSleepExceededError when its turn
         is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked.
         """
-        return Acquire(self._line, self._request(cost, max_sleep, units))
+        return self._acquire(self._line, self._request(cost, max_sleep, units))
 
     def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, **units: int) -> Permit:
         """The permit of `acquire(...)`, by blocking this thread until it is there."""
@@ -176,6 +185,32 @@ class Acquire:
                 stacklevel=2,
                 source=self,
             )
+
+
+class WatchedAcquire(Acquire):
+    """The same with a watch over its block (on_lost="cancel"); one that is awaited has no block that anybody knew of."""
+
+    __slots__ = ("_watch",)
+
+    async def __aenter__(self) -> Permit:
+        permit = await super().__aenter__()
+        self._watch = Watch(permit, self._line)
+        self._watch.begin()
+        return permit
+
+    async def __aexit__(self, *outcome: Outcome) -> None:
+        self._watch.end()
+        self._watch.tell(outcome[1])
+
+    def __enter__(self) -> Permit:
+        permit = super().__enter__()
+        self._watch = Watch(permit, self._line)
+        self._watch.begin_sync()
+        return permit
+
+    def __exit__(self, *outcome: Outcome) -> None:
+        self._watch.end()
+        self._watch.tell(outcome[1])
 
 
 def declared_limits(name: str, limits: tuple[Limit | str, ...]) -> list[Limit]:

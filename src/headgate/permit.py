@@ -18,6 +18,7 @@ from headgate.request import check_settlement
 
 if TYPE_CHECKING:
     from headgate.line import Line
+    from headgate.watch import Watch
 
 
 class Permit:
@@ -31,7 +32,7 @@ class Permit:
     without either warns (ResourceWarning) and goes back.
     """
 
-    __slots__ = ("__weakref__", "_actual", "_believed", "_line", "fence", "held", "home", "key", "t", "units", "waited")
+    __slots__ = ("__weakref__", "_actual", "_line", "believed", "fence", "held", "home", "key", "t", "units", "waited", "watch")
 
     def __init__(
         self, line: Line, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
@@ -45,17 +46,24 @@ class Permit:
         self.key = key
         self.home = home  # where the store keeps what renews this permit
         self.held = believed is not None
-        self._believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
+        self.believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
+        self.watch: Watch | None = None  # over the body that holds it: see watch.py
 
     @property
     def lost(self) -> bool:
         """Whether the lease ended before the release, as far as this process can know: it errs on the side of lost."""
-        return self.held and monotonic() >= self._believed
+        return self.held and monotonic() >= self.believed
 
     def renewed(self, believed: float) -> None:
-        """For the store: the lease is certain until `believed`, on the monotonic clock. What was lost once stays lost."""
+        """For the store: the lease is certain until `believed`, on the monotonic clock; until now: it is lost, and stays lost."""
         if not self.lost:
-            self._believed = believed
+            self.believed = believed
+        if self.watch is not None:
+            self.watch.look()
+
+    def go_by(self, line: Line) -> None:
+        """For a line around another: from now on what is done with the permit goes by it."""
+        self._line = line
 
     def release(self) -> None:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter, Rate, RateLimiter, Semaphore, TokenBucket, Window
+from headgate import Concurrency, LeaseLostError, Limiter, Rate, RateLimiter, Semaphore, TokenBucket, Window
 from tests.bad_input.values import (
     BAD_NAME,
     INF,
@@ -114,6 +114,16 @@ def test_a_bucket_cannot_start_fuller_than_full(nowhere: str) -> None:
     with pytest.raises(ValueError, match="capacity of 3") as caught:
         bucket(nowhere, capacity=3, initial_tokens=4)
     assert_sentence(caught.value, "TokenBucket(initial_tokens=4)")
+
+
+@pytest.mark.parametrize("value", [None, True, 1, b"cancel", ["cancel"], LeaseLostError, Hostile()], ids=shown)
+def test_what_is_no_word_does_not_say_what_becomes_of_a_lost_lease(value: object, nowhere: str) -> None:
+    refused(TypeError, "Limiter", nowhere, on_lost=value)
+
+
+@pytest.mark.parametrize("value", ["", "Cancel", "cancel ", "raise", "x" * 10**6, "a\ud800b"], ids=shown)
+def test_only_two_words_say_what_becomes_of_a_lost_lease(value: str, nowhere: str) -> None:
+    refused(ValueError, "Limiter", nowhere, on_lost=value)
 
 
 # Names and keys ----------------------------------------------------------------------------------------------------------------

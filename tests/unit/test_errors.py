@@ -11,6 +11,7 @@ from headgate import errors
 from headgate.errors import (
     CostExceedsCapacityError,
     HeadgateError,
+    LeaseLostError,
     MaxSleepExceededError,
     QueueFullError,
     RedisError,
@@ -18,7 +19,7 @@ from headgate.errors import (
 )
 
 WITH_A_MOMENT = [MaxSleepExceededError, QueueFullError]
-WITHOUT = [HeadgateError, CostExceedsCapacityError, StoreError]
+WITHOUT = [HeadgateError, CostExceedsCapacityError, LeaseLostError, StoreError]
 COPIES = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),
     "copy": copy.copy,
@@ -32,9 +33,9 @@ def test_one_handler_catches_them_all(kind: type[HeadgateError]) -> None:
     assert issubclass(kind, Exception)
 
 
-def test_not_now_never_and_unknown_are_told_apart() -> None:
+def test_not_now_never_too_late_and_unknown_are_told_apart() -> None:
     """No handler for one of them catches another: each asks for something else from the caller."""
-    apart = [MaxSleepExceededError, CostExceedsCapacityError, StoreError]
+    apart = [MaxSleepExceededError, CostExceedsCapacityError, LeaseLostError, StoreError]
     for kind in apart:
         assert [other for other in apart if issubclass(kind, other)] == [kind]
 

@@ -488,7 +488,7 @@ class Lane:
 
     def _renewed(self, permit: Permit, answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
-            permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else 0.0)
+            permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else monotonic())
 
 
 def is_owed(errand: Errand) -> bool:

@@ -1,0 +1,212 @@
+"""The watch over a body: what asyncio.timeout is for a deadline, for a lease.
+
+Here lives who is told that a lease was lost, and how: a task is cancelled where it awaits, a thread learns of it at the end of its
+block. Only limiters with on_lost="cancel" come by here. That a lease is lost is the permit's to know, to renew it is the store's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from headgate.errors import LeaseLostError
+from headgate.stores.doors import shut
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from headgate.gate.rules import Declaration
+    from headgate.line import Line
+    from headgate.permit import Permit
+    from headgate.request import Request
+
+# A body is cancelled a little before its lease stops being certain: timers are late, and it is to be out before anybody else is in.
+EARLY = 0.02  # seconds, but
+SHARE = 1 / 20  # of what is left at most
+
+
+class Watch:
+    """Over one body, from its first line to its last."""
+
+    __slots__ = ("_alone", "_asked", "_began", "_cancelled", "_name", "_permit", "_task", "_timer", "lost")
+
+    def __init__(self, permit: Permit, line: Line) -> None:
+        self.lost = False  # once it has ended: whether the body ran on without its permit
+        self._permit = permit
+        self._name = line.name
+        self._began = monotonic()
+        self._task: asyncio.Task[Any] | None = None  # whom we may interrupt
+        self._asked = 0  # how often others had asked it to end when it began
+        self._timer: asyncio.TimerHandle | None = None
+        self._cancelled = False  # we have asked it, too
+        self._alone = False  # and when the body ended nobody else had
+        permit.watch = self
+        permit.go_by(line)
+
+    def begin(self) -> None:
+        """The body begins in the running task."""
+        self.begin_sync()
+        self._over(asyncio.current_task())
+
+    def begin_sync(self) -> None:
+        """The body begins in a thread, where nobody can be interrupted. It does not begin when its permit came too late."""
+        if self._permit.lost:
+            self.end()
+            self.tell(None)
+
+    def look(self) -> None:
+        """For the permit, whenever its lease has moved: the body goes on until a later moment, or no further."""
+        self._disarm()
+        if self._task is None or self.lost:
+            return
+        if self._permit.lost:
+            self.lost = self._cancelled = True
+            self._task.cancel()
+        else:
+            self._arm(self._task)
+
+    def note(self) -> None:
+        """For the line, before a release: afterwards a permit cannot tell whether there was anything to give back."""
+        self.lost = self.lost or self._permit.lost
+
+    def end(self) -> None:
+        """The body is over, and the permit goes back."""
+        self.pause()
+        self.note()
+        self._permit.watch = None
+        self._permit.release()
+
+    def tell(self, error: object) -> None:
+        """Once it has ended, with `error`: raise LeaseLostError, unless the body has an error of its own or others cancelled it."""
+        if self.lost and error is None:
+            raise self._error() from None
+        if self.lost and self._alone and isinstance(error, asyncio.CancelledError):
+            raise self._error() from error
+
+    def pause(self) -> None:
+        """What runs from here on is not the body, and must hear nothing of our cancellation: it is undone."""
+        self._disarm()
+        task, self._task = self._task, None
+        self._alone = task is not None and self._cancelled and task.uncancel() <= self._asked
+
+    def resume(self, error: BaseException | None) -> None:
+        """The body goes on, in the running task, with `error` if that was thrown in; otherwise a loss is."""
+        self.note()
+        if not self.lost:
+            self._over(asyncio.current_task())
+        elif error is None:
+            raise self._error()
+
+    def _over(self, task: asyncio.Task[Any] | None) -> None:
+        if task is not None:
+            self._task, self._asked = task, task.cancelling()
+            self._arm(task)
+
+    def _arm(self, task: asyncio.Task[Any]) -> None:
+        if self._permit.held and self._permit.believed < inf:
+            left = max(0.0, self._permit.believed - monotonic())
+            self._timer = task.get_loop().call_later(left - min(EARLY, left * SHARE), self._too_late)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        """No renewal has come in time, and none that comes now counts."""
+        self._permit.renewed(monotonic())
+
+    def _error(self) -> LeaseLostError:
+        now, until = monotonic(), self._permit.believed
+        return LeaseLostError(
+            f"A block of limiter {unquote(self._name)!r} lost its permit {max(0.0, until - self._began):.3g} s after it began, "
+            f"{max(0.0, now - until):.3g} s ago: its lease was not renewed in time, or the store has forgotten it. Somebody else "
+            "may hold it: check what the block has done and do it again; where pauses are longer, give Concurrency a longer lease."
+        )
+
+
+class Aside(AbstractContextManager[None]):
+    """While a generator's caller runs: it is not the body, and not ours to interrupt."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        self._watch.pause()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._watch.resume(error)
+
+
+def aside(permit: Permit) -> AbstractContextManager[None]:
+    """What to put around each `yield` of a body that holds `permit`."""
+    return nullcontext() if permit.watch is None else Aside(permit.watch)
+
+
+class Lost(Exception):
+    """A line says it to the entrance that leaves: the entrance knows how the body ended, and tells the watch."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+
+class Watched:
+    """A line around another: whoever enters by it is watched over. All else goes straight to the line inside."""
+
+    def __init__(self, line: Line) -> None:
+        self.name = line.name
+        self.enter = shut
+        self.acquire, self.acquire_sync, self.take, self.atake = line.acquire, line.acquire_sync, line.take, line.atake
+        self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
+        self.abandon, self.settle = line.abandon, line.settle
+        self._line = line
+        self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
+
+    @property
+    def declared(self) -> Declaration:
+        return self._line.declared
+
+    async def enter_later(self, request: Request) -> None:
+        watch = Watch(await self._line.acquire(request), self)
+        watch.begin()
+        self._inside[visitor()].append(watch)
+
+    def enter_sync(self, request: Request) -> None:
+        watch = Watch(self._line.acquire_sync(request), self)
+        watch.begin_sync()
+        self._inside[visitor()].append(watch)
+
+    def leave(self) -> None:
+        """Out of what this task or thread entered last; or, when a generator is closed by another, of whatever is left."""
+        who = visitor()
+        if who not in self._inside:
+            who = next(reversed(self._inside))
+        watch = self._inside[who].pop()
+        if not self._inside[who]:
+            del self._inside[who]
+        watch.end()
+        if watch.lost:
+            raise Lost(watch)
+
+    def release(self, permit: Permit) -> None:
+        if permit.watch is not None:
+            permit.watch.note()
+        self._line.release(permit)
+
+    async def arelease(self, permit: Permit) -> bool:
+        if permit.watch is not None:
+            permit.watch.note()
+        return await self._line.arelease(permit)
+
+
+def visitor() -> Hashable:
+    return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()

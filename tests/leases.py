@@ -1,0 +1,90 @@
+"""A store that leases, in virtual time: the test says what becomes of the leases.
+
+Here stands what is not on any server: grants come from nowhere, renewals succeed or fail by a word of the test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from headgate import Permit
+from headgate.gate.gate import Grant
+from headgate.gate.rules import Declaration
+from headgate.request import Request
+from headgate.stores.doors import shut
+from tests import virtual
+
+LEASE = 10.0  # virtual seconds
+
+
+class Leases:
+    """A line that grants whatever it is asked for, for one lease, and remembers its permits and what came back."""
+
+    def __init__(self, clock: virtual.VirtualClock, declared: Declaration) -> None:
+        self.name = "api"
+        self.declared = declared
+        self.enter = shut
+        self.clock = clock
+        self.permits: list[Permit] = []
+        self.back: list[Permit] = []
+        self.delay = 0.0  # until a grant arrives
+
+    async def acquire(self, request: Request) -> Permit:
+        sent = self.clock.elapsed()
+        await asyncio.sleep(self.delay)
+        return self._granted(sent)
+
+    def acquire_sync(self, request: Request) -> Permit:
+        sent = self.clock.elapsed()
+        self.clock.jump(self.delay)
+        return self._granted(sent)
+
+    def _granted(self, sent: float) -> Permit:
+        number = len(self.permits) + 1
+        self.permits.append(Permit(self, {}, Grant(number, number), 0.0, number, sent + LEASE))  # type: ignore[arg-type]
+        return self.permits[-1]
+
+    def release(self, permit: Permit) -> None:
+        permit.held = False
+        self.back.append(permit)
+
+    async def arelease(self, permit: Permit) -> bool:
+        self.release(permit)
+        return True
+
+    take = atake = acquire  # not asked for here
+    status = astatus = describe = abandon = settle = release
+
+    # The store of this line, for a limiter
+
+    def line(self, name: str, declared: Declaration) -> Leases:
+        return self
+
+    # What a test does to it
+
+    def renew(self) -> None:
+        """All renewals that were sent this moment have succeeded."""
+        for permit in self.permits:
+            permit.renewed(self.clock.elapsed() + LEASE)
+
+    def forget(self, *permits: Permit) -> None:
+        """Renewals are answered: not held any more."""
+        for permit in permits or self.permits:
+            permit.renewed(self.clock.elapsed())
+
+
+def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:
+    """Tell it, and see that the task has no request to end left over that it was not sent by others."""
+
+    async def told() -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            return await story
+        finally:
+            assert task.cancelling() == 0
+            await asyncio.sleep(0)  # nor one that is still to come
+
+    return virtual.run(told(), leases.clock)

@@ -1,0 +1,366 @@
+"""The watch over a body, in virtual time: as careful with cancellations as asyncio.timeout, and never too late (S2, F8).
+
+Here a store stands in that does as the test says (tests/leases.py); real servers come in faults/test_leases.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from headgate import LeaseLostError, Limiter
+from tests.leases import LEASE, Leases, run
+
+# Lost --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(leases: Leases, block: Callable[[], Any]) -> None:
+    """S2: given a server that is away, when the lease counted from its sending ends, then the body is out of what it awaits."""
+    ended = []
+
+    async def story() -> None:
+        with pytest.raises(LeaseLostError):
+            async with block():
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.append((leases.clock.elapsed(), leases.permits[0].lost))
+
+    leases.delay = 4.0  # half a lease later it is there, and has to be believed from when it was asked for
+    run(leases, story())
+
+    ((moment, lost),) = ended
+    assert LEASE - 0.1 <= moment <= LEASE
+    assert lost
+
+
+def test_a_renewal_moves_the_watch_on(leases: Leases, block: Callable[[], Any]) -> None:
+    """S2: for as long as renewals succeed nobody is disturbed; then the lease counts from the last of them."""
+    ended = []
+
+    async def story() -> None:
+        with pytest.raises(LeaseLostError):
+            async with block():
+                for _ in range(9):
+                    await asyncio.sleep(LEASE / 3)
+                    leases.renew()
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    ended.append(leases.clock.elapsed())
+
+    run(leases, story())
+
+    assert 4 * LEASE - 0.1 <= ended[0] <= 4 * LEASE
+
+
+def test_a_renewal_under_a_shorter_lease_moves_it_back(leases: Leases, block: Callable[[], Any]) -> None:
+    """S2: a lease declared shorter elsewhere is the one that counts from the next renewal on."""
+
+    async def story() -> float:
+        with pytest.raises(LeaseLostError):
+            async with block():
+                leases.permits[0].renewed(leases.clock.elapsed() + 1.0)
+                await asyncio.sleep(3600)
+        return leases.clock.elapsed()
+
+    assert run(leases, story()) <= 1.0
+
+
+def test_what_the_store_has_forgotten_is_lost_at_once(leases: Leases, block: Callable[[], Any]) -> None:
+    """F45, S4: a renewal that finds nothing to renew ends the body that moment, and not when the lease would have ended."""
+
+    async def story() -> float:
+        asyncio.get_running_loop().call_later(2.0, leases.forget)
+        with pytest.raises(LeaseLostError):
+            async with block():
+                await asyncio.sleep(3600)
+        return leases.clock.elapsed()
+
+    assert run(leases, story()) == pytest.approx(2.0, abs=0.001)
+
+
+def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(leases: Leases, block: Callable[[], Any]) -> None:
+    """F12: the loop stood still for two leases, and what the body awaited has come meanwhile: it is cancelled all the same."""
+    went_on = []
+
+    async def story() -> None:
+        asyncio.get_running_loop().call_later(1.0, leases.clock.jump, 2 * LEASE)
+        with pytest.raises(LeaseLostError):
+            async with block():
+                await asyncio.sleep(2.0)
+                went_on.append(True)
+
+    run(leases, story())
+
+    assert went_on == []
+
+
+def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(leases: Leases, block: Callable[[], Any]) -> None:
+    """F12: it blocked the loop itself and never awaited: `lost` is true by the clock, and the block raises, once and for all."""
+    seen = []
+
+    async def story() -> None:
+        with pytest.raises(LeaseLostError):
+            async with block():
+                leases.clock.jump(2 * LEASE)
+                seen.append(leases.permits[0].lost)
+        await asyncio.sleep(1.0)
+
+    run(leases, story())
+
+    assert seen == [True]
+
+
+def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(leases: Leases, block: Callable[[], Any]) -> None:
+    """It may clean up, or whatever it thinks it does, though the loss is heard of once more."""
+
+    async def story() -> None:
+        with pytest.raises(LeaseLostError):
+            async with block():
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    asyncio.get_running_loop().call_later(1.0, leases.forget)
+                    await asyncio.sleep(5.0)
+
+    run(leases, story())
+
+
+def test_a_permit_that_comes_too_late_opens_no_block(leases: Leases, block: Callable[[], Any]) -> None:
+    """S2: its reply was on the way for longer than the lease: the body does not begin, in a task or in a thread."""
+    begun = []
+
+    async def story() -> None:
+        with pytest.raises(LeaseLostError):
+            async with block():
+                begun.append("task")
+
+    leases.delay = LEASE
+    run(leases, story())
+    with pytest.raises(LeaseLostError), block():
+        begun.append("thread")
+
+    assert begun == []
+
+
+def test_the_error_says_what_was_lost_and_when(leases: Leases, block: Callable[[], Any]) -> None:
+    async def story() -> None:
+        async with block():
+            asyncio.get_running_loop().call_later(2.0, leases.forget)
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                leases.clock.jump(1.5)
+
+    with pytest.raises(LeaseLostError) as lost:
+        run(leases, story())
+
+    assert re.search(r"limiter 'api' lost its permit 2 s after it began, 1\.5 s ago: .* longer lease\.$", str(lost.value))
+    assert isinstance(lost.value.__cause__, asyncio.CancelledError)
+
+
+# Not lost ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[], Any]) -> None:
+    """And nothing is left that could go off later."""
+
+    async def story() -> str:
+        async with block():
+            await asyncio.sleep(LEASE / 2)
+        await asyncio.sleep(2 * LEASE)
+        leases.forget()
+        await asyncio.sleep(2 * LEASE)
+        return "well"
+
+    assert run(leases, story()) == "well"
+
+
+@pytest.mark.parametrize("way", ["release", "arelease"])
+@pytest.mark.parametrize("after", [LEASE / 2, 2 * LEASE])
+def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(leases: Leases, api: Limiter, way: str, after: float) -> None:
+    """A permit that was given back in time is watched no more; one that was lost already is told of at the end all the same."""
+
+    async def story() -> str:
+        async with api.acquire() as permit:
+            leases.clock.jump(after)
+            if way == "release":
+                permit.release()
+            else:
+                await permit.arelease()
+            leases.back.clear()  # given back twice, by the body and by its block
+            await asyncio.sleep(3 * LEASE if after < LEASE else 0)
+        return "well"
+
+    if after < LEASE:
+        assert run(leases, story()) == "well"
+    else:
+        with pytest.raises(LeaseLostError):
+            run(leases, story())
+
+
+def test_a_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -> None:
+    """Nobody knows the body of an awaited acquire: whoever wants to be told enters a block."""
+
+    async def story() -> bool:
+        permit = await api.acquire()
+        await asyncio.sleep(2 * LEASE)
+        lost = permit.lost
+        permit.release()
+        return lost
+
+    assert run(leases, story())
+
+
+# Threads -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any]) -> None:
+    """F12: it cannot be interrupted: it runs to its end, and has an error of its own or this one."""
+    ran = []
+    for pause in (2 * LEASE, LEASE / 2):
+        with pytest.raises(ZeroDivisionError), block():
+            leases.clock.jump(pause)
+            raise ZeroDivisionError
+    with block():
+        leases.clock.jump(LEASE / 2)
+    with pytest.raises(LeaseLostError, match="lost its permit 10 s after it began, 10 s ago"), block():
+        leases.clock.jump(2 * LEASE)
+        ran.append("to its end")
+
+    assert ran == ["to its end"]
+
+
+def test_a_thread_is_told_what_another_thread_has_heard(leases: Leases, block: Callable[[], Any]) -> None:
+    """F45: renewals are answered elsewhere."""
+    with pytest.raises(LeaseLostError), block():
+        hears = threading.Thread(target=leases.forget)
+        hears.start()
+        hears.join()
+
+
+# Decorators --------------------------------------------------------------------------------------------------------------------
+
+
+def test_functions_are_bodies_too(leases: Leases, api: Limiter) -> None:
+    @api
+    async def fetch(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "reply"
+
+    @api
+    def work(seconds: float) -> str:
+        leases.clock.jump(seconds)
+        return "done"
+
+    @api
+    def numbers(seconds: float) -> Iterator[int]:
+        yield 1
+        leases.clock.jump(seconds)
+
+    assert run(leases, fetch(1.0)) == "reply"
+    assert work(1.0) == "done"
+    assert list(numbers(1.0)) == [1]
+    for lost in (lambda: run(leases, fetch(3600)), lambda: work(3600), lambda: list(numbers(3600))):
+        with pytest.raises(LeaseLostError):
+            lost()
+
+
+def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(leases: Leases, api: Limiter) -> None:
+    """While the caller runs, it is not the body: the generator is told when it goes on, and can clean up."""
+    cleaned = []
+
+    @api
+    async def numbers(seconds: float) -> AsyncIterator[int]:
+        try:
+            for number in count():
+                yield number
+                await asyncio.sleep(seconds)
+        except BaseException as error:
+            await asyncio.sleep(1.0)
+            cleaned.append(type(error))
+            raise
+
+    async def inside() -> None:
+        steps = numbers(3600)
+        assert await anext(steps) == 0
+        with pytest.raises(LeaseLostError):
+            await anext(steps)
+
+    async def outside() -> None:
+        steps = numbers(1.0)
+        assert await anext(steps) == 0
+        await asyncio.sleep(2 * LEASE)
+        with pytest.raises(LeaseLostError):
+            await anext(steps)
+
+    run(leases, inside())
+    run(leases, outside())
+
+    assert cleaned == [asyncio.CancelledError, LeaseLostError]
+
+
+def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(leases: Leases, api: Limiter) -> None:
+    """And the watch with it: renewed, thrown into, closed, and lost in the task of its next step."""
+
+    @api
+    async def echo() -> AsyncIterator[str]:
+        said = ""
+        while True:
+            try:
+                yield said
+                await asyncio.sleep(1.0)
+                said = "on"
+            except KeyError:
+                await asyncio.sleep(1.0)
+                said = "caught"
+
+    async def step(work: Awaitable[str]) -> str:
+        return await work
+
+    async def story() -> None:
+        steps: Any = echo()
+        assert await asyncio.create_task(step(anext(steps))) == ""
+        leases.renew()
+        assert await asyncio.create_task(step(anext(steps))) == "on"
+        assert await asyncio.create_task(step(steps.athrow(KeyError()))) == "caught"
+        last = asyncio.create_task(step(anext(steps)))
+        await asyncio.sleep(0.5)
+        leases.forget()
+        with pytest.raises(LeaseLostError):
+            await last
+        closed: Any = echo()
+        await anext(closed)
+        await asyncio.sleep(2 * LEASE)
+        await closed.aclose()  # whoever closes it wants no more of it, and need not be told
+
+    run(leases, story())
+
+
+def test_a_generator_that_swallows_its_cancellation_leaves_none_to_its_caller(leases: Leases, api: Limiter) -> None:
+    @api
+    async def stubborn() -> AsyncIterator[str]:
+        for _ in range(2):
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                yield "still here"
+
+    async def story() -> None:
+        steps = stubborn()
+        task = asyncio.current_task()
+        assert task is not None
+        assert await anext(steps) == "still here"
+        assert task.cancelling() == 0
+        await asyncio.sleep(1.0)
+        with pytest.raises(LeaseLostError):
+            await anext(steps)
+
+    run(leases, story())
