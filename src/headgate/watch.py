@@ -125,8 +125,8 @@ class Watch:
     def _error(self) -> LeaseLostError:
         now, until = monotonic(), self._permit.believed
         return LeaseLostError(
-            f"A block of limiter {unquote(self._name)!r} lost its permit {max(0.0, until - self._began):.3g} s after it began, "
-            f"{max(0.0, now - until):.3g} s ago: its lease was not renewed in time, or the store has forgotten it. Somebody else "
+            f"A block of limiter {unquote(self._name)!r} lost its permit {max(0.0, until - self._began):.3f} s after it began, "
+            f"{max(0.0, now - until):.3f} s ago: its lease was not renewed in time, or the store has forgotten it. Somebody else "
             "may hold it: check what the block has done and do it again; where pauses are longer, give Concurrency a longer lease."
         )
 

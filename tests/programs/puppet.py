@@ -4,6 +4,8 @@ usage: puppet.py URL name hurried|calm limit...        (limits as Python: "Concu
 Says "ready"; hears
 
     acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted (or "who StoreError")
+    stay who        says "who inside FENCE" from a block that is cancelled when its lease is lost, then "who ended LeaseLostError";
+                    "who went on" would be said a quarter of a second after it entered
     release who     says "who left True", or False if it was not held any more
     lost who        says "who lost True", or False
     block seconds   stops its event loop for so long, then says "blocked"
@@ -16,7 +18,7 @@ import sys
 import time
 
 import headgate
-from headgate import Limiter, Permit, StoreError
+from headgate import LeaseLostError, Limiter, Permit, StoreError
 from tests.faults import haste
 
 permits: dict[str, Permit] = {}
@@ -39,6 +41,16 @@ async def acquire(limiter: Limiter, who: str) -> None:
         say(who, "inside", permits[who].fence)
 
 
+async def stay(limiter: Limiter, who: str) -> None:
+    try:
+        async with limiter.acquire() as permit:
+            say(who, "inside", permit.fence)
+            await asyncio.sleep(0.25)
+            say(who, "went on")
+    except LeaseLostError:
+        say(who, "ended LeaseLostError")
+
+
 async def release(limiter: Limiter, who: str) -> None:
     say(who, "left", await permits.pop(who).arelease())
 
@@ -53,8 +65,8 @@ async def block(limiter: Limiter, seconds: str) -> None:
 
 
 async def main(url: str, name: str, *limits: str) -> None:
-    limiter = Limiter(name, *(eval(limit, vars(headgate)) for limit in limits), store=url)
-    verbs = {"acquire": acquire, "release": release, "lost": lost, "block": block}
+    limiter = Limiter(name, *(eval(limit, vars(headgate)) for limit in limits), store=url, on_lost="cancel")
+    verbs = {"acquire": acquire, "stay": stay, "release": release, "lost": lost, "block": block}
     tasks = set()
     say("ready")
     while line := await asyncio.to_thread(sys.stdin.readline):

@@ -162,7 +162,7 @@ def test_the_error_says_what_was_lost_and_when(leases: Leases, block: Callable[[
     with pytest.raises(LeaseLostError) as lost:
         run(leases, story())
 
-    assert re.search(r"limiter 'api' lost its permit 2 s after it began, 1\.5 s ago: .* longer lease\.$", str(lost.value))
+    assert re.search(r"limiter 'api' lost its permit 2\.000 s after it began, 1\.500 s ago: .* longer lease\.$", str(lost.value))
     assert isinstance(lost.value.__cause__, asyncio.CancelledError)
 
 
@@ -231,7 +231,7 @@ def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any
             raise ZeroDivisionError
     with block():
         leases.clock.jump(LEASE / 2)
-    with pytest.raises(LeaseLostError, match="lost its permit 10 s after it began, 10 s ago"), block():
+    with pytest.raises(LeaseLostError, match=r"10\.000 s after it began, 10\.000 s ago"), block():
         leases.clock.jump(2 * LEASE)
         ran.append("to its end")
 

@@ -1,0 +1,288 @@
+"""Leases that are lost on a real server, to limiters with on_lost="cancel": whoever is in a block learns of it (S2, S4).
+
+What a watch does to its body in every case is held in virtual time by unit/test_watch.py; here servers, networks and processes
+bring it about: F12, F13, F32, F45. What `permit.lost` says in the same faults is held by the other files of this folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import count
+from time import monotonic
+from typing import Any
+
+import pytest
+from redis import Redis
+
+import headgate
+from headgate import Concurrency, LeaseLostError, Limiter, Rate
+from tests.faults.proxy import Proxy
+from tests.faults.scene import Puppet, elsewhere, eventually, keys_of
+from tests.servers import Server
+from tests.stepping import WAYS, cancelled_at
+from tests.world import HOUR, at_rest, soon, used
+
+LEASE = 0.6
+ONE = Concurrency(1, lease=LEASE)
+IN = {"limiter": lambda limiter: limiter, "acquire": lambda limiter: limiter.acquire()}
+
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
+@pytest.fixture(params=IN)
+def block(request: pytest.FixtureRequest) -> Callable[[Limiter], Any]:
+    """What to enter: the limiter itself, or an acquire of it."""
+    return IN[request.param]
+
+
+class Stay:
+    """Somebody in a block who would stay for ever, and when it had to go."""
+
+    def __init__(self, block: Any) -> None:
+        self.inside = asyncio.Event()
+        self.ended = 0.0
+        self.task = asyncio.create_task(self._stay(block))
+
+    async def _stay(self, block: Any) -> None:
+        async with block:
+            self.inside.set()
+            try:
+                await asyncio.sleep(HOUR)
+            finally:
+                self.ended = monotonic()
+
+    async def lost(self) -> float:
+        """When it had to go, for that reason and no other."""
+        with pytest.raises(LeaseLostError, match=r"lost its permit 0\.\d{3} s after it began, 0\.\d{3} s ago"):
+            await soon(self.task)
+        return self.ended
+
+
+async def staying(block: Any) -> Stay:
+    stay = Stay(block)
+    await soon(stay.inside.wait())
+    return stay
+
+
+# What the server says ----------------------------------------------------------------------------------------------------------
+
+
+async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_renewal(
+    name: str, redis_url: str, admin: Redis, block: Callable[[Limiter], Any]
+) -> None:
+    """F45, S4: given FLUSHALL, the body ends within a third of its lease, while the lease still runs; its leaving takes nothing."""
+    limiter, other = Limiter(name, ONE, store=redis_url, on_lost="cancel"), elsewhere(name, ONE, url=redis_url)
+    stay = await staying(block(limiter))
+
+    admin.delete(*keys_of(admin, name))
+    start = monotonic()
+    successor = await soon(other.acquire())
+
+    assert await stay.lost() - start <= LEASE / 3 + 0.15
+    assert used(await limiter.astatus()) == [1]
+    assert await successor.arelease()
+
+
+async def test_who_holds_at_a_server_that_restarts_empty_is_cancelled(
+    name: str, own_server: Server, block: Callable[[Limiter], Any]
+) -> None:
+    """F32, S4: kill -9 without persistence: as soon as a renewal is answered, or when the lease is over."""
+    limiter = Limiter(name, ONE, store=own_server.url, on_lost="cancel")
+    stay = await staying(block(limiter))
+    start = monotonic()
+
+    own_server.kill()
+    own_server.start()
+
+    assert await stay.lost() - start <= LEASE + 0.15
+    async with limiter:  # all is well again
+        assert used(await limiter.astatus()) == [1]
+    await at_rest(limiter)
+
+
+def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, admin: Redis) -> None:
+    """F45: it cannot be interrupted; its renewals are made, and answered, in a loop of another thread."""
+    limiter = Limiter(name, ONE, store=redis_url, on_lost="cancel")
+    ran = []
+
+    with pytest.raises(LeaseLostError), limiter.acquire() as permit:
+        admin.delete(*keys_of(admin, name))
+        while not permit.lost:
+            time.sleep(0.001)
+        ran.append("to its end")
+    with pytest.raises(ZeroDivisionError), limiter.acquire() as permit:
+        admin.delete(*keys_of(admin, name))
+        while not permit.lost:
+            time.sleep(0.001)
+        raise ZeroDivisionError
+    with limiter:
+        pass
+
+    assert ran == ["to its end"]
+
+
+# What nobody says --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cautious(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bodies are cancelled so early that a busy machine does not make them late."""
+    monkeypatch.setattr(headgate.watch, "EARLY", 0.2)
+    monkeypatch.setattr(headgate.watch, "SHARE", 0.5)
+
+
+@pytest.mark.usefixtures("cautious")
+async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
+    name: str, proxy: Proxy, redis_url: str, block: Callable[[Limiter], Any]
+) -> None:
+    """S1, S2: given a network that swallows all renewals, when somebody waits for the place, then no two are ever in it."""
+    limiter, other = Limiter(name, ONE, store=proxy.url, on_lost="cancel"), elsewhere(name, ONE, url=redis_url)
+    stay = await staying(block(limiter))
+    entered = monotonic()
+
+    proxy.requests.hold()
+    successor = await soon(other.acquire())
+    came = monotonic()
+
+    assert stay.ended
+    assert await stay.lost() < min(entered + LEASE, came)
+    proxy.requests.resume()
+    assert await successor.arelease()
+    await at_rest(other)
+
+
+async def test_renewals_keep_a_body_where_it_is(name: str, proxy: Proxy, block: Callable[[Limiter], Any]) -> None:
+    """S2: a renewal that was refused, or lost with its connection, is followed by the next: nobody hears of it. The last permit
+    takes the renewals with it."""
+    lease = 0.3
+    limiter = Limiter(name, Concurrency(1, lease=lease), store=proxy.url, on_lost="cancel")
+    stay = await staying(block(limiter))
+
+    def refused(reply: bytes) -> bytes:
+        proxy.replies.alter = None
+        return b"-READONLY You can't write against a read only replica.\r\n"
+
+    await eventually(lambda: renewals(proxy) == 1)
+    proxy.replies.alter = refused
+    await eventually(lambda: renewals(proxy) == 2 and proxy.replies.alter is None)
+    await eventually(lambda: renewals(proxy) == 4)  # more than a lease after the first
+    assert not stay.ended
+
+    stay.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stay.task
+    await at_rest(limiter)
+    lane = limiter._line._line._store.lane(limiter._line._line)
+    await eventually(lambda: lane._renewal is None)
+    assert renewals(proxy) == 4
+
+
+async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy: Proxy) -> None:
+    """S9: fifty bodies, and each third of a lease one call for all of them."""
+    limiter = Limiter(name, Concurrency(50, lease=0.3), store=proxy.url, on_lost="cancel")
+    stays = [await staying(limiter) for _ in range(50)]
+    proxy.requests.seen.clear()
+
+    await eventually(lambda: renewals(proxy) >= 100)
+    calls = [piece.count(b"renew ") for piece in proxy.requests.seen]
+
+    assert calls == [50] * len(calls)
+    for stay in stays:
+        stay.task.cancel()
+    await asyncio.gather(*(stay.task for stay in stays), return_exceptions=True)
+    assert all(stay.task.cancelled() for stay in stays)
+    await at_rest(limiter)
+
+
+def renewals(proxy: Proxy) -> int:
+    """How often a permit was to be renewed so far."""
+    return sum(piece.count(b"renew ") for piece in proxy.requests.seen)
+
+
+# Time that nobody saw pass -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_body_learns_that_its_loop_was_blocked_before_it_goes_on(
+    name: str, redis_url: str, block: Callable[[Limiter], Any]
+) -> None:
+    """F12, S2: something blocked the loop for two leases, and the body's own wait is over, too: it ends where it awaits."""
+    lease, went_on = 0.04, []
+    limit = Concurrency(1, lease=lease)
+    limiter, other = Limiter(name, limit, store=redis_url, on_lost="cancel"), elsewhere(name, limit, url=redis_url)
+
+    with pytest.raises(LeaseLostError):
+        async with block(limiter):
+            asyncio.get_running_loop().call_soon(time.sleep, 2 * lease)
+            await asyncio.sleep(lease)
+            went_on.append(True)
+
+    assert went_on == []
+    assert await (await soon(other.acquire())).arelease()
+    await at_rest(limiter)
+
+
+async def test_a_body_that_blocked_the_loop_itself_learns_it_at_its_end(
+    name: str, redis_url: str, block: Callable[[Limiter], Any]
+) -> None:
+    """F12: it never awaited, so nobody could cancel it: that it worked without a permit comes out of the block."""
+    lease = 0.04
+    limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url, on_lost="cancel")
+
+    with pytest.raises(LeaseLostError, match=r"lost its permit 0\.0\d+ s after it began"):
+        async with block(limiter):
+            time.sleep(2 * lease)  # noqa: ASYNC251 - that is the fault
+
+    await asyncio.sleep(0)  # and no cancellation is left over
+    await at_rest(limiter)
+
+
+async def test_a_process_that_was_stopped_past_its_lease_ends_its_body_first(
+    name: str, redis_url: str, puppet: Callable[..., Puppet]
+) -> None:
+    """F13, S5: kill -STOP, another one takes over, kill -CONT: the body ends where it stood, and its fence is the lower one."""
+    limit = Concurrency(1, lease=0.3)
+    limiter, other = Limiter(name, limit, store=redis_url, on_lost="cancel"), puppet(limit)
+    fence = int(await other.hears("stay a", until="a inside"))
+
+    other.stop()
+    async with limiter.acquire() as permit:
+        other.resume()
+        assert await other.says("a ended") == "LeaseLostError"
+        assert permit.fence > fence
+
+    await at_rest(limiter)
+
+
+# Cancelled ---------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("taken", [False, True], ids=["free", "taken"])
+async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
+    name: str, redis_url: str, way: str, taken: bool, block: Callable[[Limiter], Any]
+) -> None:
+    """STEP, S7: for every k, cancel at the k-th suspension of a block: nothing is held, nobody waits, nothing was charged but what
+    was let in, and no watch is left over a body that is gone."""
+    loop = asyncio.get_running_loop()
+    for at in count():
+        limits = Concurrency(1), Rate(100, per=1000 * HOUR)
+        limiter = Limiter(f"{name}-{at}", *limits, store=redis_url, on_lost="cancel")
+        let_in: list[int] = []
+        if taken:
+            loop.call_later(0.003, (await limiter.acquire()).release)
+
+        reached = await cancelled_at(visit(block(limiter), let_in), way, at)
+
+        assert used(await at_rest(limiter)) == [0, len(let_in) + taken]
+        assert limiter._line._inside == {}
+        if not reached:
+            break
+    assert at >= 2
+
+
+async def visit(block: Any, let_in: list[int]) -> None:
+    async with block:
+        let_in.append(1)
+        await asyncio.sleep(0)
