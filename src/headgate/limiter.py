@@ -101,7 +101,8 @@ class Limiter(Entrance):
         `max_sleep` (seconds) stands for this one acquire; None leaves it to the limiter.
 
         Raises CostExceedsCapacityError for what can never pass; when entered or awaited, MaxSleepExceededError when its turn
-        is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked.
+        is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked; from a block, with
+        on_lost="cancel", LeaseLostError. Without a block a lost lease shows on the permit alone.
         """
         return self._acquire(self._line, self._request(cost, max_sleep, units))
 
