@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headgate import LeaseLostError, Limiter
+from headgate.stores.memory import MemoryStore
 from tests.leases import LEASE, Leases, run
 
 # Lost --------------------------------------------------------------------------------------------------------------------------
@@ -217,6 +218,28 @@ def test_a_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -
         return lost
 
     assert run(leases, story())
+
+
+def test_by_default_a_block_that_loses_its_lease_is_only_marked(leases: Leases, api: Limiter) -> None:
+    """Its body runs on, its block ends as ever, and nobody watches."""
+    limiter = Limiter("api", "5 concurrent", store="stands in for it, as for the one above")
+
+    async def story() -> list[bool]:
+        async with limiter.acquire() as permit:
+            await asyncio.sleep(2 * LEASE)
+            return [permit.lost, permit.watch is None]
+
+    assert run(leases, story()) == [True, True]
+
+
+def test_in_memory_nothing_is_leased_and_nothing_watched() -> None:
+    limiter = Limiter("api", "5 concurrent", store=MemoryStore(), on_lost="cancel")
+
+    async def story() -> None:
+        async with limiter, limiter["key"], limiter.acquire() as permit:
+            assert permit.watch is None
+
+    asyncio.run(story())
 
 
 # Threads -----------------------------------------------------------------------------------------------------------------------
