@@ -23,11 +23,11 @@ class Ears:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        if self._task is None or self._task.done():
-            self._task = self._link.start(self._hear(), "headgate-ears")
+        if self.task is None or self.task.done():
+            self.task = self._link.start(self._hear(), "headgate-ears")
 
     async def _hear(self) -> None:
         """Until the connection is lost at a time when nobody waits: the next who does listens again."""
@@ -66,7 +66,3 @@ class Ears:
             lane = self._link.lanes.get(key)
             if lane is not None:
                 lane.heard(rest)
-
-    def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()

@@ -303,17 +303,21 @@ class Link:
             for _ in range(3):
                 await asyncio.sleep(0)
             await self._say_goodbye()
+            self._close()
+            if chores := self._chores():  # made after the loop began to end, it may be: nobody else waits for them
+                await asyncio.wait(chores, timeout=FAREWELL)
             raise
         finally:
             self._close()
 
+    def _chores(self) -> list[asyncio.Task[None]]:
+        return [task for task in (self._seeking, self._reviving, self._ears.task) if task is not None and not task.done()]
+
     def _close(self) -> None:
         self._closed = True
         with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-            for pending in (self._seeking, self._reviving):
-                if pending is not None:
-                    pending.cancel()
-            self._ears.close()
+            for chore in self._chores():
+                chore.cancel()
             for peer in self._peers.values():
                 peer.close()
 
