@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections import defaultdict
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, cast
@@ -20,12 +19,13 @@ from headgate.gate.rules import Declaration, parsed
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.doors import shut
+from headgate.stores.inside import Inside
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable
 
     from headgate.gate.gate import Grant, Units
     from headgate.stores.redis.calls import Ticket
@@ -47,8 +47,8 @@ class RedisLine:
         self.enter = shut
         self._store = store
         self._lock = threading.Lock()
-        self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)  # by task or thread
-        self._passed: list[None] = []  # who is inside and holds nothing
+        self._inside = Inside()
+        self.leave = self._inside.leave
 
     def follow(self, declared: Declaration) -> None:
         if declared.program != self.declared.program:
@@ -64,34 +64,17 @@ class RedisLine:
         lane = self._store.lane(self)
         grant, ticket = await lane.acquire(request)
         if ticket.believed is None:
-            self._passed.append(None)
+            self._inside.passed()
         else:
-            self._entered[asyncio.current_task()].append(self._permit(lane, request, grant, ticket))
+            self._inside.entered(self._permit(lane, request, grant, ticket))
 
     def enter_sync(self, request: Request) -> None:
         found = self._store.shortcut().acquire(self, request, self._unsure)
         permit = blocking(self.acquire(request)) if found is None else self._found(request, found, 0.0)
         if permit.held:
-            self._entered[self._visitor()].append(permit)
+            self._inside.entered(permit)
         else:
-            self._passed.append(None)
-
-    def leave(self) -> None:
-        """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""
-        who = self._visitor() if self._entered else None
-        permits = self._entered.get(who)
-        if permits is None and self._passed:
-            self._passed.pop()
-            return
-        if permits is None:
-            who, permits = next(reversed(self._entered.items()))
-        permit = permits.pop()
-        if not permits:
-            del self._entered[who]
-        self.release(permit)
-
-    def _visitor(self) -> Hashable:
-        return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
+            self._inside.passed()
 
     async def acquire(self, request: Request) -> Permit:
         lane = self._store.lane(self)

@@ -1,0 +1,52 @@
+"""Who is inside of a line, and with what: all that `async with` and `with` have to remember between their two ends.
+
+Here lives the pairing of entering and leaving, for any number of tasks and threads at once; nothing is asked or granted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from headgate.permit import Permit
+
+
+class Inside:
+    """Permits by the task or thread that entered with them, the last first; and how many are inside who hold nothing."""
+
+    __slots__ = ("_entered", "_passed")
+
+    def __init__(self) -> None:
+        self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
+        self._passed: list[None] = []
+
+    def entered(self, permit: Permit) -> None:
+        self._entered[visitor()].append(permit)
+
+    def passed(self) -> None:
+        """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
+        self._passed.append(None)
+
+    def leave(self) -> None:
+        """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""
+        who = visitor() if self._entered else None
+        permits = self._entered.get(who)
+        if permits is None and self._passed:
+            self._passed.pop()
+            return
+        if permits is None:
+            who, permits = next(reversed(self._entered.items()))
+        permit = permits.pop()
+        if not permits:
+            del self._entered[who]
+        permit.release()
+
+
+def visitor() -> Hashable:
+    """The task that runs here, or the thread where no loop does."""
+    return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
