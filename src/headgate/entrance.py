@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headgate.watch import Lost
 
 if TYPE_CHECKING:
-    from headgate.line import Line
+    from headgate.line import Front
     from headgate.request import Request
 
 Outcome = type[BaseException] | BaseException | TracebackType | None
@@ -22,7 +22,7 @@ class Entrance:
 
     __slots__ = ("_default", "_line")
 
-    def __init__(self, line: Line, default: Request) -> None:
+    def __init__(self, line: Front, default: Request) -> None:
         self._line = line
         self._default = default
 

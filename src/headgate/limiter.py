@@ -17,11 +17,12 @@ from headgate.entrance import Entrance, Outcome
 from headgate.gate.rules import Declaration, rules_of
 from headgate.grammar import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.line import Line
+from headgate.line import Front
 from headgate.names import encoded
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, asked, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
+from headgate.stores.fallback import with_fallback
 from headgate.stores.status import Status
 from headgate.watch import Watch, Watched
 
@@ -46,6 +47,8 @@ class Limiter(Entrance):
     `max_waiters`: how many may wait at once; one more is refused with `QueueFullError`.
     `on_lost`: what becomes of a block whose lease is lost. "mark": only `permit.lost` tells. "cancel": a task is cancelled where it
     awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is ever lost.
+    `on_store_error`: what an acquire does while the store cannot be asked. "raise": StoreError. "open": it passes at once, and
+    nothing is limited. "local": the limits divided by `processes`, how many share them (an int from 1), hold in each.
 
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
@@ -60,6 +63,8 @@ class Limiter(Entrance):
         max_sleep: float | None = None,
         max_waiters: int | None = None,
         on_lost: Literal["mark", "cancel"] = "mark",
+        on_store_error: Literal["raise", "open", "local"] = "raise",
+        processes: int | None = None,
     ) -> None:
         self.name = check_name(name)
         self.key: str | None = None
@@ -67,11 +72,11 @@ class Limiter(Entrance):
         self._max_sleep = sleep_of(max_sleep, "Limiter")
         self._max_waiters = check_count(max_waiters)
         self._on_lost = choice("Limiter", "on_lost", on_lost, ("mark", "cancel"))
-        self._store = store_of(store)
+        self._store = with_fallback(store_of(store), name, on_store_error, processes)
         self._open()
 
     def _open(self) -> None:
-        line: Line = self._store.line(encoded(self.name, self.key), self._declared)
+        line: Front = self._store.line(encoded(self.name, self.key), self._declared)
         self._acquire: type[Acquire] = Acquire
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line, self._acquire = Watched(line), WatchedAcquire
@@ -150,7 +155,7 @@ class Acquire:
 
     __slots__ = ("_line", "_permit", "_request", "_used")
 
-    def __init__(self, line: Line, request: Request) -> None:
+    def __init__(self, line: Front, request: Request) -> None:
         self._line = line
         self._request = request
         self._used = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
@@ -12,9 +12,11 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.stores.status import Status
 
+T = TypeVar("T")
 
-class Line(Protocol):
-    """The queue of one name in one store: what limiters and permits talk to."""
+
+class Front(Protocol):
+    """The queue of one name, as limiters see it: the ways in."""
 
     name: str
     enter: Callable[[], bool]  # one of each unit if it can be had this instant, without a word to anybody; false: ask properly
@@ -31,13 +33,41 @@ class Line(Protocol):
     def status(self) -> Status: ...
     async def astatus(self) -> Status: ...
     def describe(self) -> str: ...
+
+
+class Back(Protocol):
+    """The same, as the permits see it that were granted there: the ways back."""
+
+    name: str
+
+    @property
+    def declared(self) -> Declaration: ...
     def release(self, permit: Permit) -> None: ...
     async def arelease(self, permit: Permit) -> bool: ...
     def abandon(self, permit: Permit) -> None: ...
     def settle(self, permit: Permit, extras: Units) -> None: ...
 
 
+class Line(Front, Back, Protocol):
+    """The queue of one name in one store."""
+
+
 class Store(Protocol):
     """Where lines come from: the same name, the same line."""
 
-    def line(self, name: str, declared: Declaration) -> Line: ...
+    def line(self, name: str, declared: Declaration) -> Front: ...
+
+
+class RemoteLine(Line, Protocol):
+    """A line that may not answer."""
+
+    def follow(self, declared: Declaration) -> None: ...
+    def quickly(self, request: Request) -> Permit | None: ...
+    def blocking(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+class RemoteStore(Protocol):
+    """A store that may be away: then, as seen from here, it need not be asked until it is found again."""
+
+    def line(self, name: str, declared: Declaration) -> RemoteLine: ...
+    def away(self) -> bool: ...

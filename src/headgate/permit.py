@@ -6,7 +6,7 @@ Here lives what the caller holds in the hand; how it is granted and given back i
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -17,7 +17,7 @@ from headgate.gate.gate import ONE_EACH, Grant, Units
 from headgate.request import check_settlement
 
 if TYPE_CHECKING:
-    from headgate.line import Line
+    from headgate.line import Back
     from headgate.watch import Watch
 
 
@@ -35,7 +35,7 @@ class Permit:
     __slots__ = ("__weakref__", "_actual", "_line", "believed", "fence", "held", "home", "key", "t", "units", "waited", "watch")
 
     def __init__(
-        self, line: Line, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
+        self, line: Back, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
     ) -> None:
         self._line = line
         self._actual: Mapping[str, int] = {}
@@ -61,9 +61,9 @@ class Permit:
         if self.watch is not None:
             self.watch.look()
 
-    def go_by(self, line: Line) -> None:
-        """For a line around another: from now on what is done with the permit goes by it."""
-        self._line = line
+    def go_by(self, around: Callable[[Back], Back]) -> None:
+        """For what is put around the line that granted it: from now on what is done with the permit goes by that."""
+        self._line = around(self._line)
 
     def release(self) -> None:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""

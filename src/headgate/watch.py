@@ -7,7 +7,6 @@ block. Only limiters with on_lost="cancel" come by here. That a lease is lost is
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import defaultdict
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
@@ -17,12 +16,13 @@ from urllib.parse import unquote
 
 from headgate.errors import LeaseLostError
 from headgate.stores.doors import shut
+from headgate.stores.inside import visitor
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from headgate.gate.rules import Declaration
-    from headgate.line import Line
+    from headgate.line import Back, Front
     from headgate.permit import Permit
     from headgate.request import Request
 
@@ -36,7 +36,7 @@ class Watch:
 
     __slots__ = ("_alone", "_asked", "_began", "_cancelled", "_name", "_permit", "_task", "_timer", "lost")
 
-    def __init__(self, permit: Permit, line: Line) -> None:
+    def __init__(self, permit: Permit, line: Front) -> None:
         self.lost = False  # once it has ended: whether the body ran on without its permit
         self._permit = permit
         self._name = line.name
@@ -47,7 +47,7 @@ class Watch:
         self._cancelled = False  # we have asked it, too
         self._alone = False  # and when the body ended nobody else had
         permit.watch = self
-        permit.go_by(line)
+        permit.go_by(Noting)
 
     def begin(self) -> None:
         """The body begins in the running task."""
@@ -159,15 +159,37 @@ class Lost(Exception):
         self.watch = watch
 
 
+class Noting:
+    """Around the line that granted a permit: its watch is told before a release."""
+
+    def __init__(self, line: Back) -> None:
+        self.name = line.name
+        self.abandon, self.settle = line.abandon, line.settle
+        self._line = line
+
+    @property
+    def declared(self) -> Declaration:
+        return self._line.declared
+
+    def release(self, permit: Permit) -> None:
+        if permit.watch is not None:
+            permit.watch.note()
+        self._line.release(permit)
+
+    async def arelease(self, permit: Permit) -> bool:
+        if permit.watch is not None:
+            permit.watch.note()
+        return await self._line.arelease(permit)
+
+
 class Watched:
     """A line around another: whoever enters by it is watched over. All else goes straight to the line inside."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: Front) -> None:
         self.name = line.name
         self.enter = shut
         self.acquire, self.acquire_sync, self.take, self.atake = line.acquire, line.acquire_sync, line.take, line.atake
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
-        self.abandon, self.settle = line.abandon, line.settle
         self._line = line
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
 
@@ -196,17 +218,3 @@ class Watched:
         watch.end()
         if watch.lost:
             raise Lost(watch)
-
-    def release(self, permit: Permit) -> None:
-        if permit.watch is not None:
-            permit.watch.note()
-        self._line.release(permit)
-
-    async def arelease(self, permit: Permit) -> bool:
-        if permit.watch is not None:
-            permit.watch.note()
-        return await self._line.arelease(permit)
-
-
-def visitor() -> Hashable:
-    return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()

@@ -12,7 +12,7 @@ import os
 import threading
 from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headgate.errors import MaxSleepExceededError
 from headgate.gate.rules import Declaration, parsed
@@ -25,7 +25,7 @@ from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from headgate.gate.gate import Grant, Units
     from headgate.stores.redis.calls import Ticket
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.store import RedisStore
 
 
+T = TypeVar("T")
 LOGS = 4  # keys for the logs of windows, sent when a limit is a window
 
 
@@ -87,9 +88,18 @@ class RedisLine:
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
+        permit = self.quickly(request)
+        return blocking(self.acquire(request)) if permit is None else permit
+
+    def quickly(self, request: Request) -> Permit | None:
+        """By this thread itself, if it can pass this instant."""
         start = monotonic()
         found = self._store.shortcut().acquire(self, request, self._unsure)
-        return blocking(self.acquire(request)) if found is None else self._found(request, found, monotonic() - start)
+        return None if found is None else self._found(request, found, monotonic() - start)
+
+    def blocking(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work` for a thread without a loop, done where its other calls are."""
+        return blocking(work)
 
     def _found(self, request: Request, found: Passed, waited: float) -> Permit:
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())

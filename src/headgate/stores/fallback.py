@@ -1,0 +1,322 @@
+"""What a limiter does while its store cannot be asked: let calls pass, or hold them to this process's share of the limits.
+
+Here lives the choice between the store and the way without it, made anew by every acquire, and who is told of it. Nothing is
+limited here: shares are lines of a memory store of their own, one for each store whose place they take.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from copy import copy
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from urllib.parse import unquote
+from weakref import WeakKeyDictionary
+
+from headgate.checks import choice, positive_int, show
+from headgate.errors import StoreError
+from headgate.gate.gate import Grant
+from headgate.gate.shares import share_of
+from headgate.permit import Permit, Refusal
+from headgate.stores.doors import shut
+from headgate.stores.inside import Inside
+from headgate.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from headgate.gate.gate import Units
+    from headgate.gate.rules import Declaration
+    from headgate.line import RemoteLine, RemoteStore, Store
+    from headgate.request import Request
+    from headgate.stores.status import Status
+
+T = TypeVar("T", Permit, Permit | Refusal)
+MODES = ("raise", "open", "local")
+UNFENCED = 0  # below every fence of a store: a resource that looks at fences refuses who came without one
+CALM = 1.0  # seconds without a failure after which a store that answers is said to be back: one that wavers fills no log
+LOG = logging.getLogger("headgate")
+
+
+class Asked(Protocol):
+    """What an acquire may be asked of: a store's line, or what stands in for it."""
+
+    async def acquire(self, request: Request) -> Permit: ...
+    def acquire_sync(self, request: Request) -> Permit: ...
+    async def atake(self, request: Request) -> Permit | Refusal: ...
+    def take(self, request: Request) -> Permit | Refusal: ...
+    async def astatus(self) -> Status: ...
+
+
+class FallbackLine:
+    """The queue of one name in a store, and the way past it."""
+
+    def __init__(self, line: RemoteLine, store: RemoteStore, way: Way, absence: Absence) -> None:
+        self.name = line.name
+        self.enter = shut
+        self._line = line
+        self._store = store
+        self._way = way
+        self._absence = absence
+        self._inside = Inside()
+        self.leave = self._inside.leave
+
+    @property
+    def declared(self) -> Declaration:
+        return self._line.declared
+
+    def follow(self, declared: Declaration) -> None:
+        """New limits, here and there; ValueError, and no change, where they cannot be divided."""
+        self._way.follow(self.name, declared)
+        self._line.follow(declared)
+
+    async def enter_later(self, request: Request) -> None:
+        self._inside.entered(await self.acquire(request))
+
+    def enter_sync(self, request: Request) -> None:
+        self._inside.entered(self.acquire_sync(request))
+
+    async def acquire(self, request: Request) -> Permit:
+        return await self._either(request, lambda line, request: line.acquire(request))
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return await self._either(request, lambda line, request: line.atake(request))
+
+    async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
+        """Who was turned away by the store asks the other way in the same breath: so those who waited there stay in order."""
+        start, lost = monotonic(), None
+        if not self._store.away():
+            try:
+                answer = await ask(self._line, request)
+            except StoreError as error:
+                lost = error.with_traceback(None)
+            else:
+                self._absence.ends()
+                return answer
+        line = self._without(request, lost)
+        return unfenced(await ask(line, rest_of(request, start) if lost else request), start)
+
+    def acquire_sync(self, request: Request) -> Permit:
+        if self._store.away():
+            start = monotonic()
+            return unfenced(self._without(request, None).acquire_sync(request), start)
+        permit = self._line.quickly(request)
+        if permit is None:
+            return self._line.blocking(self.acquire(request))
+        self._absence.ends()
+        return permit
+
+    def take(self, request: Request) -> Permit | Refusal:
+        if self._store.away():
+            return unfenced(self._without(request, None).take(request), monotonic())
+        return self._line.blocking(self.atake(request))
+
+    def _without(self, request: Request, lost: StoreError | None) -> Asked:
+        self._absence.begins(lost)
+        return self._way.line(self.name, self.declared, request.units, self._absence.cause)
+
+    async def astatus(self) -> Status:
+        """Of what holds at present."""
+        lost = self._absence.cause
+        if not self._store.away():
+            try:
+                return await self._line.astatus()
+            except StoreError as error:
+                lost = error.with_traceback(None)
+        return await self._way.line(self.name, self.declared, {}, lost).astatus()
+
+    def status(self) -> Status:
+        return self._line.blocking(self.astatus())
+
+    def describe(self) -> str:
+        without = self._absence.now or self._store.away()
+        return f"{self._line.describe()}{f', at present without it: {self._way}' if without else ''}"
+
+
+class FallbackStore:
+    """The lines of one limiter and of its keys, each with its way past the store."""
+
+    def __init__(self, store: RemoteStore, way: Way, name: str) -> None:
+        self._store = store
+        self._way = way
+        self._absence = Absence(f"Limiter {name!r}", f"{store}", f"{way}")
+
+    def line(self, name: str, declared: Declaration) -> FallbackLine:
+        self._way.check(name, declared)
+        return FallbackLine(self._store.line(name, declared), self._store, self._way, self._absence)
+
+
+class Absence:
+    """Whether a limiter does without its store, and why; the log is told once when that begins, and once when it is over."""
+
+    def __init__(self, limiter: str, store: str, way: str) -> None:
+        self.now = False
+        self.cause: StoreError | None = None
+        self._words = limiter, store, way
+        self._last = 0.0
+        self._told = threading.Lock()  # locked between the two messages: never waited for
+
+    def begins(self, cause: StoreError | None) -> None:
+        self.now, self._last, self.cause = True, monotonic(), cause or self.cause
+        if self._told.acquire(blocking=False):
+            limiter, store, way = self._words
+            LOG.warning("%s goes without its store, %s: %s. %s", limiter, store, way, self.cause or "It was found away.")
+
+    def ends(self) -> None:
+        if self.now:
+            self.now, self.cause = False, None
+        if self._told.locked() and monotonic() - self._last >= CALM:
+            with suppress(RuntimeError):  # another thread was faster
+                self._told.release()
+                limiter, store, _ = self._words
+                LOG.warning("%s is back at its store, %s.", limiter, store)
+
+
+# The ways without a store ----------------------------------------------------------------------------------------------------
+
+
+class Way(Protocol):
+    """What stands in for a store; its text says so in a log."""
+
+    def check(self, name: str, declared: Declaration) -> None: ...
+    def follow(self, name: str, declared: Declaration) -> None: ...
+    def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked: ...
+
+
+class Open:
+    """Nothing is limited."""
+
+    def check(self, name: str, declared: Declaration) -> None:
+        """Whatever the limits are."""
+
+    def follow(self, name: str, declared: Declaration) -> None:
+        """Whatever the limits were."""
+
+    def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> OpenLine:
+        return OpenLine(name, declared, cause)
+
+    def __str__(self) -> str:
+        return "calls pass without limits (on_store_error='open')"
+
+
+class OpenLine:
+    """Passes everybody at once, with permits that hold nothing: there is nothing to give back."""
+
+    def __init__(self, name: str, declared: Declaration, cause: StoreError | None) -> None:
+        self.name = name
+        self.declared = declared
+        self._cause = cause
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return Permit(self, request.units, Grant(0, UNFENCED), 0.0, None, None)
+
+    take = acquire_sync
+
+    async def acquire(self, request: Request) -> Permit:
+        return self.acquire_sync(request)
+
+    atake = acquire
+
+    async def astatus(self) -> Status:
+        raise StoreError(
+            f"The store of limiter {unquote(self.name)!r} cannot be asked, and what passes without it is not counted: there is no "
+            "status; ask again when the store is back."
+        ) from self._cause
+
+    def release(self, permit: Permit) -> None:
+        """Nothing is held."""
+
+    abandon = release
+
+    async def arelease(self, permit: Permit) -> bool:
+        return False
+
+    def settle(self, permit: Permit, extras: Units) -> None:
+        """Nothing was charged."""
+
+
+class Local:
+    """This process holds itself to its share of the limits."""
+
+    def __init__(self, store: MemoryStore, processes: int) -> None:
+        self._store = store
+        self._processes = processes
+
+    def check(self, name: str, declared: Declaration) -> None:
+        self._share(name, declared)
+
+    def follow(self, name: str, declared: Declaration) -> None:
+        self._store.line(name, self._share(name, declared))
+
+    def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked:
+        """Under the limits as the store's line knows them by now: another process may have declared them anew."""
+        try:
+            share = self._share(name, declared)
+        except ValueError as indivisible:
+            raise StoreError(f"{indivisible} Its store cannot be asked at present.") from cause
+        for unit, number in units.items():
+            if number > share.capacity.get(unit, number):
+                raise StoreError(
+                    f"An acquire of limiter {unquote(name)!r} asks for {number} {unit}. Its store cannot be asked, and without it "
+                    f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back."
+                ) from cause
+        return self._store.line(name, share)
+
+    def _share(self, name: str, declared: Declaration) -> Declaration:
+        try:
+            return share_of(declared.program, self._processes)
+        except ValueError as indivisible:
+            raise ValueError(
+                f"Limiter({unquote(name)!r}, processes={self._processes}): {indivisible}; raise it, state fewer processes, or choose "
+                "another on_store_error."
+            ) from None
+
+    def __str__(self) -> str:
+        return f"one of {self._processes} processes holds itself to its share of the limits (on_store_error='local')"
+
+
+# All limiters of one name in one store share one state, here too.
+_shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
+
+
+def with_fallback(store: Store, name: str, on_store_error: str, processes: int | None) -> Store:
+    """`store`, and what the limiter `name` does while it cannot be asked. A memory store always can."""
+    check_fallback(on_store_error, processes)
+    if on_store_error == "raise" or isinstance(store, MemoryStore):
+        return store
+    remote = cast("RemoteStore", store)
+    way = Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
+    return FallbackStore(remote, way, name)
+
+
+def check_fallback(mode: object, processes: object) -> None:
+    mode = choice("Limiter", "on_store_error", mode, MODES)
+    if mode == "local" and processes is None:
+        raise TypeError(
+            "Limiter(on_store_error='local'): the limits are to be divided, and nobody said by what; "
+            "say how many processes=... there are."
+        )
+    if mode != "local" and processes is not None:
+        raise TypeError(
+            f"Limiter(processes={show(processes)}): only on_store_error='local' divides limits among processes; "
+            "write that too, or leave processes out."
+        )
+    if processes is not None:
+        positive_int("Limiter", "processes", processes)
+
+
+def rest_of(request: Request, start: float) -> Request:
+    """The same with what is left of its `max_sleep`."""
+    if request.max_sleep is None:
+        return request
+    rest = copy(request)
+    rest.max_sleep = max(0, request.max_sleep - int((monotonic() - start) * 1_000_000))
+    return rest
+
+
+def unfenced(answer: T, start: float) -> T:
+    """What was granted without the store has no fence of it; it has waited since `start`."""
+    if isinstance(answer, Permit):
+        answer.fence, answer.waited = UNFENCED, monotonic() - start
+    return answer
