@@ -268,8 +268,8 @@ class Local:
             return share_of(declared.program, self._processes)
         except ValueError as indivisible:
             raise ValueError(
-                f"Limiter({unquote(name)!r}, processes={self._processes}): {indivisible}; raise it, state fewer processes, or choose "
-                "another on_store_error."
+                f"Limiter({unquote(name)!r}, processes={self._processes}): {indivisible}; raise it, state fewer processes, "
+                "or choose another on_store_error."
             ) from None
 
     def __str__(self) -> str:
