@@ -1,17 +1,11 @@
-"""What an acquire does while its store cannot be asked: `on_store_error`, with servers that are killed, stopped, full or strict.
-
-A limiter of `elsewhere` has a connection of its own and a share of its own, as in another process.
-"""
+"""What an acquire does while there is no server: `on_store_error` lets it pass, or holds it to this process's share."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import logging
 import threading
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,28 +23,14 @@ from headgate import (
     StoreError,
     Window,
 )
-from headgate.gate.rules import Declaration, rules_of
 from headgate.limits import Limit
-from headgate.stores import fallback
-from headgate.stores.redis.line import RedisLine
-from headgate.stores.redis.store import RedisStore
+from tests.faults.absence import AGES, TOKENS, WAYS, inside, local, opened
 from tests.faults.scene import Room, elsewhere, enter, eventually
 from tests.servers import Server
 from tests.world import at_rest, held, soon, used, waiting
 
-AGES = 10_000_000  # seconds: no token comes back within a test
-TOKENS = Rate(1000, per=AGES, unit="tokens")
-
 pytestmark = pytest.mark.usefixtures("hurried")
 Doors = Callable[[Limiter], Any]
-
-
-def opened(name: str, server: Server, *limits: Limit | str, **options: Any) -> Limiter:
-    return elsewhere(name, *limits, url=server.url, on_store_error="open", **options)
-
-
-def local(name: str, server: Server, *limits: Limit | str, processes: int = 2, **options: Any) -> Limiter:
-    return elsewhere(name, *limits, url=server.url, on_store_error="local", processes=processes, **options)
 
 
 @pytest.fixture
@@ -58,32 +38,6 @@ def gone(own_server: Server) -> Server:
     """A server that is not there."""
     own_server.kill()
     return own_server
-
-
-async def by_task(limiter: Limiter) -> Permit:
-    return await limiter.acquire()
-
-
-async def by_trying(limiter: Limiter) -> Permit | bool:
-    return await limiter.atry_acquire() or False
-
-
-async def by_thread(limiter: Limiter) -> Permit:
-    return await asyncio.to_thread(limiter.acquire_sync)
-
-
-async def by_trying_thread(limiter: Limiter) -> Permit | bool:
-    return await asyncio.to_thread(limiter.try_acquire) or False
-
-
-WAYS = [by_task, by_trying, by_thread, by_trying_thread]
-
-
-async def inside(limiter: Limiter, door: asyncio.Event, room: Room) -> None:
-    """Enter, and stay until the door opens."""
-    async with limiter:
-        with room:
-            await door.wait()
 
 
 # "open" ------------------------------------------------------------------------------------------------------------------------
@@ -385,288 +339,6 @@ async def test_a_refusal_is_an_answer(name: str, own_server: Server) -> None:
 
     for holder in holders:
         assert await holder.arelease()
-
-
-# There and back ----------------------------------------------------------------------------------------------------------------
-
-
-async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(name: str, own_server: Server) -> None:
-    """S1, S4, S7: tasks that entered at the server, without it, and at the server again, leave in any order: all is given back."""
-    limiter, room = local(name, own_server, Concurrency(4, lease=0.6)), Room()
-    other = elsewhere(name, Concurrency(4, lease=0.6), url=own_server.url)
-    doors = [asyncio.Event() for _ in range(6)]
-
-    async def two(first: int) -> list[asyncio.Task[None]]:
-        visits = [asyncio.create_task(inside(limiter, door, room)) for door in doors[first : first + 2]]
-        await eventually(lambda: room.visits == first + 2)
-        return visits
-
-    visits = await two(0)
-    own_server.kill()
-    visits += await two(2)
-    assert not await soon(limiter.atry_acquire())
-    own_server.start()
-    visits += await two(4)
-    assert held(await other.astatus()) == 2
-
-    for visit, left in ((2, 2), (5, 1)):
-        doors[visit].set()
-        await soon(visits[visit])
-        assert held(await soon(limiter.astatus())) == left
-    for door in doors:
-        door.set()
-    await soon(asyncio.gather(*visits))
-
-    await at_rest(other)
-    own_server.kill()
-    assert held(await soon(limiter.astatus())) == 0
-
-
-async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: Server) -> None:
-    """S1: given a block that holds a permit of the server, when one inside of it passes without, then that one's end is its own."""
-    limiter = opened(name, own_server, Concurrency(1))
-    async with limiter:
-        with forbidden(own_server):
-            async with limiter:
-                pass
-        assert held(await limiter.astatus()) == 1
-    await at_rest(limiter)
-
-
-async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> None:
-    """S4, S7: a thread inside from before, one from in between, one from after, who leave in the order in which they came."""
-    limiter = local(name, own_server, Concurrency(2, lease=0.6))
-    other = elsewhere(name, Concurrency(2, lease=0.6), url=own_server.url)
-    doors, came = [threading.Event() for _ in range(3)], count(1)
-    entered = 0
-
-    def visit(number: int) -> None:
-        nonlocal entered
-        with limiter:
-            entered = next(came)
-            doors[number].wait()
-
-    visits = []
-    for number, change in enumerate((lambda: None, own_server.kill, own_server.start)):
-        change()
-        visits.append(asyncio.create_task(asyncio.to_thread(visit, number)))
-        await eventually(lambda number=number: entered == number + 1)
-
-    assert held(await soon(other.astatus())) == 1
-    for door, visit_of in zip(doors, visits, strict=True):
-        door.set()
-        await soon(visit_of)
-    await at_rest(other)
-    own_server.kill()
-    assert held(await soon(limiter.astatus())) == 0
-
-
-async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(name: str, own_server: Server) -> None:
-    """S1, S6, L2: newcomers go to the server; who waits here waits on for a permit of here."""
-    limiter = local(name, own_server, Concurrency(2))
-    other = elsewhere(name, Concurrency(2), url=own_server.url)
-    own_server.kill()
-    holder = await soon(limiter.acquire())
-    waiter = asyncio.create_task(enter(limiter))
-    await waiting(limiter, 1)
-    own_server.start()
-
-    shared = [await soon(limiter.acquire()) for _ in range(2)]
-    assert held(await soon(other.astatus())) == 2
-    assert not waiter.done()
-    for permit in shared:
-        assert await permit.arelease()
-    assert not waiter.done()
-
-    assert await holder.arelease()
-    assert await (await soon(waiter)).arelease()
-    assert held(await soon(other.astatus())) == 0
-
-
-async def test_a_store_that_is_known_to_be_away_is_not_asked(
-    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Given a store that says that it is away, when anybody asks, then the way past it is taken at once; and then no longer."""
-    limiter = elsewhere(name, Concurrency(2), url=redis_url, on_store_error="local", processes=2)
-    with monkeypatch.context() as while_away:
-        while_away.setattr(RedisStore, "away", lambda self: True)
-        while_away.setattr(RedisStore, "lane", None)
-        while_away.setattr(RedisStore, "shortcut", None)
-        for ask in WAYS:
-            permit = await soon(ask(limiter))
-            assert permit.fence == 0
-            assert not await soon(limiter.atry_acquire())
-            permit.release()
-        assert (await limiter.astatus()).limits[0].capacity == 1
-        assert "at present without it" in repr(limiter)
-
-    permit = await soon(limiter.acquire())
-    assert permit.fence > 0
-    assert await permit.arelease()
-    assert "at present" not in repr(limiter)
-
-
-# Servers that are there and refuse ---------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def full(server: Server) -> Iterator[None]:
-    with Redis.from_url(server.url) as admin:
-        admin.config_set("maxmemory", 1)
-        yield
-        admin.config_set("maxmemory", 0)
-
-
-@contextlib.contextmanager
-def forbidden(server: Server) -> Iterator[None]:
-    with Redis.from_url(server.url) as admin:
-        admin.acl_setuser("default", enabled=True, nopass=True, categories=["+@all"], commands=["-fcall", "-evalsha", "-eval"])
-        yield
-        admin.acl_setuser("default", enabled=True, nopass=True, categories=["+@all"])
-
-
-@contextlib.contextmanager
-def frozen(server: Server) -> Iterator[None]:
-    server.pause()
-    yield
-    server.resume()
-
-
-@contextlib.contextmanager
-def killed(server: Server) -> Iterator[None]:
-    server.kill()
-    yield
-    server.start()
-
-
-@pytest.mark.parametrize("fault", [full, forbidden, frozen, killed])
-async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name: str, own_server: Server, fault: Doors) -> None:
-    """S1, S7, F29, F32, F36, F42: by the share while it lasts; afterwards the server's limits hold, and no permit is missing."""
-    limits = Concurrency(4, lease=0.6), TOKENS
-    limiter, other = local(name, own_server, *limits), elsewhere(name, *limits, url=own_server.url)
-    before = await soon(limiter.acquire(tokens=1))
-    with fault(own_server):
-        room = Room()
-
-        async def visit() -> None:
-            async with limiter.acquire(tokens=1):
-                with room:
-                    await asyncio.sleep(0)
-
-        await soon(asyncio.gather(*(visit() for _ in range(10))))
-        assert room.most == 2
-
-    before.release()
-    after = [await soon(limiter.acquire()) for _ in range(4)]
-    assert [permit.fence > 0 for permit in after] == [True] * 4
-    assert not await soon(other.atry_acquire())
-    for permit in after:
-        assert await permit.arelease()
-    await at_rest(other)
-
-
-@pytest.mark.parametrize("fault", [full, forbidden, frozen, killed])
-async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(name: str, own_server: Server, fault: Doors) -> None:
-    """Promise 8: nobody passes unasked who was not told to."""
-    limiter = elsewhere(name, Concurrency(4), url=own_server.url)
-    assert type(limiter._line) is RedisLine  # and the way there has become no longer
-    (await soon(limiter.acquire())).release()
-    with fault(own_server):
-        for ask in WAYS:
-            with pytest.raises(StoreError):
-                await soon(ask(limiter))
-
-
-# New limits --------------------------------------------------------------------------------------------------------------------
-
-
-async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> None:
-    """S1, L2: given one who waits for the share, when the limits are raised, then the share is, at once; and so it is lowered."""
-    limiter = local(name, own_server, Concurrency(2))
-    own_server.kill()
-    first = await soon(limiter.acquire())
-    waiter = asyncio.create_task(enter(limiter))
-    await waiting(limiter, 1)
-
-    limiter._line.follow(Declaration(rules_of([Concurrency(4)])))
-    second = await soon(waiter)
-    assert not await soon(limiter.atry_acquire())
-    with pytest.raises(ValueError, match="less than one for each"):
-        limiter._line.follow(Declaration(rules_of([Concurrency(1)])))
-    assert (await soon(limiter.astatus())).limits[0].capacity == 2
-
-    first.release()
-    second.release()
-
-
-async def test_limits_that_another_process_declared_are_divided_here(name: str, own_server: Server) -> None:
-    """S1: the last declaration wins, without the server too; where it leaves no share, nobody passes."""
-    limiter = local(name, own_server, Concurrency(8))
-    async with limiter:
-        pass
-    for capacity in (2, 1):
-        await (await soon(elsewhere(name, Concurrency(capacity), url=own_server.url).acquire())).arelease()
-        async with limiter:
-            pass  # hears of it
-
-        with forbidden(own_server):
-            if capacity == 2:
-                async with limiter:
-                    assert not await soon(limiter.atry_acquire())
-            else:
-                with pytest.raises(StoreError, match="less than one for each") as refused:
-                    await soon(limiter.acquire())
-                assert isinstance(refused.value.__cause__, StoreError)
-
-
-# What is said about it ---------------------------------------------------------------------------------------------------------
-
-
-async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
-    name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not for each call, nor for each key; with the name, the store, the mode and the cause."""
-    monkeypatch.setattr(fallback, "CALM", 0.0)
-    caplog.set_level(logging.WARNING, "headgate")
-    limiter = local(name, own_server, Concurrency(2))
-    for _ in range(2):
-        caplog.clear()
-        own_server.kill()
-        for one in (limiter, limiter["a"], limiter["b"], limiter):
-            (await soon(one.acquire())).release()
-        begun = caplog.messages
-        own_server.start()
-        for one in (limiter["a"], limiter, limiter["b"]):
-            (await soon(one.acquire())).release()
-
-        words = (name, f"127.0.0.1:{own_server.port}", "on_store_error='local'", "cannot be asked")
-        assert [[word in message for word in words] for message in begun] == [[True] * 4]
-        (ended,) = caplog.messages[1:]
-        assert "is back at its store" in ended
-        assert name in ended
-
-
-async def test_a_store_that_wavers_does_not_fill_the_log(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    """S9: now it takes a call, now it does not: that is one thing to be said."""
-    caplog.set_level(logging.WARNING, "headgate")
-    limiter = opened(name, own_server, Concurrency(2))
-    for _ in range(5):
-        with forbidden(own_server):
-            assert not (await soon(limiter.acquire())).held
-        (await soon(limiter.acquire())).release()
-    assert len(caplog.messages) == 1
-
-
-async def test_a_password_is_in_no_message(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
-    url = own_server.url.replace("redis://", "redis://guest:canary@")
-    limiter = Limiter(name, TOKENS, store=url, on_store_error="local", processes=2)
-    for server_is in ("strict", "gone"):
-        with pytest.raises(StoreError) as refused:
-            await soon(limiter.acquire(tokens=501))
-        said = [str(refused.value), str(refused.value.__cause__), repr(limiter), *caplog.messages]
-        assert [text for text in said if "canary" in text] == [], server_is
-        own_server.kill()
-    assert len(caplog.messages) == 1
 
 
 async def test_nothing_is_kept_of_those_who_have_passed(name: str, gone: Server) -> None:
