@@ -16,6 +16,7 @@ from headgate import Limiter, Permit, Rate
 from headgate.limits import Limit
 from tests.faults.scene import Room, elsewhere
 from tests.servers import Server
+from tests.world import LONG
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 TOKENS = Rate(1000, per=AGES, unit="tokens")
@@ -46,6 +47,16 @@ async def by_trying_thread(limiter: Limiter) -> Permit | bool:
 
 
 WAYS = [by_task, by_trying, by_thread, by_trying_thread]
+
+
+async def found(limiter: Limiter) -> None:
+    """Go on when the server is known to be back: to the tasks of this loop, and to threads."""
+    away = limiter._line._store.away  # type: ignore[attr-defined]
+    async with asyncio.timeout(LONG):
+        while True:
+            if not (away() or await asyncio.to_thread(away)):
+                return
+            await asyncio.sleep(0.001)
 
 
 async def inside(limiter: Limiter, door: asyncio.Event, room: Room) -> None:

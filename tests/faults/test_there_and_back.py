@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from headgate.gate.rules import Declaration, rules_of
 from headgate.stores import fallback
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.store import RedisStore
-from tests.faults.absence import FAULTS, TOKENS, WAYS, forbidden, inside, local, opened
+from tests.faults.absence import FAULTS, TOKENS, WAYS, forbidden, found, inside, local, opened
 from tests.faults.scene import Room, elsewhere, enter, eventually
 from tests.servers import Server
 from tests.world import at_rest, held, soon, waiting
@@ -45,6 +44,7 @@ async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered
     visits += await two(2)
     assert not await soon(limiter.atry_acquire())
     own_server.start()
+    await found(limiter)
     visits += await two(4)
     assert held(await other.astatus()) == 2
 
@@ -76,20 +76,25 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
     """S4, S7: a thread inside from before, one from in between, one from after, who leave in the order in which they came."""
     limiter = local(name, own_server, Concurrency(2, lease=0.6))
     other = elsewhere(name, Concurrency(2, lease=0.6), url=own_server.url)
-    doors, came = [threading.Event() for _ in range(3)], count(1)
-    entered = 0
+    doors, entered = [threading.Event() for _ in range(3)], []
 
     def visit(number: int) -> None:
-        nonlocal entered
         with limiter:
-            entered = next(came)
+            entered.append(number)
             doors[number].wait()
 
-    visits = []
-    for number, change in enumerate((lambda: None, own_server.kill, own_server.start)):
-        change()
-        visits.append(asyncio.create_task(asyncio.to_thread(visit, number)))
-        await eventually(lambda number=number: entered == number + 1)
+    async def one_more() -> asyncio.Task[None]:
+        number = len(entered)
+        task = asyncio.create_task(asyncio.to_thread(visit, number))
+        await eventually(lambda: len(entered) > number)
+        return task
+
+    visits = [await one_more()]
+    own_server.kill()
+    visits.append(await one_more())
+    own_server.start()
+    await found(limiter)
+    visits.append(await one_more())
 
     assert held(await soon(other.astatus())) == 1
     for door, visit_of in zip(doors, visits, strict=True):
@@ -109,6 +114,7 @@ async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(na
     waiter = asyncio.create_task(enter(limiter))
     await waiting(limiter, 1)
     own_server.start()
+    await found(limiter)
 
     shared = [await soon(limiter.acquire()) for _ in range(2)]
     assert held(await soon(other.astatus())) == 2
@@ -165,6 +171,7 @@ async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name:
         await soon(asyncio.gather(*(visit() for _ in range(10))))
         assert room.most == 2
 
+    await found(limiter)
     before.release()
     after = [await soon(limiter.acquire()) for _ in range(4)]
     assert [permit.fence > 0 for permit in after] == [True] * 4
@@ -245,6 +252,7 @@ async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
             (await soon(one.acquire())).release()
         begun = caplog.messages
         own_server.start()
+        await found(limiter)
         for one in (limiter["a"], limiter, limiter["b"]):
             (await soon(one.acquire())).release()
 

@@ -24,7 +24,8 @@ from headgate import (
     Window,
 )
 from headgate.limits import Limit
-from tests.faults.absence import AGES, TOKENS, WAYS, inside, local, opened
+from headgate.stores.redis import link
+from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
 from tests.faults.scene import Room, elsewhere, enter, eventually
 from tests.servers import Server
 from tests.world import at_rest, held, soon, used, waiting
@@ -87,6 +88,7 @@ async def test_a_server_that_is_back_is_asked_again(name: str, own_server: Serve
     own_server.kill()
     passed = await soon(limiter.acquire())
     own_server.start()
+    await found(limiter)
 
     permit = await soon(limiter.acquire())
     passed.release()
@@ -301,8 +303,11 @@ async def test_no_more_wait_for_the_share_than_may_wait(name: str, gone: Server)
     (await soon(waiter)).release()
 
 
-async def test_nobody_waits_longer_because_the_server_was_asked_first(name: str, own_server: Server) -> None:
+async def test_nobody_waits_longer_because_the_server_was_asked_first(
+    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given a wait at a server that dies, when the share has no room either, then both waits together are `max_sleep`."""
+    monkeypatch.setattr(link, "OUTAGE", 0.2)  # it is given up before the patience of the caller ends
     limiter, other = local(name, own_server, Concurrency(2)), elsewhere(name, Concurrency(2), url=own_server.url)
     holders = [await other.acquire() for _ in range(2)]
     loop = asyncio.get_running_loop()
