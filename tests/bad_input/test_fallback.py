@@ -26,7 +26,7 @@ def test_what_is_no_text_is_no_way(way: object, nowhere: str) -> None:
 
 @pytest.mark.parametrize("way", ["", "Open", "close", "local ", "x" * 10**6], ids=shown)
 def test_there_are_three_ways(way: str, nowhere: str) -> None:
-    refused(ValueError, nowhere, f"Limiter(on_store_error={shown(way)})", "'raise', 'open' or 'local'", on_store_error=way)
+    refused(ValueError, nowhere, f"Limiter(on_store_error={shown(way)})", "'raise' or 'open' or 'local'", on_store_error=way)
 
 
 @pytest.mark.parametrize("value", NO_INT, ids=shown)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, StoreError
+from headgate import Concurrency, LeaseLostError, Limiter, StoreError
 from headgate.gate.rules import Declaration, rules_of
 from headgate.stores import fallback
 from headgate.stores.redis.line import RedisLine
@@ -102,6 +102,32 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
         await soon(visit_of)
     await at_rest(other)
     own_server.kill()
+    assert held(await soon(limiter.astatus())) == 0
+
+
+@pytest.mark.parametrize("door", ["block", "acquire"])
+async def test_a_watched_block_leaves_as_it_entered(name: str, own_server: Server, door: str) -> None:
+    """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the share is not: all go back."""
+    limiter = local(name, own_server, Concurrency(2, lease=0.6), on_lost="cancel")
+    came, leave = [], asyncio.Event()
+
+    async def stay() -> None:
+        async with limiter if door == "block" else limiter.acquire():
+            came.append(await limiter.astatus())
+            await leave.wait()
+
+    early = asyncio.create_task(stay())
+    await eventually(lambda: len(came) == 1)
+    own_server.kill()
+    late = asyncio.create_task(stay())
+    with pytest.raises(LeaseLostError):
+        await soon(early)
+    await eventually(lambda: len(came) == 2)
+    assert not await soon(limiter.atry_acquire())
+    leave.set()
+    await soon(late)
+
+    assert [held(status) for status in came] == [1, 1]
     assert held(await soon(limiter.astatus())) == 0
 
 
