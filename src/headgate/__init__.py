@@ -15,6 +15,7 @@ from headgate.limiter import Limiter
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Permit, Refusal
 from headgate.stores.status import LimitStatus, Status
+from headgate.waiting import Waiting
 
 __all__ = [
     "Concurrency",
@@ -36,6 +37,7 @@ __all__ = [
     "Status",
     "StoreError",
     "TokenBucket",
+    "Waiting",
     "Window",
     "parse_limit",
 ]

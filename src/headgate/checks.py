@@ -22,7 +22,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
-RESERVED_UNITS = frozenset({"cost", "max_sleep", "self"})  # acquire has arguments of these names
+RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})  # acquire has arguments of these names
 SINGULARS = {"request": "requests", "permit": "permits"}  # counted by nobody, one letter short of one that is
 
 _UNIT = re.compile(r"[a-z][a-z0-9_]*")

@@ -6,7 +6,7 @@ things about them:
 
     HeadgateError
     +-- MaxSleepExceededError       not now: the wait would exceed the caller's max_sleep; has retry_after
-    |   +-- QueueFullError          not now: too many wait before this caller; has retry_after
+    |   +-- QueueFullError          not now: too many wait before this caller; has retry_after and position
     +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
     +-- LeaseLostError              too late: the body of a block ran on without its permit
     +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)
@@ -40,10 +40,17 @@ class MaxSleepExceededError(HeadgateError):
 class QueueFullError(MaxSleepExceededError):
     """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was charged.
 
+    `position` is how many live waiters stood before this one, and `retry_after` the seconds until its turn behind them, 0.0 when
+    only a release can make room.
+
     Way out: try again after `retry_after` seconds, shed the call, or allow a longer queue. It is a kind of
     MaxSleepExceededError because a full queue is a wait too long by another measure, and because code written
     for self_limiters has one handler for "I would have to wait too long", which must go on working.
     """
+
+    def __init__(self, message: str, retry_after: float, position: int = 0) -> None:
+        super().__init__(message, retry_after)
+        self.position = position
 
 
 class CostExceedsCapacityError(HeadgateError, ValueError):

@@ -24,6 +24,7 @@ from headgate.request import Request, asked, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
 from headgate.stores.fallback import with_fallback
 from headgate.stores.status import Status
+from headgate.waiting import OnWait, check_on_wait
 from headgate.watch import Watch, Watched
 
 P = ParamSpec("P")
@@ -49,11 +50,13 @@ class Limiter(Entrance):
     awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is ever lost.
     `on_store_error`: what an acquire does while the store cannot be asked. "raise": StoreError. "open": it passes at once, and
     nothing is limited. "local": the limits divided by `processes`, how many share them (an int from 1), hold in each.
+    `on_wait`: called once with a `Waiting` (position, estimate) for each acquire that has to queue, by its task or thread before it
+    sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up, and reaches the caller.
 
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
 
-    __slots__ = ("_acquire", "_declared", "_max_sleep", "_max_waiters", "_on_lost", "_store", "key", "name")
+    __slots__ = ("_acquire", "_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_store", "key", "name")
 
     def __init__(
         self,
@@ -62,25 +65,27 @@ class Limiter(Entrance):
         store: StoreLike = None,
         max_sleep: float | None = None,
         max_waiters: int | None = None,
+        on_wait: OnWait | None = None,
         on_lost: Literal["mark", "cancel"] = "mark",
         on_store_error: Literal["raise", "open", "local"] = "raise",
         processes: int | None = None,
     ) -> None:
         self.name = check_name(name)
         self.key: str | None = None
-        self._declared = Declaration(rules_of(declared_limits(name, limits)))
+        declared = Declaration(rules_of(declared_limits(f"Limiter({name!r})", limits)))
         self._max_sleep = sleep_of(max_sleep, "Limiter")
         self._max_waiters = check_count(max_waiters)
+        self._on_wait = check_on_wait(on_wait, "Limiter")
         self._on_lost = choice("Limiter", "on_lost", on_lost, ("mark", "cancel"))
         self._store = with_fallback(store_of(store), name, on_store_error, processes)
-        self._open()
+        self._open(declared)
 
-    def _open(self) -> None:
-        line: Front = self._store.line(encoded(self.name, self.key), self._declared)
+    def _open(self, declared: Declaration) -> None:
+        line: Front = self._store.line(encoded(self.name, self.key), declared)
         self._acquire: type[Acquire] = Acquire
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line, self._acquire = Watched(line), WatchedAcquire
-        super().__init__(line, Request({}, self._max_sleep, self._max_waiters))
+        super().__init__(line, Request({}, self._max_sleep, self._max_waiters, self._on_wait))
 
     def __getitem__(self, key: str) -> Limiter:
         """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
@@ -91,40 +96,39 @@ class Limiter(Entrance):
             raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take limiter[{key!r}] of the whole.")
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
-        child._declared, child._store = self._declared, self._store
-        child._max_sleep, child._max_waiters = self._max_sleep, self._max_waiters
-        child._on_lost = self._on_lost
-        child._open()
+        child._store, child._on_lost = self._store, self._on_lost
+        child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
+        child._open(self._line.declared)
         return child
 
-    def acquire(self, cost: int = 1, *, max_sleep: float | None = None, **units: int) -> Acquire:
+    def acquire(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Acquire:
         """Ask for a permit: `cost` of every limit that counts requests, and so many of each unit named, all or nothing.
 
             async with limiter.acquire(tokens=900) as permit: ...     # or `with`
             permit = await limiter.acquire(3, max_sleep=2.0)          # then permit.release()
 
-        `max_sleep` (seconds) stands for this one acquire; None leaves it to the limiter.
+        `max_sleep` (seconds) and `on_wait` stand for this one acquire; None leaves them to the limiter.
 
         Raises CostExceedsCapacityError for what can never pass; when entered or awaited, MaxSleepExceededError when its turn
         is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked; from a block, with
         on_lost="cancel", LeaseLostError. Without a block a lost lease shows on the permit alone.
         """
-        return self._acquire(self._line, self._request(cost, max_sleep, units))
+        return self._acquire(self._line, self._request(cost, max_sleep, on_wait, units))
 
-    def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, **units: int) -> Permit:
+    def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Permit:
         """The permit of `acquire(...)`, by blocking this thread until it is there."""
-        return self._line.acquire_sync(self._request(cost, max_sleep, units))
+        return self._line.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
     def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
         """A permit if it can be had this moment; otherwise a `Refusal`, which is false and knows `retry_after`. Never waits.
 
         On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `atry_acquire`.
         """
-        return self._line.take(self._request(cost, None, units))
+        return self._line.take(self._request(cost, None, None, units))
 
     async def atry_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
         """`try_acquire` for coroutines."""
-        return await self._line.atake(self._request(cost, None, units))
+        return await self._line.atake(self._request(cost, None, None, units))
 
     def status(self) -> Status:
         """Per limit what is in use and what is left, how many wait, and when one that comes now could go."""
@@ -134,16 +138,40 @@ class Limiter(Entrance):
         """`status` for coroutines."""
         return await self._line.astatus()
 
+    def update(self, *limits: Limit | str) -> None:
+        """Other limits from now on, for all who use this name: in this process at once, in every other with its next call.
+
+            api.update("200/minute", Concurrency(10))            # all that are to hold, not only those that change
+
+        Never blocks. Who waits is queued again, in order, under the new limits: more capacity wakes waiters at once, less waits for
+        holders, another rate mints nothing for time that has passed. A waiter that asks for more than a limit now holds at all gets
+        CostExceedsCapacityError. An update overrules whatever was declared for the name before it, also when that is declared
+        again; another update, or limits that are new to the name, replace it. Of a key (`limiter["k"].update(...)`) it changes
+        that key alone; of the whole limiter, the keys that are taken from it afterwards.
+
+        Raises ValueError or TypeError as the constructor does, before anything is sent. A server that is away hears of it later.
+        """
+        self._line.update(self._declaration(limits))
+
+    async def aupdate(self, *limits: Limit | str) -> None:
+        """`update`, awaited until the store knows. Raises StoreError when it cannot be asked; in this process the limits hold."""
+        await self._line.aupdate(self._declaration(limits))
+
+    def _declaration(self, limits: tuple[Limit | str, ...]) -> Declaration:
+        key = "" if self.key is None else f"[{self.key!r}]"
+        return Declaration(rules_of(declared_limits(f"Limiter({self.name!r}){key}.update(...)", limits)))
+
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call of a function takes a permit first, of a generator for as long as it runs."""
         return limited(self, function)
 
-    def _request(self, cost: int, max_sleep: float | None, units: dict[str, int]) -> Request:
-        if max_sleep is None and not units and type(cost) is int and cost == 1:
+    def _request(self, cost: int, max_sleep: float | None, on_wait: OnWait | None, units: dict[str, int]) -> Request:
+        if max_sleep is None and not units and type(cost) is int and cost == 1 and on_wait is None:
             return self._default
         declared = self._line.declared
         limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
-        return Request(asked(declared, self.name, cost, units), limit, self._max_waiters)
+        told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
+        return Request(asked(declared, self.name, cost, units), limit, self._max_waiters, told)
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f"[{self.key!r}]"
@@ -219,15 +247,15 @@ class WatchedAcquire(Acquire):
         self._watch.tell(outcome[1])
 
 
-def declared_limits(name: str, limits: tuple[Limit | str, ...]) -> list[Limit]:
+def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> list[Limit]:
     if not limits:
-        raise ValueError(f"Limiter({name!r}) has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
+        raise ValueError(f"{call} has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
     for limit in limits:
         if isinstance(limit, str) and "://" in limit:
-            raise TypeError(f"Limiter({name!r}) got a URL as a limit; where the state lives is said by the keyword store.")
+            raise TypeError(f"{call} got a URL as a limit; where the state lives is said by the keyword store.")
         if not isinstance(limit, (str, Concurrency, Rate, Window, Quota)):
             raise TypeError(
-                f"Limiter({name!r}) got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "
+                f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "
                 "write one of them, or a text such as '100/minute'."
             )
     return [parse_limit(limit) if isinstance(limit, str) else limit for limit in limits]

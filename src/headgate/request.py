@@ -6,11 +6,15 @@ Here live the rules for costs and settlements; the shapes of single numbers are 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from headgate.checks import check_max_sleep, microseconds, show
 from headgate.errors import CostExceedsCapacityError
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.gate.rules import Declaration
+
+if TYPE_CHECKING:
+    from headgate.waiting import OnWait
 
 LARGEST = 2**53
 NOTHING = "-"  # in particular: what every acquire takes anyway
@@ -19,14 +23,17 @@ NOTHING = "-"  # in particular: what every acquire takes anyway
 class Request:
     """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all)."""
 
-    __slots__ = ("max_sleep", "max_waiters", "plain", "text", "units")
+    __slots__ = ("max_sleep", "max_waiters", "on_wait", "plain", "text", "units")
 
-    def __init__(self, units: Units, max_sleep: int | None = None, max_waiters: int | None = None) -> None:
+    def __init__(
+        self, units: Units, max_sleep: int | None = None, max_waiters: int | None = None, on_wait: OnWait | None = None
+    ) -> None:
         self.units = units
         self.max_sleep = max_sleep
         self.max_waiters = max_waiters
+        self.on_wait = on_wait
         self.text = cost_text(units) if units else NOTHING
-        self.plain = not units and max_sleep is None and max_waiters is None  # one of each, however long it takes
+        self.plain = not units and max_sleep is None and max_waiters is None and on_wait is None  # one of each, come what may
 
 
 def cost_text(units: Units) -> str:
@@ -62,8 +69,8 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
 
 def check_cost(declared: Declaration, name: str, unit: str, number: object) -> int:
     call = f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
-    if unit == "max_sleep":
-        raise TypeError(f"{call} of limiter {name!r}: a try never waits and takes no max_sleep; leave it out, or call acquire.")
+    if unit in ("max_sleep", "on_wait"):
+        raise TypeError(f"{call} of limiter {name!r}: a try never waits and takes no {unit}; leave it out, or call acquire.")
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(f"{call} of limiter {name!r}: a cost is an int, not a {type(number).__name__}; pass an int such as 3.")
     if not 0 < number < LARGEST:

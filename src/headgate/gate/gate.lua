@@ -41,7 +41,7 @@ function Gate.take(costs, t)
   return t, gate.fence
 end
 
--- Returns 'grant', t, fence; 'wait', t (the caller is to join); 'late', t (beyond max_sleep); 'full', t.
+-- Returns 'grant', t, fence; 'wait', t, position (the caller is to join); 'late', t (beyond max_sleep); 'full', t, position.
 function Gate.acquire(costs, horizon, max_sleep, max_waiters)
   local now = gate.t
   local queued = State.queue_length()
@@ -49,8 +49,8 @@ function Gate.acquire(costs, horizon, max_sleep, max_waiters)
   if t <= now + (max_sleep and min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
   if t >= NEVER then t = Gate.estimate(costs) end
   if max_sleep and (max_sleep == 0 or t > now + max_sleep) then return 'late', t end
-  if max_waiters and queued >= max_waiters then return 'full', t end
-  return 'wait', t
+  if max_waiters and queued >= max_waiters then return 'full', t, queued end
+  return 'wait', t, queued
 end
 
 function Gate.estimate(costs)

@@ -66,10 +66,14 @@ class FallbackLine:
     def declared(self) -> Declaration:
         return self._line.declared
 
-    def follow(self, declared: Declaration) -> None:
+    def update(self, declared: Declaration) -> None:
         """New limits, here and there; ValueError, and no change, where they cannot be divided."""
         self._way.follow(self.name, declared)
-        self._line.follow(declared)
+        self._line.update(declared)
+
+    async def aupdate(self, declared: Declaration) -> None:
+        self._way.follow(self.name, declared)
+        await self._line.aupdate(declared)
 
     async def enter_later(self, request: Request) -> None:
         self._inside.entered(await self.acquire(request))
@@ -103,7 +107,7 @@ class FallbackLine:
             return unfenced(self._without(request, None).acquire_sync(request), start)
         permit = self._line.quickly(request)
         if permit is None:
-            return self._line.blocking(self.acquire(request))
+            return self._line.waited(request, self.acquire)
         self._absence.ends()
         return permit
 

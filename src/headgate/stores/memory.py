@@ -23,11 +23,13 @@ from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER, Slots
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
+from headgate.stores.declarations import Declarations, warn_of_parts
 from headgate.stores.doors import Crowd, Place, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
 from headgate.stores.lock import Lock
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
 from headgate.stores.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter
+from headgate.waiting import queued_at
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
@@ -55,6 +57,7 @@ class MemoryLine:
         "_moved",
         "_pool",
         "_pools",
+        "_said",
         "_store",
         "declared",
         "enter",
@@ -68,6 +71,7 @@ class MemoryLine:
     def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
         self.name = name
         self.declared = declared
+        self._said = Declarations(declared.program)
         self._store = store
         self._clock = store.clock
         self._gate = Gate(declared.rules(), self._clock.now())
@@ -149,6 +153,7 @@ class MemoryLine:
 
     async def turn(self, waiter: TaskWaiter) -> None:
         try:
+            waiter.tell()
             await waiter.sleep(self._timeout(waiter))
             while not self._look(waiter):
                 await waiter.sleep(self._timeout(waiter))
@@ -160,6 +165,7 @@ class MemoryLine:
         waiter = ThreadWaiter(request)
         if not self._join(waiter):
             try:
+                waiter.tell()
                 waiter.sleep(self._timeout(waiter))
                 while not self._look(waiter):
                     waiter.sleep(self._timeout(waiter))
@@ -216,19 +222,26 @@ class MemoryLine:
         return self.status().line()
 
     def follow(self, declared: Declaration) -> None:
-        """The last declaration wins: whoever waits is queued again under the new limits."""
+        """The last declaration wins, unless an update has overruled it already."""
         with self._lock:
+            program, present = declared.program, self.declared.program
+            if program == present or self._said.overruled(program, present):
+                return
+            self._keep()
+            comes_again = self._said.declare(program, self._clock.now())
+            self._follow(declared)
+        if comes_again:
+            warn_of_parts(self.name, program, present)
+
+    def update(self, declared: Declaration) -> None:
+        with self._lock:
+            self._keep()
+            self._said.update(declared.program)
             if declared.program != self.declared.program:
-                self._gather()
-                self._empty_pool()
-                inside = 0 if declared.holds is self.declared.holds else self._count_out()
-                self.declared = declared
-                for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
-                    waiter.never = True
-                    waiter.wake()
-                self._count_in(inside)
-                self._open()
-                self._advance()
+                self._follow(declared)
+
+    async def aupdate(self, declared: Declaration) -> None:
+        self.update(declared)
 
     # What the ways in and out ask for ------------------------------------------------------------------------------------
 
@@ -365,6 +378,19 @@ class MemoryLine:
             if rule.holds:
                 rule.take(number, self._gate.t, self._gate.t)
 
+    def _follow(self, declared: Declaration) -> None:
+        """Whoever waits is queued again under the new limits."""
+        self._gather()
+        self._empty_pool()
+        inside = 0 if declared.holds is self.declared.holds else self._count_out()
+        self.declared = declared
+        for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
+            waiter.never = True
+            waiter.wake()
+        self._count_in(inside)
+        self._open()
+        self._advance()
+
     def _check_cost(self, request: Request) -> None:
         """The limits may have changed since the request was checked (T7)."""
         if self._gate.never(self._gate.costs(request.units)):
@@ -396,8 +422,11 @@ class MemoryLine:
                 waiter.grant, waiter.holds = decision, self.declared.holds
                 return True
             if not isinstance(decision, Wait):
-                refused = queue_full if decision.full else too_long
-                raise refused(self.name, request, decision.t - gate.t)
+                if decision.full:
+                    raise queue_full(self.name, request, decision.t - gate.t, len(gate.queue))
+                raise too_long(self.name, request, decision.t - gate.t)
+            if request.on_wait is not None:
+                waiter.waiting = queued_at(decision.position, decision.t - gate.t)
             if decision.t > gate.t:  # only the head looks at its very moment: those behind it are let pass by it, in order
                 waiter.look_at = decision.t + (LOOK_AGAIN if decision.position else 0)
             if request.max_sleep is not None:
@@ -483,7 +512,7 @@ class MemoryLine:
         return gate.estimate(gate.usual) if gate.queue else gate.ready(gate.usual)
 
     def let_go(self) -> bool:
-        """Become loose if forgetting this line would change nothing: nobody waits, nothing is held, no debt is open.
+        """Become loose if forgetting this line would change nothing: nobody waits, nothing is held, no debt, no update.
 
         A line that is busy this very moment is not idle; waiting for it here could wait for ever, since it may be asking the
         store to be kept.
@@ -492,7 +521,7 @@ class MemoryLine:
             return False
         try:
             self._advance()
-            self._loose = self._gate.idle_at() <= self._clock.now()
+            self._loose = self._gate.idle_at() <= self._clock.now() and not self._said.updated(self.declared.program)
             if self._loose:
                 self.enter, self.enter_later = shut, self.queue
                 self._gate.rules = (*self._gate.rules,)  # a door that somebody has in hand looks at them, and shuts too

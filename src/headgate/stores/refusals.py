@@ -22,11 +22,14 @@ def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
     )
 
 
-def queue_full(name: str, request: Request, delay: int) -> QueueFullError:
+def queue_full(name: str, request: Request, delay: int, position: int) -> QueueFullError:
+    retry_after = _seconds(delay)
+    turn = f"its turn would be {retry_after:g} s away" if retry_after else "only a release can say when its turn would be"
     return QueueFullError(
-        f"An acquire of limiter {unquote(name)!r} found {request.max_waiters} or more waiting before it, as many as its queue "
-        "may hold; nothing was charged. Try again later (retry_after), or raise max_waiters (max_position).",
-        _seconds(delay),
+        f"An acquire of limiter {unquote(name)!r} found {position} waiting before it, and its queue is full at "
+        f"{request.max_waiters}; {turn}. Nothing was charged. Try again later (retry_after), or raise max_waiters (max_position).",
+        retry_after,
+        position,
     )
 
 

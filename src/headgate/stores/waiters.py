@@ -14,6 +14,7 @@ from headgate.gate.slots import NEVER
 if TYPE_CHECKING:
     from headgate.gate.gate import Grant
     from headgate.request import Request
+    from headgate.waiting import Waiting
 
 
 class Waiter:
@@ -23,12 +24,18 @@ class Waiter:
     grant: Grant | None = None
     holds = True  # what it was granted is held until it is released
     never = False  # its cost is above what the limit now holds
+    waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
     look_at = NEVER
     deadline = NEVER
 
     def wake(self) -> bool:
         """Make the waiter look. False when it has nowhere to wake up any more."""
         raise NotImplementedError
+
+    def tell(self) -> None:
+        """That it has to queue, in its own task or thread."""
+        if self.waiting is not None and self.request.on_wait is not None:
+            self.request.on_wait(self.waiting)
 
 
 class TaskWaiter(Waiter):

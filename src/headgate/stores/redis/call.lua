@@ -1,10 +1,11 @@
 -- One call: what a session asks together, decided in order, and the reply. Everything is read and checked before the first write.
 --
 -- The reply starts with session and number, so that a reply that went astray is noticed: "session number ok now head mine answers |
--- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), when nothing was done.
+-- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), "... held wait limits" (not those
+-- of yours, for so long), when nothing was done.
 --
--- args: as in shared.lua, 4 whether the limits are declared or just known, 5 whether the session has waiters, 6 horizon,
--- 7... one request each.
+-- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 whether the session has waiters,
+-- 6 horizon, 7... one request each.
 
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until)
@@ -20,7 +21,11 @@ local function open_state(program, state, alive_until)
     return waits and Calls.reply('lapsed') or nil
   end
   Gate.clamp(now)
-  if program ~= PROGRAM and args[4] ~= '1' then return Calls.reply('stale', program) end
+  if program ~= PROGRAM then
+    if args[4] == '0' then return Calls.reply('stale', program) end
+    local held = Rules.held()
+    if held then return Calls.reply('held', State.int(held), program) end
+  end
   Sessions.repair()
   if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER) then
     redis.call('HSET', HASH, 'state', Numbers.save())
@@ -71,6 +76,7 @@ function Calls.whole(its_keys, its_args)
 
   if mail then Sessions.read_mail(mail) end
   Sessions.expire_holders()
+  if gate.program ~= PROGRAM or args[4] == UPDATED then Rules.replace(gate.program) end
   if gate.program ~= PROGRAM then Gate.follow(PROGRAM) end
   if State.queue_length() > 0 then Sessions.sweep_queue() end
   local answers = Requests.answers(requests)
@@ -78,6 +84,7 @@ function Calls.whole(its_keys, its_args)
   Sessions.send_mail()
   alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or 0
   local extended = Promises.extend()
+  if args[4] == UPDATED then extended = Promises.outlast(DAY) end
   local answered = Calls.reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
   redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
   if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end

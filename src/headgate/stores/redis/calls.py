@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
     from headgate.stores.redis.script import Script
+    from headgate.waiting import Waiting
 
 Answer = list[str] | StoreError
+KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: they are known, declared, or declared come what may
 
 
 class Command(NamedTuple):
@@ -36,7 +38,7 @@ class Ticket:
 
     __slots__ = ("believed", "cancel", "deadline", "due", "future", "lease", "number", "request", "session", "start", "t")
 
-    def __init__(self, number: int, request: Request, future: Future[Grant]) -> None:
+    def __init__(self, number: int, request: Request, future: Future[Any]) -> None:
         self.number = number
         self.request = request
         self.future = future
@@ -56,6 +58,15 @@ class Ticket:
     @property
     def caller(self) -> str:
         return f"{self.session}:{self.number}:{self.request.text}"
+
+    def tell(self, waiting: Waiting) -> None:
+        """That it waits, once, if it wants to know: its task hears of that first, and of the outcome by another future."""
+        request = self.request
+        if request.on_wait is not None:
+            self.request = Request(request.units, request.max_sleep, request.max_waiters)
+            asked, self.future = self.future, self.future.get_loop().create_future()
+            self.future.add_done_callback(seen)  # its task may be cancelled before it comes to that
+            asked.set_result(waiting)
 
     def settle(self, outcome: Grant | BaseException) -> None:
         if not self.future.done():
@@ -85,31 +96,55 @@ class Sent(NamedTuple):
     tickets: list[Ticket]
     errands: list[Errand]
 
+    @property
+    def declares(self) -> int:
+        """What it says of its limits, if it is a whole call."""
+        words = self.command.words
+        return int(words[words[0] + 4])
+
 
 def nobody(answer: Answer) -> None:
     """Nobody wants to know."""
 
 
+def seen(future: Future[Any]) -> None:
+    """Nobody has to hear that an error was never looked at."""
+    if not future.cancelled():
+        future.exception()
+
+
 def answers_in(words: Iterator[str], program: str) -> Iterator[list[str]]:
-    """One answer for each request, in order: runs of equal ones are told as one. A status says under which limits it was asked."""
+    """One answer for each request, in order: runs of equal ones are told as one. A status says under which limits it was asked.
+
+    Fences of grants follow one another, and so do positions of those who wait.
+    """
     for word in words:
         if word == "status":
             yield [program, *islice(words, 3 + program.count(";"))]
             continue
         count, number, fence = islice(words, 3)
+        step = 0 if word == "full" else 1  # of who is turned away nobody stands before the next one
         for index in range(int(count)):
-            yield [word, number, str(int(fence) + index)]
+            yield [word, number, str(int(fence) + index * step)]
 
 
 def runs(tickets: list[Ticket]) -> Iterator[str]:
-    """The acquires as the script reads them: neighbours that ask for the same are one line."""
+    """The acquires as the script reads them: neighbours that ask for the same are one line.
+
+    Who wants to know when it has to wait begins a line: of each the script tells the estimate of the first.
+    """
     index = 0
     while index < len(tickets):
         first, start = tickets[index], index
         asked = asked_of(first)
-        while index < len(tickets) and tickets[index].number == first.number + index - start and asked_of(tickets[index]) == asked:
+        index += 1
+        while index < len(tickets) and follows(tickets[index], first.number + index - start, asked):
             index += 1
         yield f"acquire {first.number} {index - start} {asked}"
+
+
+def follows(ticket: Ticket, number: int, asked: str) -> bool:
+    return ticket.number == number and ticket.request.on_wait is None and asked_of(ticket) == asked
 
 
 def asked_of(ticket: Ticket) -> str:

@@ -1,4 +1,5 @@
--- A name's first state, and the keys of its windows. Here lives what a call does that finds nothing of the name, or other limits.
+-- A name's first state, what was declared before, and the keys of windows. Here lives what a call does that finds nothing of the name,
+-- or other limits.
 
 -- Each window has one of the log keys for as long as it lives; a new one gets the first that is free.
 function Rules.give_slots(rules)
@@ -27,4 +28,50 @@ function Rules.new(program, now)
   end
   Rules.give_slots(gate.rules)
   redis.call('DEL', QUEUE, HOLDERS, SESSIONS)
+  redis.call('HDEL', HASH, 'former')
+end
+
+-- What was declared before ----------------------------------------------------------------------------------------------------
+
+-- Processes that keep declaring different limits must not make them flap. So of the last few limits that were replaced it is
+-- remembered when, and by whose link: what another link has replaced is not taken again before HOLD, and what an update has
+-- overruled, not as long as that holds. A link may replace what it has declared itself: the last entry says who has declared what holds.
+
+local function own_link()
+  return string.match(SESSION, '^[^.]+')
+end
+
+-- The entries, oldest first, and whether an update holds. As text: "0" or "1", then a line "moment link limits" each.
+local function former_limits()
+  local text, entries = redis.call('HGET', HASH, 'former') or '0', {}
+  for t, link, program in string.gmatch(text, '\n(%d+) (%S+) ([^\n]+)') do
+    entries[#entries + 1] = { t = tonumber(t), link = link, program = program }
+  end
+  return entries, string.sub(text, 1, 1) == '1'
+end
+
+-- Microseconds until the limits of this call may be declared, if they may not now; -1: not as long as an update holds.
+function Rules.held()
+  if args[4] == UPDATED then return nil end
+  local entries, updated = former_limits()
+  local link = own_link()
+  for _, each in ipairs(entries) do
+    if each.program == PROGRAM and updated then return -1 end
+    local foreign = each.link ~= link and entries[#entries].link ~= link
+    if each.program == PROGRAM and foreign and each.t + HOLD > gate.t then return each.t + HOLD - gate.t end
+  end
+  return nil
+end
+
+-- Remembers that the limits of this call have taken the place of `program`.
+function Rules.replace(program)
+  local updates, lines = args[4] == UPDATED, {}
+  for _, each in ipairs((former_limits())) do
+    if each.program ~= PROGRAM and each.program ~= program and (updates or each.t + HOLD > gate.t) then
+      lines[#lines + 1] = State.int(each.t) .. ' ' .. each.link .. ' ' .. each.program
+    end
+  end
+  if program ~= PROGRAM then lines[#lines + 1] = State.int(gate.t) .. ' ' .. own_link() .. ' ' .. program end
+  while #lines > FORMER do table.remove(lines, 1) end
+  redis.call('HSET', HASH, 'former', table.concat({ updates and '1' or '0', unpack(lines) }, '\n'))
 end

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Hashable
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
 
@@ -19,9 +19,21 @@ from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration, parsed
 from headgate.request import Request
-from headgate.stores.redis.calls import Answer, Command, Errand, Sent, Ticket, answers_in, nobody, runs
+from headgate.stores.redis.calls import (
+    DECLARED,
+    KNOWN,
+    Answer,
+    Command,
+    Errand,
+    Sent,
+    Ticket,
+    answers_in,
+    nobody,
+    runs,
+)
 from headgate.stores.redis.script import library
 from headgate.stores.refusals import never, queue_full, too_long
+from headgate.waiting import Waiting, queued_at
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
@@ -30,6 +42,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.link import Link
     from headgate.stores.redis.peer import Peer
+    from headgate.waiting import OnWait
 
 HORIZON = 50_000  # microseconds: moments so near are booked now, and slept until
 MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
@@ -81,7 +94,7 @@ class Lane:
         self._tickets.append(ticket)
         self._send()
         try:
-            return await ticket.future, ticket
+            return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait)), ticket
         except BaseException:
             ticket.future.cancel()
             self._give_up(ticket)
@@ -191,7 +204,7 @@ class Lane:
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        header = (*header, int(line.declares), int(waits), HORIZON)
+        header = (*header, line.declares, int(waits), HORIZON)
         return Command(script, (*header, *(errand.words for errand in errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -236,8 +249,8 @@ class Lane:
             self._granted(ticket, Grant(int(words[5]), int(words[6])), sent.lease, self._server)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
-        if sent.program == self.line.declared.program:
-            self.line.declares = False
+        if self.line.declares and (sent.program, sent.declares) == (self.line.declared.program, self.line.declares):
+            self.line.declares = KNOWN
         self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
         head, mine = int(words[1]), words[2] == "1"
         rest = iter(words[3:])
@@ -258,24 +271,28 @@ class Lane:
         if ticket.t:
             return  # heard of by an announcement, which was faster
         if kind == "wait":
-            self._wait(ticket, number)
+            self._wait(ticket, number, fence)
             return
         self._waiting.pop(ticket.number, None)
         if kind == "grant":
             self._granted(ticket, Grant(number, fence), self._lease, self._server)
         elif kind == "never":
             ticket.settle(never(self.line.name, self.line.declared, ticket.request))
+        elif kind == "full":
+            ticket.settle(queue_full(self.line.name, ticket.request, number, fence))
         else:
-            ticket.settle((queue_full if kind == "full" else too_long)(self.line.name, ticket.request, number))
+            ticket.settle(too_long(self.line.name, ticket.request, number))
 
-    def _wait(self, ticket: Ticket, delay: int) -> None:
+    def _wait(self, ticket: Ticket, delay: int, position: int) -> None:
         now = monotonic()
         ticket.due = now + delay / 1_000_000 if delay else inf
         if ticket.future.done():
             self._waiting.pop(ticket.number, None)
             self._cancel(ticket)
             self._send()
-        elif ticket.request.max_sleep:
+            return
+        ticket.tell(queued_at(position, delay))
+        if ticket.request.max_sleep:
             if ticket.deadline is not None:
                 ticket.deadline.cancel()
             left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
@@ -435,10 +452,9 @@ class Lane:
             self._owed = sent._replace(command=command)
             self._send()
             return
-        if verdict == "stale":
-            if not self.line.declares:
-                self.line.declared = Declaration([parsed(text) for text in " ".join(words).split(";")])
-                self._renew()
+        if verdict in ("stale", "held"):
+            wait = int(words.pop(0)) if verdict == "held" else None
+            self._learn(sent, wait, Declaration([parsed(text) for text in " ".join(words).split(";")]))
         else:
             self._session, self._call = self.link.new_session(), 0
             tickets = list(self._waiting.values())
@@ -448,6 +464,19 @@ class Lane:
         if not self._quits:  # the last word of a session is written anew
             self._errands[:0] = sent.errands
         self._send()
+
+    def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:
+        """Other limits hold. Ours, if the call has declared them, may be declared again after `wait`; -1: an update holds."""
+        line = self.line
+        if wait is None and line.declares == KNOWN:
+            line.declared = holds
+        elif wait is not None and (line.declares, line.declared.program) == (DECLARED, sent.program):
+            ours = line.turned_down(holds, wait)
+            if wait >= 0:
+                self.link.loop.call_later(wait / 1_000_000, line.declare_again, ours)
+        else:
+            return  # something else was declared since the call was sent
+        self._renew()
 
     # Time ----------------------------------------------------------------------------------------------------------------
 
@@ -489,6 +518,16 @@ class Lane:
     def _renewed(self, permit: Permit, answer: Answer) -> None:
         if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
             permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else monotonic())
+
+
+async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:
+    """The grant of a ticket whose task wants to know that it has to wait."""
+    outcome = await ticket.future
+    if isinstance(outcome, Waiting):
+        if not (ticket.t or ticket.future.done()):  # its turn has not come since
+            on_wait(outcome)
+        outcome = await ticket.future
+    return cast(Grant, outcome)
 
 
 def is_owed(errand: Errand) -> bool:

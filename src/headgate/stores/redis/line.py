@@ -13,13 +13,16 @@ import threading
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import unquote
 
 from headgate.errors import MaxSleepExceededError
 from headgate.gate.rules import Declaration, parsed
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
+from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside
+from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
@@ -31,7 +34,9 @@ if TYPE_CHECKING:
     from headgate.stores.redis.calls import Ticket
     from headgate.stores.redis.shortcut import Passed, Shortcut
     from headgate.stores.redis.store import RedisStore
+    from headgate.waiting import Waiting
 
+    Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
 LOGS = 4  # keys for the logs of windows, sent when a limit is a window
@@ -44,16 +49,64 @@ class RedisLine:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.declared = declared
-        self.declares = True  # until a call of ours has carried the declaration there
+        self.declares = DECLARED  # until a call of ours has carried the declaration there
+        self._said = Declarations(declared.program)
+        self._turned_down: Declaration | None = None  # what we have declared, and another process has replaced just now
+        self._until = 0.0  # and until when it need not be declared again
         self.enter = shut
         self._store = store
         self._lock = threading.Lock()
         self._inside = Inside()
         self.leave = self._inside.leave
 
+    # What is declared ----------------------------------------------------------------------------------------------------
+
     def follow(self, declared: Declaration) -> None:
-        if declared.program != self.declared.program:
-            self.declared, self.declares = declared, True
+        """The last declaration wins, unless an update or another process has overruled it already."""
+        program, present, turned_down = declared.program, self.declared.program, self._turned_down
+        if program == present or (turned_down and turned_down.program == program and monotonic() < self._until):
+            return
+        with self._lock:
+            if self._said.overruled(program, present):
+                return
+            comes_again = self._said.declare(program, int(monotonic() * 1_000_000))
+        self._declare(declared, DECLARED)
+        if comes_again:
+            warn_of_parts(self.name, program, present)
+
+    def _declare(self, declared: Declaration, how: int) -> None:
+        self._turned_down = None
+        self.declared, self.declares = declared, how
+
+    def turned_down(self, holds: Declaration, wait: int) -> Declaration:
+        """What we have declared must not be declared again for `wait` microseconds (-1: nobody knows): what holds, holds for us."""
+        ours, self.declared, self.declares = self.declared, holds, KNOWN
+        self._turned_down, self._until = ours, monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
+        warn_of_processes(self.name, ours.program, holds.program)
+        return ours
+
+    def declare_again(self, ours: Declaration) -> None:
+        """When it was turned down long enough, and nothing else was declared since."""
+        if self._turned_down is ours:
+            self._declare(ours, DECLARED)
+
+    def update(self, declared: Declaration) -> None:
+        words = self._updated(declared)
+        if asyncio._get_running_loop() is None:
+            self._by_portal(lambda lane: lane.post(words))
+        else:
+            self._store.lane(self).post(words)
+
+    async def aupdate(self, declared: Declaration) -> None:
+        await self._store.lane(self).ask(self._updated(declared))
+
+    def _updated(self, declared: Declaration) -> str:
+        """The errand that goes with an update: what it overrules, which the server may never have heard of."""
+        check_windows(self.name, declared)
+        with self._lock:
+            self._said.update(declared.program)
+        self._declare(declared, UPDATED)
+        return f"update {self._said.last.replace(' ', ',')}"
 
     def keys(self, declared: Declaration) -> tuple[str, ...]:
         """The keys that the script works on: all share one hash tag."""
@@ -71,7 +124,7 @@ class RedisLine:
 
     def enter_sync(self, request: Request) -> None:
         found = self._store.shortcut().acquire(self, request, self._unsure)
-        permit = blocking(self.acquire(request)) if found is None else self._found(request, found, 0.0)
+        permit = self.waited(request, self.acquire) if found is None else self._found(request, found, 0.0)
         if permit.held:
             self._inside.entered(permit)
         else:
@@ -89,7 +142,7 @@ class RedisLine:
 
     def acquire_sync(self, request: Request) -> Permit:
         permit = self.quickly(request)
-        return blocking(self.acquire(request)) if permit is None else permit
+        return self.waited(request, self.acquire) if permit is None else permit
 
     def quickly(self, request: Request) -> Permit | None:
         """By this thread itself, if it can pass this instant."""
@@ -100,6 +153,19 @@ class RedisLine:
     def blocking(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work` for a thread without a loop, done where its other calls are."""
         return blocking(work)
+
+    def waited(self, request: Request, acquire: Acquiring) -> Permit:
+        """By the portal. What a thread wants to hear when it has to wait, it hears itself: nobody else waits for that."""
+        if request.on_wait is None:
+            return blocking(acquire(request))
+        under_way, waiting = blocking(asked(request, acquire))
+        try:
+            if waiting is not None:
+                request.on_wait(waiting)
+            return blocking(finished(under_way))
+        except BaseException:
+            blocking(given_up(under_way))
+            raise
 
     def _found(self, request: Request, found: Passed, waited: float) -> Permit:
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
@@ -184,6 +250,47 @@ class RedisLine:
     def describe(self) -> str:
         """What can be said without asking the server."""
         return f"{self.declared.program} on {self._store}"
+
+
+async def asked(request: Request, acquire: Acquiring) -> tuple[asyncio.Task[Permit], Waiting | None]:
+    """The acquire under way, once it is decided or known to wait."""
+    told: asyncio.Future[Waiting] = asyncio.get_running_loop().create_future()
+
+    def tell(waiting: Waiting) -> None:
+        if not told.done():  # on_store_error may lead to another queue
+            told.set_result(waiting)
+
+    telling = Request(request.units, request.max_sleep, request.max_waiters, tell)
+    under_way = asyncio.ensure_future(acquire(telling))
+    either: set[asyncio.Future[Any]] = {under_way, told}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    except BaseException:
+        under_way.cancel()
+        raise
+    return under_way, told.result() if told.done() and not under_way.done() else None
+
+
+async def finished(asked: asyncio.Task[Permit]) -> Permit:
+    await asyncio.wait({asked})  # who is interrupted here does not cancel it: see given_up()
+    return asked.result()
+
+
+async def given_up(asked: asyncio.Task[Permit]) -> None:
+    """Cancel an acquire, or release what it was granted just now."""
+    asked.cancel()
+    await asyncio.wait({asked})
+    if not asked.cancelled() and asked.exception() is None:
+        asked.result().release()
+
+
+def check_windows(name: str, declared: Declaration) -> None:
+    windows = declared.program.count("window ")
+    if windows > LOGS:
+        raise ValueError(
+            f"Limiter({unquote(name)!r}) has {windows} Window limits, and on Redis it may have {LOGS}; "
+            "drop some, or take a Rate instead."
+        )
 
 
 @lru_cache(maxsize=1024)

@@ -56,6 +56,12 @@ function Promises.extend()
   return true
 end
 
+-- The keys live for so long in any case, whatever happens in it.
+function Promises.outlast(time)
+  gate.ttl = max(gate.ttl, gate.t + time)
+  return true
+end
+
 -- Every key outlives every promise made in it (S8, T12).
 function Promises.keep(extended)
   if not extended and not next(touched) then return end

@@ -1,7 +1,7 @@
 -- The requests of a call, each with its answer. The numbers in them are read before anything is written.
 
 local out
-local run -- the run of equal answers that is being counted: kind, count, number, fence
+local run -- the run of equal answers that is being counted: kind, count, number, fence (of who waits or may not: the position)
 
 function Requests.fresh()
   out, run = {}, nil
@@ -14,9 +14,15 @@ local function flush()
   run = nil
 end
 
--- Equal answers, with fences one after another if they are grants, are told as one; of waiters the first one's estimate is told.
+-- Whether an answer is equal to those of the run: with fences one after another if they are grants, or positions if they wait.
+local function follows(kind, number, fence)
+  if not run or run.kind ~= kind or (kind ~= 'wait' and run.number ~= number) then return false end
+  return run.fence + (kind == 'full' and 0 or run.count) == fence or not fence
+end
+
+-- Equal answers are told as one, those of acquires one request at a time; of waiters the first one's estimate is told.
 local function answer(kind, number, fence)
-  if run and run.kind == kind and (kind == 'wait' or run.number == number) and (not fence or run.fence + run.count == fence) then
+  if follows(kind, number, fence) then
     run.count = run.count + 1
   else
     flush()
@@ -39,6 +45,7 @@ local verbs = {}
 
 -- acquire first count max_sleep max_waiters asked
 function verbs.acquire(words)
+  flush()
   local first, asked, horizon, holds = words[2], words[6], tonumber(args[6]), gate.rules.lease
   local costs = State.costs_of(State.parsed_units(asked))
   if Gate.never(costs) then
@@ -46,14 +53,14 @@ function verbs.acquire(words)
     return
   end
   for number = first, first + words[3] - 1 do
-    local kind, t, fence = Gate.acquire(costs, horizon, words[4], words[5])
+    local kind, t, fence = Gate.acquire(costs, horizon, words[4], words[5]) -- or a position in place of the fence
     local caller = (holds or kind == 'wait') and SESSION .. ':' .. number .. ':' .. asked
     if kind == 'grant' then
       if holds then Promises.hold(caller, t, holds) end
       answer(kind, t, fence)
     else
       if kind == 'wait' then Gate.join(caller, costs) end
-      answer(kind, t - gate.t)
+      answer(kind, t - gate.t, fence)
     end
   end
   Promises.write_holds()
@@ -96,6 +103,12 @@ function verbs.settle(words)
   answer('done', 1)
 end
 
+-- update former: goes with an update, which overrules the `former` limits too (commas for spaces); its sender hears that it came.
+function verbs.update(words)
+  if args[4] == UPDATED then Rules.replace((string.gsub(words[2], ',', ' '))) end
+  answer('done', 1)
+end
+
 -- status asked
 function verbs.status(words)
   flush()
@@ -106,7 +119,7 @@ function verbs.status(words)
 end
 
 -- Which words of a request are numbers, and which may be -1 for none.
-local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, quit = {}, release = {}, renew = {}, settle = { 2 }, status = {} }
+local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, quit = {}, release = {}, renew = {}, settle = { 2 }, status = {}, update = {} }
 local LIMITS = { acquire = { 4, 5 } }
 
 function Requests.read()

@@ -1,6 +1,6 @@
 -- What all parts share: the names of the keys and arguments of a call, the constants, and the state of the one name it is about.
 --
--- keys: 1 hash (limits, state, and for each session its last reply "r" and its mail "m"), 2 queue, 3 holders by lease end,
+-- keys: 1 hash (limits, state, former limits; for each session its last reply "r" and its mail "m"), 2 queue, 3 holders by lease end,
 -- 4 sessions by the moment until which they are alive, 5-8 logs of windows.
 -- args: 1 limits, 2 session, 3 number of its call, and then what call.lua or quick.lua says.
 --
@@ -11,6 +11,8 @@ local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: of anything that is counted
 local FORMAT = 2 -- of the state: other numbers, another format
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
+local HOLD, FORMER, DAY = 60000000, 8, 86400000000
+local UPDATED = '2' -- what a call says of its limits when they hold come what may
 local REMEMBERED = 100 -- declarations, and states, between calls: more than take turns, mostly
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

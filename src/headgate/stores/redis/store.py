@@ -9,13 +9,12 @@ import asyncio
 import os
 import threading
 from typing import Any
-from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.gate.rules import Declaration
 from headgate.stores.redis.address import topology_of
 from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.line import LOGS, RedisLine
+from headgate.stores.redis.line import RedisLine, check_windows
 from headgate.stores.redis.link import Link
 from headgate.stores.redis.portal import portal_loop
 from headgate.stores.redis.shortcut import Shortcut
@@ -35,12 +34,7 @@ class RedisStore:
 
     def line(self, name: str, declared: Declaration) -> RedisLine:
         """The line of `name`; nothing is sent before the first acquire."""
-        windows = declared.program.count("window ")
-        if windows > LOGS:
-            raise ValueError(
-                f"Limiter({unquote(name)!r}) has {windows} Window limits, and on Redis it may have {LOGS}; "
-                "drop some, or take a Rate instead."
-            )
+        check_windows(name, declared)
         with self._lock:
             line = self._lines.get(name)
             if line is None:
