@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from headgate import Concurrency, CostExceedsCapacityError, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
-from tests.bad_input.values import NO_COUNT, NO_INT, NO_NUMBER, NO_TIME, assert_sentence, shown
+from tests.bad_input.values import NO_COUNT, NO_INT, NO_NUMBER, NO_TIME, Hostile, assert_sentence, shown
 from tests.world import HOUR, World, soon, told, used
 
 Ask = Callable[..., Any]
@@ -146,6 +147,42 @@ async def test_bad_input_charges_nothing(world: World) -> None:
             await limiter.atry_acquire(2, **units)
 
     assert used(await soon(limiter.astatus())) == [0, 0, 0, 0]
+
+
+# Callbacks ---------------------------------------------------------------------------------------------------------------------
+
+
+async def a_coroutine(its: object) -> None:
+    """What cannot be called and be done."""
+
+
+class AsyncCall:
+    async def __call__(self, its: object) -> None:
+        """As above."""
+
+
+@pytest.mark.parametrize("way", ["Limiter", *WAITING])
+@pytest.mark.parametrize("value", [5, "print", True, [print], Hostile()], ids=shown)
+def test_what_cannot_be_called_is_no_callback(way: str, value: Any, limiter: Limiter, nowhere: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Limiter("api", *LIMITS, store=nowhere, on_wait=value) if way == "Limiter" else WAYS[way](limiter, on_wait=value)
+    call = "Limiter" if way == "Limiter" else "acquire"
+    assert_sentence(caught.value, f"{call}(on_wait={shown(value)})", "function of one argument")
+
+
+@pytest.mark.parametrize("value", [a_coroutine, partial(a_coroutine), AsyncCall()], ids=lambda value: type(value).__name__)
+def test_a_callback_is_not_awaited(value: Any, limiter: Limiter) -> None:
+    with pytest.raises(TypeError) as caught:
+        limiter.acquire(on_wait=value)
+    assert_sentence(caught.value, "acquire(on_wait=", "not awaited", "plain function")
+
+
+@pytest.mark.parametrize("way", ["try_acquire", "atry_acquire"])
+@pytest.mark.parametrize("option", ["max_sleep", "on_wait"])
+def test_a_try_takes_nothing_that_is_about_waiting(way: str, option: str, limiter: Limiter) -> None:
+    with pytest.raises(TypeError) as caught:
+        WAYS[way](limiter, **{option: None})
+    assert_sentence(caught.value, f"acquire({option}=None)", "a try never waits")
 
 
 # Settling ----------------------------------------------------------------------------------------------------------------------

@@ -186,6 +186,52 @@ def test_more_windows_than_a_server_keeps_are_refused(nowhere: str) -> None:
     assert_sentence(caught.value, "Limiter('x')", "5 Window", "4")
 
 
+# Updates -----------------------------------------------------------------------------------------------------------------------
+
+
+UPDATES: dict[str, Callable[..., Any]] = {
+    "update": lambda limiter, *limits: limiter.update(*limits),
+    "aupdate": lambda limiter, *limits: asyncio.run(limiter.aupdate(*limits)),
+    "of a key": lambda limiter, *limits: limiter["k"].update(*limits),
+}
+
+
+def updated(way: str) -> str:
+    return "Limiter('x')['k'].update(...)" if way == "of a key" else "Limiter('x').update(...)"
+
+
+@pytest.mark.parametrize("way", UPDATES)
+@pytest.mark.parametrize("limit", [None, 5, True, ["5/s"], Rate, Hostile(), "redis://localhost"], ids=shown)
+def test_what_is_no_limit_is_no_update(way: str, limit: Any, nowhere: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        UPDATES[way](limiter(nowhere), "5/second", limit)
+    assert_sentence(caught.value, updated(way))
+
+
+@pytest.mark.parametrize("way", UPDATES)
+def test_an_update_has_limits_that_can_be(way: str, nowhere: str) -> None:
+    its = limiter(nowhere)
+    with pytest.raises(ValueError, match="no limits") as caught:
+        UPDATES[way](its)
+    assert_sentence(caught.value, updated(way), "'100/minute'")
+    with pytest.raises(ValueError, match=r"^parse_limit\("):
+        UPDATES[way](its, "5/second", "100 per minite")
+    with pytest.raises(ValueError, match="Window") as caught:
+        UPDATES[way](its, *(Window(1, per) for per in range(1, 6)))
+    assert_sentence(caught.value, "5 Window", "4")
+
+
+def test_a_bad_update_changes_nothing(nowhere: str) -> None:
+    its = limiter(nowhere)
+    for way, bad in [("update", 5), ("aupdate", "100 per minite")]:
+        with pytest.raises((TypeError, ValueError)):
+            UPDATES[way](its, "7/second", bad)
+    with pytest.raises(ValueError, match="Window"):
+        its.update(*(Window(1, per) for per in range(1, 6)))
+
+    assert its._line.declared.capacity == {"requests": 5}
+
+
 @pytest.mark.parametrize("function", [5, None, "fetch", 3.0, Hostile()], ids=shown)
 def test_only_functions_are_decorated(function: Any, nowhere: str) -> None:
     with pytest.raises(TypeError) as caught:

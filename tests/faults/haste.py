@@ -16,7 +16,9 @@ HEARTBEAT = 0.15  # seconds between two signs of life: 3
 PATIENCE = 0.3  # seconds for a connection or a reply: 5
 OUTAGE = 1.0  # seconds for which a store that was there is looked for again: 10
 RETRY = 0.05  # seconds until what is owed is offered again: 1
+HOLD = 0.4  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
+HELD = "HOLD, FORMER, DAY = 60000000,"
 
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
@@ -29,7 +31,9 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(endpoint, "CONNECT_TIMEOUT", PATIENCE)
     microseconds = round(WAITER * 1_000_000)
     sources = script.sources()
-    assert KEPT in sources["shared"], "shared.lua says it in other words now"
+    assert all(words in sources["shared"] for words in (KEPT, HELD)), "shared.lua says it in other words now"
     shorter = KEPT.replace("10000000, 30000000", f"{microseconds}, {3 * microseconds}")
-    for form, its in vars(script.Library({**sources, "shared": sources["shared"].replace(KEPT, shorter)})).items():
+    held = HELD.replace("60000000", f"{round(HOLD * 1_000_000)}")
+    shared = sources["shared"].replace(KEPT, shorter).replace(HELD, held)
+    for form, its in vars(script.Library({**sources, "shared": shared})).items():
         change(script.library(), form, its)

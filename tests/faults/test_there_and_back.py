@@ -12,7 +12,6 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, LeaseLostError, Limiter, StoreError
-from headgate.gate.rules import Declaration, rules_of
 from headgate.stores import fallback
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.store import RedisStore
@@ -230,11 +229,11 @@ async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> 
     waiter = asyncio.create_task(enter(limiter))
     await waiting(limiter, 1)
 
-    limiter._line.follow(Declaration(rules_of([Concurrency(4)])))
+    limiter.update(Concurrency(4))
     second = await soon(waiter)
     assert not await soon(limiter.atry_acquire())
     with pytest.raises(ValueError, match="less than one for each"):
-        limiter._line.follow(Declaration(rules_of([Concurrency(1)])))
+        limiter.update(Concurrency(1))
     assert (await soon(limiter.astatus())).limits[0].capacity == 2
 
     first.release()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.twins.model import KEEP, Model
-from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Wire
+from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Update, Wire
 from tests.twins.witness import Witness, lease_of, promised
 
 Story = dict[str, Any]
@@ -31,7 +31,7 @@ class Session:
     generation: int = 1
     calls: int = 0
     asked: int = 0
-    declares: bool = True
+    declares: int = 1
     waiting: dict[int, Caller] = field(default_factory=dict)
     sent: list[tuple[int, Call]] = field(default_factory=list)  # and when, by its own clock
 
@@ -89,7 +89,13 @@ class Player:
 
     def declare(self, index: int, program: int) -> None:
         session = self.sessions[index]
-        session.program, session.declares = self.programs[program % len(self.programs)], True
+        session.program, session.declares = self.programs[program % len(self.programs)], 1
+
+    def update(self, index: int, program: int, former: int | None) -> None:
+        """And the errand that goes with it, if that was not lost."""
+        session = self.sessions[index]
+        session.program, session.declares = self.programs[program % len(self.programs)], 2
+        self.call(index, 0, [] if former is None else [["update", self.programs[former % len(self.programs)]]])
 
     def call(self, index: int, horizon: int, specs: list[list[Any]]) -> None:
         session = self.sessions[index]
@@ -140,8 +146,8 @@ class Player:
             return [self.acquire(session, *details)]
         if kind == "status":
             return [Status(*details)]
-        if kind == "quit":
-            return [Quit(*details)]
+        if kind in ("quit", "update"):
+            return [Quit(*details) if kind == "quit" else Update(*details)]
         caller = self.picked(details[0])
         if caller is None:
             return []
@@ -191,10 +197,10 @@ class Player:
     def hear(self, session: Session, call: Call, reply: Reply) -> None:
         if reply.verdict == "lapsed":
             session.lapse()
-        elif reply.verdict == "stale":
-            session.program = reply.program
+        elif reply.verdict in ("stale", "held"):
+            session.program, session.declares = reply.program, 0
         elif reply.verdict == "ok":
-            session.declares = False
+            session.declares = 0
             self.head = reply.head
             self.learn(session, call, reply)
 
@@ -239,9 +245,10 @@ def remembered(model: Model) -> str:
     """The state of the model, as the server's is written down."""
     gate = model.gate
     if gate is None:
-        return " ".join(f"{name}=-1" for name in ("t", "act", "fence", "soonest", "queued", "born"))
+        return " ".join(f"{name}=-1" for name in ("t", "act", "fence", "soonest", "queued", "born")) + "\n0"
     words = [f"t={gate.t} act={gate.act} fence={gate.fence} soonest={model.soonest} queued={model.queued} born={model.born}"]
     for rule in gate.rules:
         words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
-    return " ".join(words)
+    former = [f"{former.t} {former.link} {former.program}" for former in model.former]
+    return "\n".join([" ".join(words), str(int(model.updated)), *former])

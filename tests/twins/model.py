@@ -7,17 +7,20 @@ lost, and the bounds on the work of one call. It knows nothing of scores or text
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import NEVER, Slots
 from headgate.request import units_of
-from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status
+from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Update
 
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
+HOLD, FORMER = 60_000_000, 8  # how long what another process has replaced is not taken again; how many are remembered
+DAY = 86_400_000_000  # for which an update is remembered in any case
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
 GRANTS = 1000  # that one call makes to those who wait (S9)
 
@@ -43,12 +46,23 @@ class Record:
     reply: Reply
 
 
+class Former(NamedTuple):
+    """Limits that were replaced: when, and by whose link."""
+
+    t: int
+    link: str
+    program: str
+
+
 @dataclass
 class Model:
     """The state of one name, and `call`."""
 
     gate: PatientGate | None = None
     program: str = ""
+    updated: bool = False  # the program is one that an update has set
+    former: list[Former] = field(default_factory=list)  # the oldest first
+    until: int = 0  # for an update, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
     mail: defaultdict[str, list[Letter]] = field(default_factory=lambda: defaultdict(list))
@@ -77,18 +91,47 @@ class Model:
             self.begin(call.program, now)
         elif call.program != self.program and not call.declares:
             return Reply(call.session, call.number, "stale", self.program)
+        elif call.program != self.program and (wait := self.withheld(call, max(now, self.gate.t))):
+            return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
         if call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER):
             return Reply(call.session, call.number, "lapsed")
         self.acted = True
         self.expire_holders(gate)
+        if call.declares == 2:
+            self.until = max(self.until, gate.t + DAY)
+        if call.program != self.program or call.declares == 2:
+            self.replace(call, self.program)
         if call.program != self.program:
             self.follow(gate, call.program, now)
         return Turn(self, call, gate).reply(alive_until)
 
+    # Declarations --------------------------------------------------------------------------------------------------------
+
+    def withheld(self, call: Call, t: int) -> int:
+        """For how long what the call declares is not taken; -1: as long as the update holds; 0: it is."""
+        found = next((former for former in self.former if former.program == call.program), None)
+        if call.declares == 2 or found is None:
+            return 0
+        if self.updated:
+            return -1
+        ours = link_of(call.session) in (found.link, self.former[-1].link)
+        return 0 if ours else max(0, found.t + HOLD - t)
+
+    def replace(self, call: Call, program: str) -> None:
+        """Remember that the call's limits took the place of `program`."""
+        assert self.gate is not None
+        self.updated = call.declares == 2
+        kept = [former for former in self.former if self.updated or former.t + HOLD > self.gate.t]
+        kept = [former for former in kept if former.program not in (program, call.program)]
+        if program != call.program:
+            kept.append(Former(self.gate.t, link_of(call.session), program))
+        self.former = kept[-FORMER:]
+
     # Beginnings ----------------------------------------------------------------------------------------------------------
 
     def begin(self, program: str, now: int) -> None:
+        self.updated, self.former, self.until = False, [], 0
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
         self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, 0, now, 0
@@ -163,6 +206,10 @@ class Model:
         self.soonest = min(self.holders.values(), default=0)
 
 
+def link_of(session: str) -> str:
+    return session.partition(".")[0]
+
+
 def rules_of(program: str) -> tuple[Rule, ...]:
     return Declaration([rule_of(text) for text in program.split(";")]).rules()
 
@@ -180,7 +227,7 @@ class Turn:
     def reply(self, alive_until: int) -> Reply:
         model, call = self.model, self.call
         self.sweep()
-        answers = merged([answer for request in call.requests for answer in self.answers(request)])
+        answers = merged(self.each_answered())
         head, mine = self.look_at_head(*self.advance())
         self.send_mail()
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
@@ -251,6 +298,12 @@ class Turn:
 
     # Requests ------------------------------------------------------------------------------------------------------------
 
+    def each_answered(self) -> Iterator[tuple[Answer, bool]]:
+        """Each answer, and whether it may be told together with the one before it: acquires are told one request at a time."""
+        for request in self.call.requests:
+            for index, answer in enumerate(self.answers(request)):
+                yield answer, index > 0 or not isinstance(request, Acquire)
+
     def answers(self, request: Request) -> list[Answer]:
         match request:
             case Acquire():
@@ -269,6 +322,10 @@ class Turn:
                 return [("done", 1, 1, 0)]
             case Status():
                 return [self.status(units_of(request.asked))]
+            case Update():
+                if self.call.declares == 2:
+                    self.model.replace(self.call, request.former)
+                return [("done", 1, 1, 0)]
 
     def acquire(self, request: Acquire) -> list[Answer]:
         units = units_of(request.asked)
@@ -284,10 +341,12 @@ class Turn:
             case Grant(t, fence):
                 self.model.hold(caller, answer, self.model.lease())
                 return "grant", 1, t, fence
-            case Wait(t, _):
-                return "wait", 1, t - gate.t, 0
-            case Refuse(t, full):
-                return "full" if full else "late", 1, t - gate.t, 0
+            case Wait(t, position):
+                return "wait", 1, t - gate.t, position
+            case Refuse(t, True):
+                return "full", 1, t - gate.t, len(gate.queue)
+            case Refuse(t, False):
+                return "late", 1, t - gate.t, 0
 
     def cancel(self, request: Cancel) -> bool:
         caller, t = request.caller, request.moment
@@ -383,11 +442,11 @@ class Turn:
             self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), tuple(letters)))
 
 
-def merged(answers: list[Answer]) -> tuple[Answer, ...]:
-    """Neighbours that are equal, or grants whose fences follow one another, are told as one; of waiters the first estimate."""
+def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:
+    """Neighbours that are equal are told as one, if fences or positions follow one another; of waiters the first estimate."""
     runs: list[Answer] = []
-    for answer in answers:
-        if runs and follows(runs[-1], answer):
+    for answer, together in answers:
+        if runs and together and follows(runs[-1], answer):
             kind, count, number, fence = runs[-1]
             runs[-1] = kind, count + 1, number, fence
         else:
@@ -398,6 +457,5 @@ def merged(answers: list[Answer]) -> tuple[Answer, ...]:
 def follows(run: Answer, answer: Answer) -> bool:
     if run[0] == "status" or run[0] != answer[0]:
         return False
-    if run[0] == "grant":
-        return bool(run[2] == answer[2] and run[3] + run[1] == answer[3])
-    return bool(run[0] == "wait" or run[2] == answer[2])
+    step = run[1] if run[0] in ("grant", "wait") else 0
+    return bool((run[0] == "wait" or run[2] == answer[2]) and run[3] + step == answer[3])

@@ -9,17 +9,28 @@ from typing import Any
 from headgate.gate.rules import program, rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.twins.driver import Story
-from tests.twins.model import KEEP, WAITER
+from tests.twins.model import HOLD, KEEP, WAITER
 
 PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
 LEASES = [0.02, 1, 30, 600]  # the last is longer than anything else that is remembered
-EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER]
+EDGES = [0, 1, 20_000, 50_000, WAITER, KEEP, KEEP + WAITER, HOLD]
 HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
 PATIENCE = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
 CROWDS = [1, 1, 1, 1, 1, 1, 1, 1, 1, 40]  # mostly few, sometimes more than one call may look at
 ERRANDS = ["cancel", "cancel", "release", "release", "release", "renew", "settle", "status"]
-STEPS = {"call": 20, "time": 8, "to_head": 6, "to_grant": 2, "declare": 2, "again": 3, "die": 0.3, "start_over": 0.3, "lose": 0.1}
+STEPS = {
+    "call": 20,
+    "time": 8,
+    "to_head": 6,
+    "to_grant": 2,
+    "declare": 3,
+    "update": 0.5,
+    "again": 3,
+    "die": 0.3,
+    "start_over": 0.3,
+    "lose": 0.1,
+}
 
 
 class Author:
@@ -92,6 +103,9 @@ class Author:
 
     def declare(self) -> list[Any]:
         return [self.dice.randrange(3), self.dice.randrange(3)]
+
+    def update(self) -> list[Any]:
+        return [self.dice.randrange(3), self.dice.randrange(3), self.dice.choice([None, 0, 1, 2])]
 
     def again(self) -> list[Any]:
         return [self.dice.randrange(3), self.dice.choice([0, 0, 1, 2, 10]), self.dice.random() < 0.02]

@@ -23,7 +23,7 @@ HOUR_HAND = "twins:clock"  # the key that tells the time
 LUA = Library({**sources(), "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end"})
 DUMP = f"""
 {composed(sources(), ("rules", "numbers"))}
-local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state')
+local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'former')
 gate = {{ rules = {{}} }}
 if stored[2] then Numbers.load(stored[1], stored[2]) end
 local function tell(from, ...)
@@ -34,7 +34,7 @@ for _, rule in ipairs(gate.rules) do
   tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
   for _, mark in ipairs(rule.marks or {{}}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
 end
-return table.concat(words, ' ')
+return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0')
 """
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
 LOGS = 4
@@ -126,7 +126,17 @@ class Status(NamedTuple):
         return f"status {self.asked}"
 
 
-Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status
+class Update(NamedTuple):
+    """Goes with an update: what its sender has declared before."""
+
+    former: str
+
+    @property
+    def words(self) -> str:
+        return f"update {self.former.replace(' ', ',')}"
+
+
+Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update
 
 
 @dataclass(frozen=True)
@@ -138,14 +148,14 @@ class Call:
     number: int
     requests: tuple[Request, ...] = ()
     waits: bool = False
-    declares: bool = True
+    declares: int = 1  # 0: the limits are just known; 2: an update
     horizon: int = 0
 
     def header(self) -> list[str]:
         return [self.program, self.session, str(self.number)]
 
     def words(self) -> list[str]:
-        flags = (int(self.declares), int(self.waits), self.horizon)
+        flags = (self.declares, int(self.waits), self.horizon)
         return [*self.header(), *map(str, flags), *(request.words for request in self.requests)]
 
     def quick_words(self) -> list[str]:
@@ -174,7 +184,7 @@ class Reply:
     number: int
     verdict: str
     program: str = ""
-    t: int = 0
+    t: int = 0  # with "held", for how long
     head: int = -1
     mine: bool = False
     answers: tuple[Answer, ...] = ()
@@ -187,7 +197,8 @@ class Reply:
                 yield (kind, *numbers)
                 continue
             count, number, fence = numbers
-            yield from ((kind, number, fence + index) for index in range(count))
+            step = 0 if kind == "full" else 1
+            yield from ((kind, number, fence + index * step) for index in range(count))
 
 
 def parsed(text: str, rules: int) -> Reply:
@@ -196,6 +207,8 @@ def parsed(text: str, rules: int) -> Reply:
     bare = Reply(session, int(number), verdict)
     if verdict == "stale":
         return replace(bare, program=" ".join(words))
+    if verdict == "held":
+        return replace(bare, t=int(words[0]), program=" ".join(words[1:]))
     if verdict != "ok":
         assert not words, text
         return bare

@@ -121,4 +121,4 @@ def promised(model: Model) -> int:
     """Until when the state must live: leases, what rates have counted, and the replies that are kept (S8, T12)."""
     assert model.gate is not None
     rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]
-    return max([*rates, *model.holders.values(), *(until + KEEP for until in model.alive.values())])
+    return max([model.until, *rates, *model.holders.values(), *(until + KEEP for until in model.alive.values())])

@@ -82,6 +82,13 @@ def test_a_refusal_arrives_whole_in_another_process(kind: type[MaxSleepExceededE
 
 
 @pytest.mark.parametrize("way", COPIES)
+def test_a_full_queue_keeps_its_length_on_the_way(way: str) -> None:
+    arrived = COPIES[way](QueueFullError("five wait already", 1.5, 5))
+
+    assert (str(arrived), arrived.retry_after, arrived.position) == ("five wait already", 1.5, 5)
+
+
+@pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("kind", WITHOUT)
 def test_the_others_arrive_whole_too(kind: type[HeadgateError], way: str) -> None:
     arrived = COPIES[way](kind("what went wrong"))

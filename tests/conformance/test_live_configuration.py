@@ -1,0 +1,432 @@
+"""Limits that are changed while they are in use: at once, in order, and nothing is minted or lost by it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import secrets
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Quota, Rate, Window
+from headgate.stores import declarations
+from headgate.stores.memory import MemoryStore
+from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
+
+Change = Callable[..., Awaitable[None]]
+
+
+async def acquired(limiter: Limiter, cost: int = 1, **units: int) -> Permit:
+    return await limiter.acquire(cost, **units)
+
+
+async def asks(limiter: Limiter, position: int, cost: int = 1, **units: int) -> asyncio.Task[Permit]:
+    """One who waits in this position."""
+    caller = asyncio.create_task(acquired(limiter, cost, **units))
+    await waiting(limiter, position + 1)
+    return caller
+
+
+async def update(limiter: Limiter, *limits: Any) -> None:
+    limiter.update(*limits)
+
+
+async def aupdate(limiter: Limiter, *limits: Any) -> None:
+    await limiter.aupdate(*limits)
+
+
+async def capacity(limiter: Limiter) -> int:
+    """Of its first limit, for the store."""
+    return (await soon(limiter.astatus())).limits[0].capacity
+
+
+WAYS = pytest.mark.parametrize("change", [update, aupdate])
+
+
+# More and less -----------------------------------------------------------------------------------------------------------------
+
+
+@WAYS
+@told
+async def test_more_capacity_wakes_waiters_at_once_and_in_order(world: World, change: Change) -> None:
+    """S1, S6: given one permit and three waiters, when there are three permits, then two pass at once, the first ones."""
+    limiter = world.limiter(Concurrency(1))
+    holder = await limiter.acquire()
+    callers = [await asks(limiter, position) for position in range(3)]
+
+    await change(limiter, Concurrency(3))
+    permits = [await soon(caller) for caller in callers[:2]]
+
+    status = await waiting(limiter, 1)
+    assert (used(status), status.limits[0].capacity) == ([3], 3)
+    assert permits[0].fence < permits[1].fence
+    holder.release()
+    permits.append(await soon(callers[2]))
+    for permit in permits:
+        permit.release()
+    await at_rest(limiter)
+
+
+@WAYS
+@told
+async def test_more_capacity_wakes_the_crowd(world: World, change: Change) -> None:
+    """S1, S6: the same for those who enter, each of whom leaves again."""
+    limiter = world.limiter(Concurrency(1))
+    inside: list[int] = []
+    leave = asyncio.Event()
+
+    async def visit(number: int) -> None:
+        async with limiter:
+            inside.append(number)
+            await leave.wait()
+
+    callers = []
+    for number in range(5):
+        callers.append(asyncio.create_task(visit(number)))
+        await until(lambda status, number=number: status.waiting == number, limiter)
+
+    await change(limiter, Concurrency(4))
+    await until(lambda status: len(inside) >= 4, limiter)
+
+    assert inside == [0, 1, 2, 3]
+    leave.set()
+    await soon(asyncio.gather(*callers))
+    await at_rest(limiter)
+
+
+@WAYS
+@told
+async def test_less_capacity_waits_for_holders(world: World, change: Change) -> None:
+    """S1: given three holders, when there is one permit, then nobody loses what it holds, and nobody passes until all are gone."""
+    limiter = world.limiter(Concurrency(3))
+    holders = [await limiter.acquire() for _ in range(3)]
+
+    await change(limiter, Concurrency(1))
+    caller = await asks(limiter, 0)
+    for holder in holders[:2]:
+        assert not holder.lost
+        assert await holder.arelease()
+    status = await waiting(limiter, 1)
+    assert used(status) == [1]
+    holders[2].release()
+
+    (await soon(caller)).release()
+    await at_rest(limiter)
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("former", "later"),
+    [
+        (Rate(10, per=HOUR), Rate(20, per=HOUR)),
+        (Rate(10, per=HOUR), Rate(10, per=HOUR, capacity=100)),
+        (Window(10, per=HOUR), Window(10, per=2 * HOUR)),
+        (Quota(10, per=24 * HOUR), Quota(10, per=12 * HOUR)),
+    ],
+    ids=str,
+)
+@told
+async def test_another_rate_mints_nothing(world: World, change: Change, former: Any, later: Any) -> None:
+    """T9: given a limit that is used up, when it is changed to and fro, then not a token of it comes back by that."""
+    limiter = world.limiter(former)
+    for _ in range(10):
+        assert await limiter.atry_acquire()
+
+    for limits in (later, former, later):
+        await change(limiter, limits)
+        assert not await soon(limiter.atry_acquire())
+
+    assert (await soon(limiter.astatus())).limits[0].left == 0
+
+
+@WAYS
+@told
+async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change) -> None:
+    """T2, T9: given one who waits for an hour, when a token comes back each beat, then it passes after a beat, no sooner."""
+    limiter = world.limiter(Rate(1, per=HOUR))
+    first, start = await limiter.acquire(), world.now()
+    caller = await asks(limiter, 0)
+    empty = world.now() - start  # for so long next to nothing came back
+
+    await change(limiter, Rate(1, per=5 * world.beat))
+    permit = await soon(caller)
+
+    assert 5 * world.ticks <= permit.t - first.t <= 5 * world.ticks + (empty + world.slack) * 1_000_000
+
+
+@WAYS
+@told
+async def test_a_slower_rate_holds_waiters_back(world: World, change: Change) -> None:
+    """T1, T9: given one that was to pass after some beats, when a token comes back in an hour, it waits that long."""
+    limiter = world.limiter(Rate(1, per=10 * world.beat))
+    await limiter.acquire()
+    caller = await asks(limiter, 0)
+
+    await change(limiter, Rate(1, per=HOUR))
+    await asyncio.sleep(20 * world.beat)
+
+    status = await waiting(limiter, 1)
+    assert status.retry_after is not None
+    assert status.retry_after > HOUR
+    caller.cancel()
+    await asyncio.wait([caller])
+    await waiting(limiter, 0)
+
+
+@WAYS
+@told
+async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Change) -> None:
+    """T7: given waiters for five and for two, when a limit holds no more than two, then the first is told, the second passes."""
+    limiter = world.limiter(Concurrency(5, unit="mb"))
+    holder = await limiter.acquire(mb=5)
+    large = await asks(limiter, 0, mb=5)
+    small = await asks(limiter, 1, mb=2)
+
+    await change(limiter, Concurrency(2, unit="mb"))
+    with pytest.raises(CostExceedsCapacityError, match="never"):
+        limiter.acquire(mb=3)
+    with pytest.raises(CostExceedsCapacityError, match="never"):
+        await soon(large)
+    holder.release()
+
+    (await soon(small)).release()
+    await at_rest(limiter)
+
+
+@WAYS
+@told
+async def test_limits_come_and_go(world: World, change: Change) -> None:
+    """S1: given holders, when a limit joins and another one goes, then those who hold since then are still counted."""
+    limiter = world.limiter(Concurrency(2))
+    holder = await limiter.acquire()
+
+    await change(limiter, Concurrency(2), Rate(1, per=HOUR), Concurrency(10, unit="mb"))
+    second = await soon(limiter.acquire(mb=10))
+    assert used(await soon(limiter.astatus())) == [2, 1, 10]
+    await change(limiter, Rate(1, per=HOUR))
+    assert not await soon(limiter.atry_acquire())
+    await change(limiter, Concurrency(2), Rate(5, per=HOUR))
+
+    assert used(await soon(limiter.astatus())) == [2, 5]  # the bucket has grown, and is as empty as it was
+    holder.release()
+    second.release()
+    await at_rest(limiter)
+
+
+# Who follows -------------------------------------------------------------------------------------------------------------------
+
+
+@WAYS
+@told
+async def test_all_limiters_of_the_name_follow(world: World, change: Change) -> None:
+    limiter, other = world.limiter("1/hour"), world.limiter("1/hour")
+    stranger = world.limiter("1/hour", name=f"{world.name}-other")
+
+    await change(limiter, "3 per hour", Concurrency(2))
+
+    assert [await capacity(each) for each in (limiter, other, stranger)] == [3, 3, 1]
+    with pytest.raises(CostExceedsCapacityError):
+        other.acquire(4)
+    assert "concurren" in repr(limiter).lower() or "slots" in repr(limiter)
+
+
+@WAYS
+@told
+async def test_keys_taken_afterwards_have_the_new_limits(world: World, change: Change) -> None:
+    """Given a limiter and a key of it, when the limiter is updated, then keys taken afterwards follow, from all of that name."""
+    limiter, other = world.limiter("1/hour"), world.limiter("1/hour")
+    before = limiter["a"]
+    assert await capacity(before) == 1
+
+    await change(limiter, "3/hour")
+
+    assert await capacity(before) == 1
+    assert [await capacity(key) for key in (limiter["b"], other["c"], limiter["a"], before)] == [3, 3, 3, 3]
+
+
+@WAYS
+@told
+async def test_an_updated_key_is_that_key_alone(world: World, change: Change) -> None:
+    """And it stays so however often the key is taken again, by code that knows the limits of the whole."""
+    limiter = world.limiter("1/hour")
+
+    await change(limiter["a"], "5/hour")
+    for _ in range(3):
+        assert [await capacity(each) for each in (limiter, limiter["a"], limiter["b"])] == [1, 5, 1]
+
+
+@WAYS
+@told
+async def test_what_was_declared_before_does_not_undo_an_update(world: World, change: Change) -> None:
+    """Given a limiter made for each request, when the limits are updated, then the next ones follow; new limits win again."""
+    for limits in ("1/hour", "2/hour"):
+        await world.limiter(limits).astatus()
+    await change(world.limiter("2/hour"), "9/hour")
+
+    assert [await capacity(world.limiter(limits)) for limits in ("2/hour", "1/hour", "9/hour", "2/hour")] == [9] * 4
+    assert [await capacity(world.limiter(limits)) for limits in ("4/hour", "1/hour")] == [4, 1]
+
+
+@told
+async def test_an_update_before_anything_else_holds_too(world: World) -> None:
+    """Given a name that the store has never heard of, when it is updated first of all, then the code's limits are overruled."""
+    limiter = world.limiter("1/hour")
+
+    limiter.update("9/hour")
+
+    assert [await capacity(each) for each in (limiter, world.limiter("1/hour"))] == [9, 9]
+
+
+@told
+async def test_updates_follow_one_another(world: World) -> None:
+    limiter = world.limiter("1/hour")
+    for amount in range(2, 8):
+        limiter.update(Rate(amount, per=HOUR))
+
+    assert await capacity(limiter) == 7
+    await limiter.aupdate("1/hour")
+    assert await capacity(limiter) == 1
+    assert await capacity(world.limiter("30/hour")) == 30
+
+
+def test_a_thread_updates_too(store: object, name: str) -> None:
+    """S1, S6: given a thread that waits, when another one raises the capacity, then it passes at once."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    passed = threading.Event()
+
+    def wait() -> None:
+        with limiter:
+            passed.set()
+
+    with limiter:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        asyncio.run(waiting(limiter, 1))
+        limiter.update(Concurrency(2))
+        assert passed.wait(5)
+    thread.join(5)
+    asyncio.run(at_rest(limiter))
+
+
+# What is kept ------------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> None:
+    """T12: given many idle keys, when the store lets go of them, then it keeps one whose limits were updated."""
+    limiter = memory.limiter("100 per second")
+    limiter["vip"].update("500 per second")
+    memory.clock.jump(HOUR)
+
+    for number in range(5000):
+        limiter[f"tenant-{number}"]
+
+    assert (await limiter["vip"].astatus()).limits[0].capacity == 500
+    assert len(limiter._store._kept) < 5000
+
+
+async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memory: World) -> None:
+    """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a debt, the debt is remembered."""
+    limiter = memory.limiter("1/hour")
+    others = [memory.limiter("1/hour", name=str(number)) for number in range(2000)]
+    assert memory.name not in memory.store._kept
+
+    async with memory.limiter("2/hour"):  # still one token: a change mints nothing
+        pass
+    del limiter, others
+    gc.collect()
+
+    assert used(await memory.limiter("2/hour").astatus()) == [2]
+
+
+# Parts of a program that disagree ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Warnings of headgate."""
+    caplog.set_level(logging.WARNING, "headgate")
+    return caplog
+
+
+def test_declarations_by_turns_are_warned_of_once(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
+    """Given two modules with limits of their own for one name, when they declare by turns, then one sentence says so."""
+    limiters = [Limiter(name, limits, store=store) for _ in range(5) for limits in (Concurrency(5), "100/minute")]
+
+    assert len({limiter._line for limiter in limiters}) == 1
+    (record,) = log.records
+    sentence = record.getMessage()
+    assert (record.name, record.levelname) == ("headgate", "WARNING")
+    assert sentence.startswith(
+        f"Limiter {name!r} is declared as 5 permits held at once for 30 s each in this process, a moment after"
+    )
+    assert "1 requests every 0.6 s, at most 100 at once" in sentence
+    assert sentence.endswith("or call update() to set the limits that are to hold.")
+
+
+def test_a_change_of_mind_is_not_warned_of(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
+    """Given limits that follow one another, or that are declared over and over after an update, then all is well."""
+    for limits in ("1/s", "2/s", "3/s", "3/s"):
+        limiter = Limiter(name, limits, store=store)
+    limiter.update("9/s")
+    for limits in ("3/s", "2/s", "9/s", "3/s"):
+        Limiter(name, limits, store=store)
+
+    assert log.records == []
+
+
+async def test_back_again_after_a_minute_is_a_change_of_mind(memory: World, log: pytest.LogCaptureFixture) -> None:
+    for limits in ("1/s", "2/s"):
+        memory.limiter(limits)
+    memory.clock.jump(60)
+    memory.limiter("1/s")
+
+    assert log.records == []
+    memory.limiter("2/s")
+    assert len(log.records) == 1
+
+
+def test_what_was_logged_is_not_remembered_for_ever(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: given thousands of names that disagree, each says so; the memory of it is bounded; a minute later it says so again."""
+    store, now = MemoryStore(), 1000.0
+    monkeypatch.setattr(declarations, "monotonic", lambda: now)
+    names = [secrets.token_hex(8) for _ in range(3000)]
+
+    def disagree(name: str) -> None:
+        for limits in ("1/s", "2/s", "1/s"):
+            Limiter(name, limits, store=store)
+
+    for name in names:
+        disagree(name)
+    assert len(log.records) == len(names)
+    assert len(declarations._told) <= declarations.MOST_TOLD
+
+    disagree(names[-1])
+    assert len(log.records) == len(names)
+    now += 60
+    disagree(names[-1])
+    assert len(log.records) == len(names) + 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ("100/minute", "1 requests every 0.6 s, at most 100 at once"),
+        (Rate(5, per=10, capacity=7, initial=2, steps=True), "5 requests every 10 s, at most 7 at once, 2 at first"),
+        (Rate(3, per=7, unit="tokens"), "3 tokens every 7 s, at most 3 at once"),
+        (Window(100, per=60, slack=0.01), "100 requests in any 60.01 s"),
+        (Quota(1000, per=86_400), "1000 requests in each 86400 s from 0 s"),
+        (Quota(50, per=3600, anchor=900, slack=0.5), "50 requests in each 3600 s from 900 s with 0.5 s of slack"),
+        (Concurrency(64, lease=1.5, unit="mb"), "64 mb held at once for 1.5 s each"),
+    ],
+    ids=str,
+)
+def test_limits_are_told_in_words(limit: Any, words: str, name: str, log: pytest.LogCaptureFixture) -> None:
+    store = MemoryStore()
+    for limits in ((limit, "1/s"), ("1/s",), (limit, "1/s")):
+        Limiter(name, *limits, store=store)
+
+    assert f"is declared as {words} and 1 requests every 1 s, at most 1 at once in this process" in log.records[0].getMessage()

@@ -1,0 +1,283 @@
+"""Processes that share a name and not its limits: a warning, and a limit that does not flap. And updates when things fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import monotonic
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError
+from headgate.limits import Limit
+from headgate.stores import declarations
+from tests.faults.haste import HOLD
+from tests.faults.proxy import Proxy
+from tests.faults.scene import Puppet, elsewhere, enter, eventually
+from tests.world import at_rest, soon, until, used, waiting
+
+ONE, TWO, THREE = Concurrency(1), Concurrency(2), Concurrency(3)
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """Warnings of headgate."""
+    caplog.set_level(logging.WARNING, "headgate")
+    return caplog
+
+
+class Process:
+    """A process whose code makes a limiter for each request."""
+
+    def __init__(self, name: str, limit: Limit, url: str) -> None:
+        self.name, self.limit, self.client = name, limit, Redis.from_url(url)
+
+    def limiter(self, limit: Limit | None = None) -> Limiter:
+        return Limiter(self.name, limit or self.limit, store=self.client)
+
+    async def visit(self) -> int:
+        """The capacity that a request finds."""
+        limiter = self.limiter()
+        async with limiter:
+            return (await limiter.astatus()).limits[0].capacity
+
+
+# Disagreeing -------------------------------------------------------------------------------------------------------------------
+
+
+async def test_two_processes_that_keep_declaring_make_no_limit_flap(
+    name: str, redis_url: str, log: pytest.LogCaptureFixture
+) -> None:
+    """Given two processes with limits of their own, when each makes its limiter again and again, then the later ones hold for both,
+
+    and the log of the one that gives way says so once, with both limits and the way out.
+    """
+    former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
+    assert await soon(former.visit()) == 1
+
+    for _ in range(10):
+        assert await soon(later.visit()) == 2
+        assert await soon(former.visit()) == 2
+
+    (record,) = log.records
+    assert (record.name, record.levelname) == ("headgate", "WARNING")
+    assert record.getMessage() == (
+        f"Limiter {name!r} is declared as 1 permits held at once for 30 s each in this process, but another process has replaced "
+        "that, and 2 permits held at once for 30 s each holds instead. Make the code of both agree, or call update() to set the "
+        "limits that are to hold."
+    )
+
+
+async def test_so_do_keyed_limiters(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+    """Given two processes whose code takes a key for each request, then it is said of each key, once."""
+    former, later = (elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO))
+    for key in ("a", "b"):
+        seen = []
+        for _ in range(5):
+            for tenants in (former, later):
+                async with tenants[key]:
+                    seen.append((await tenants[key].astatus()).limits[0].capacity)
+        assert seen == [1] + [2] * 9
+
+    assert len(log.records) == 2
+
+
+async def test_who_gives_way_asks_no_more_often_than_before(
+    name: str, redis_url: str, admin: Redis, log: pytest.LogCaptureFixture
+) -> None:
+    """Given a process that has given way, when it goes on making limiters, then it does not declare with each of them."""
+    former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
+    for process in (former, later, former):
+        await soon(process.visit())
+    await at_rest(former.limiter())
+    admin.config_resetstat()
+
+    for _ in range(20):
+        permit = await soon(former.limiter().acquire())
+        assert await permit.arelease()
+
+    assert admin.info("commandstats")["cmdstat_fcall"]["calls"] <= 40
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_what_was_turned_down_is_declared_again_by_itself(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+    """Given a deployment that is rolled back at once, when a minute has passed, then the former limits hold again.
+
+    Nobody makes a limiter again for that: a program that has one for all its life gets its limits, too.
+    """
+    former = Process(name, ONE, redis_url)
+    await soon(former.visit())
+    await soon(Process(name, TWO, redis_url).visit())
+    rolled_back = Process(name, ONE, redis_url).limiter()
+    start = monotonic()
+    assert (await soon(rolled_back.astatus())).limits[0].capacity == 2
+
+    await until(lambda status: status.limits[0].capacity == 1, rolled_back)
+
+    assert HOLD - 0.1 < monotonic() - start < HOLD + 1
+    assert len(log.records) == 1
+    assert await soon(former.visit()) == 1
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared(
+    name: str, redis_url: str, log: pytest.LogCaptureFixture
+) -> None:
+    """Given limits that were turned down, when the process declares others or updates, then the former do not come back later."""
+    first, second = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
+    for process in (first, second, first, first):
+        await soon(process.visit())
+    assert len(log.records) == 1
+    limiter = first.limiter(THREE)
+    await soon(limiter.astatus())
+    start = monotonic()
+
+    await until(lambda status: monotonic() - start > HOLD + 0.1, limiter)
+
+    assert (await soon(limiter.astatus())).limits[0].capacity == 3
+    assert await soon(second.visit()) == 3
+
+
+async def test_an_update_settles_it(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+    """Given two processes that disagree, when one updates, then its limits hold for both, whatever they go on declaring."""
+    former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
+    for process in (former, later, former, former):
+        await soon(process.visit())
+
+    await former.limiter().aupdate(THREE)
+
+    for process in (former, later, Process(name, ONE, redis_url), Process(name, TWO, redis_url)):
+        assert await soon(process.visit()) == 3
+    assert await soon(Process(name, Concurrency(4), redis_url).visit()) == 4  # new code
+
+
+async def test_a_warning_that_cannot_be_logged_stops_nobody(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
+) -> None:
+    """L5: given a handler of logs that uses the limiter itself, when the warning comes, then everybody goes on."""
+    former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
+    limiters = []
+
+    class Limited(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            limiters.append(former.limiter())
+            repr(limiters[0])
+
+    handler = Limited()
+    declarations.logger.addHandler(handler)
+    try:
+        for process in (former, later, former, later, former):
+            await soon(process.visit())
+    finally:
+        declarations.logger.removeHandler(handler)
+
+    assert len(limiters) == 1
+
+
+async def test_programs_that_are_started_again_change_nothing(name: str, admin: Redis, puppet: Callable[..., Puppet]) -> None:
+    """Given programs of two minds, started by turns, then the first of either mind declares, and the others follow."""
+    seen = []
+    for limit in (ONE, TWO, ONE, TWO, ONE):
+        program = puppet(limit, pace="calm")
+        await program.hears("acquire a", until="a asks")
+        await program.says("a inside")
+        seen.append(str(admin.hget(f"headgate:{{{name}}}", "limits")).split()[2])
+        await program.hears("release a", until="a left True")
+
+    assert seen == ["1", "2", "2", "2", "2"]
+
+
+# Updating ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_more_capacity_wakes_the_waiters_of_other_processes(name: str, redis_url: str, puppet: Callable[..., Puppet]) -> None:
+    """S1, S6: given waiters in two processes, when a third one raises the capacity, they pass at once, the first ones first."""
+    limiter = elsewhere(name, ONE, url=redis_url)
+    holder = await limiter.acquire()
+    a, b = puppet(ONE), puppet(ONE)
+    for who, process in enumerate((a, b, a)):
+        await process.hears(f"acquire {who}", until=f"{who} asks")
+
+    start = monotonic()
+    limiter.update(THREE)
+    await a.says("0 inside")
+    await b.says("1 inside")
+
+    assert monotonic() - start < 1
+    assert used(await waiting(limiter, 1)) == [3]
+    holder.release()
+    await a.says("2 inside")
+    for who, process in enumerate((a, b, a)):
+        await process.hears(f"release {who}", until=f"{who} left True")
+    await at_rest(limiter)
+
+
+async def test_others_follow_with_their_next_reply(name: str, redis_url: str) -> None:
+    """Given two more processes, when one updates, then the next word of the others is said under the new limits (T7)."""
+    limiter, task, thread = (elsewhere(name, "5/minute", url=redis_url) for _ in range(3))
+    for each in (limiter, task):
+        await soon(each.astatus())
+    await asyncio.to_thread(thread.acquire_sync)
+
+    await limiter.aupdate("2/minute", Rate(5, per=60, unit="tokens"))
+
+    assert [limit.capacity for limit in (await soon(task.astatus())).limits] == [2, 5]
+    with pytest.raises(CostExceedsCapacityError, match="never"):
+        await asyncio.to_thread(thread.try_acquire, 3)
+    assert await asyncio.to_thread(thread.try_acquire, tokens=3)
+
+
+async def test_an_update_whose_reply_is_lost_is_made_once(name: str, proxy: Proxy, redis_url: str) -> None:
+    """T9, T10, F24: given a lost reply, when the update is sent again, then it is answered, and what came since is not undone."""
+    limiter, other = Limiter(name, "10/hour", store=proxy.url), elsewhere(name, "10/hour", url=redis_url)
+    for each in (limiter, other):
+        await soon(each.astatus())
+
+    proxy.replies.lose(1)
+    await soon(limiter.aupdate("20/hour"))
+
+    assert proxy.replies.lost == 1
+    assert [(await soon(each.astatus())).limits[0].capacity for each in (limiter, other)] == [20, 20]
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_an_update_that_cannot_be_told_is_told_later(name: str, proxy: Proxy, redis_url: str) -> None:
+    """F20: given a server that is away, when limits are updated, then they hold here at once, and there as soon as it is back."""
+    limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
+    for each in (limiter, other):
+        await soon(each.astatus())
+    proxy.refuses = True
+    proxy.reset()
+
+    with pytest.raises(StoreError, match="cannot be asked"):
+        await soon(limiter.aupdate(TWO))
+    limiter.update(THREE)
+    assert limiter._line.declared.capacity == {"permits": 3}
+    proxy.refuses = False
+
+    await until(lambda status: status.limits[0].capacity == 3, other)
+    assert (await soon(elsewhere(name, ONE, url=redis_url).astatus())).limits[0].capacity == 3
+
+
+async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
+    name: str, proxy: Proxy, redis_url: str, admin: Redis
+) -> None:
+    """Given a declaration whose reply is held up, when the same limits are set by an update, then they overrule what was there."""
+    other = elsewhere(name, TWO, url=redis_url)
+    await soon(other.astatus())
+    await Limiter(f"{name}-other", ONE, store=proxy.url).astatus()  # the connection is there
+    proxy.replies.hold()
+    seen = len(proxy.replies.seen)
+    limiter = Limiter(name, ONE, store=proxy.url)
+    caller: asyncio.Task[Permit] = asyncio.create_task(enter(limiter))
+    await eventually(lambda: len(proxy.replies.seen) > seen)
+
+    limiter.update(ONE)
+    proxy.replies.resume()
+    (await soon(caller)).release()
+    await at_rest(limiter)
+
+    assert (await soon(elsewhere(name, TWO, url=redis_url).astatus())).limits[0].capacity == 1
+    assert str(admin.hget(f"headgate:{{{name}}}", "former")).startswith("1")

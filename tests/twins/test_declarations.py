@@ -1,0 +1,194 @@
+"""Who may replace whose limits, and when: the script's rule, told by the clock. The stories hold it against the model besides."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.twins.model import DAY, FORMER, HOLD
+from tests.twins.wire import NOON, Acquire, Call, Reply, Request, Status, Update, Wire
+
+HOUR = 3_600_000_000
+
+
+def limits(number: int) -> str:
+    return f"slots permits {number} 30000000"
+
+
+class Party:
+    """A process that says what it declares, at a time."""
+
+    def __init__(self, wire: Wire, name: str) -> None:
+        self.wire, self.session, self.calls = wire, f"{wire.token}-{name}.1", 0
+
+    def says(self, number: int, after: int = 0, declares: int = 1, requests: tuple[Request, ...] = (Status(),)) -> Reply:
+        self.calls += 1
+        return self.wire.call(Call(limits(number), self.session, self.calls, requests, declares=declares), NOON + after)
+
+    def declares(self, number: int, after: int = 0) -> str:
+        """What came of it: "ok", or "held" and for how long, and by what."""
+        reply = self.says(number, after)
+        return reply.verdict if reply.verdict == "ok" else f"{reply.verdict} {reply.t} by {reply.program.split()[2]}"
+
+    def updates(self, number: int, after: int = 0, former: int | None = None) -> str:
+        errands = () if former is None else (Update(limits(former)),)
+        return self.says(number, after, declares=2, requests=errands).verdict
+
+
+@pytest.fixture
+def parties(wire: Wire) -> list[Party]:
+    return [Party(wire, name) for name in "abc"]
+
+
+# Declarations ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_declaration_wins_when_it_is_a_new_one(parties: list[Party]) -> None:
+    a, b, c = parties
+    assert [a.declares(1), b.declares(2), c.declares(3), a.declares(4)] == ["ok"] * 4
+
+
+def test_what_another_has_replaced_just_now_is_not_taken_again(parties: list[Party]) -> None:
+    """Given A's limits and then B's, when A declares its own again, then B's hold until a minute after they came."""
+    a, b, _ = parties
+    a.declares(1)
+    b.declares(2)
+
+    assert a.declares(1, 10) == f"held {HOLD - 10} by 2"
+    assert a.declares(1, HOLD - 1) == "held 1 by 2"
+    assert a.declares(1, HOLD) == "ok"
+    assert b.declares(2, HOLD + 10) == f"held {HOLD - 10} by 1"
+    assert b.declares(1, HOLD + 20) == "ok"
+
+
+def test_three_that_disagree_settle_on_one_of_them(parties: list[Party]) -> None:
+    """Given A, B and C, each with limits of its own, when they declare by turns for a minute, then they change twice in all."""
+    said = [party.declares(number, turn) for turn in range(100) for number, party in enumerate(parties, 1)]
+
+    assert said[:3] == ["ok"] * 3
+    assert {word for word in said[3:] if not word.startswith("held")} == {"ok"}  # C's own, which hold
+    assert [number for number, word in enumerate(said) if word == "ok"] == [0, 1, *range(2, 300, 3)]
+
+
+def test_one_may_replace_what_it_has_declared_itself(parties: list[Party]) -> None:
+    a, b, _ = parties
+    assert [a.declares(1), a.declares(2), a.declares(1), a.declares(2)] == ["ok"] * 4
+    assert [b.declares(3), b.declares(4), b.declares(3)] == ["ok"] * 3
+    assert a.declares(2) == f"held {HOLD} by 3"
+    assert a.declares(1) == "ok"  # it was A itself who gave it up
+
+
+def test_one_may_replace_its_own_by_whatever_it_likes(parties: list[Party]) -> None:
+    """Given A's limits replaced by B's and those by C's, when C changes its mind, then it may as well take A's."""
+    a, b, c = parties
+    assert [a.declares(1), b.declares(2), c.declares(3)] == ["ok"] * 3
+
+    assert c.declares(1) == "ok"
+    assert b.declares(2) == f"held {HOLD} by 1"
+
+
+def test_another_process_of_the_same_code_changes_nothing(parties: list[Party]) -> None:
+    """Given A's limits replaced by B's, when B is started again and declares the same, then A's are held off for no longer."""
+    a, b, c = parties
+    a.declares(1)
+    b.declares(2)
+
+    assert c.declares(2, 50) == "ok"
+    assert a.declares(1, HOLD) == "ok"
+
+
+def test_a_clock_that_steps_back_only_holds_for_longer(parties: list[Party]) -> None:
+    """T6: time stands still until the step is made up for."""
+    a, b, _ = parties
+    a.declares(1, HOUR)
+    b.declares(2, HOUR)
+
+    assert a.declares(1, 0) == f"held {HOLD} by 2"
+    assert a.declares(1, HOUR + HOLD) == "ok"
+
+
+def test_a_name_that_was_forgotten_takes_the_first_that_is_declared(wire: Wire, parties: list[Party]) -> None:
+    a, b, _ = parties
+    a.declares(1)
+    b.declares(2)
+    wire.lose("")
+
+    assert a.declares(1, 10) == "ok"
+    assert b.declares(2, 20) == "ok"
+
+
+def test_a_declaration_that_is_not_taken_writes_nothing(wire: Wire, parties: list[Party]) -> None:
+    """T8: not even the call's number; who just knows other limits learns them in the same way."""
+    a, b, _ = parties
+    a.declares(1)
+    b.declares(2)
+    before = wire.client.hgetall(wire.key), wire.lives().keys()
+
+    assert a.says(1, 10, requests=(Acquire(1),)).verdict == "held"
+    assert a.says(1, 10, declares=0, requests=(Acquire(1),)).verdict == "stale"
+    assert (wire.client.hgetall(wire.key), wire.lives().keys()) == before
+
+
+def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Party]) -> None:
+    """S9: whatever is declared, no more than eight are kept, and none that is older than it matters."""
+
+    def kept() -> list[int]:
+        lines = wire.state().splitlines()[2:]
+        return [int(line.split()[4]) for line in lines]
+
+    a, b, _ = parties
+    for number in range(1, 21):
+        (a, b)[number % 2].declares(number, number)
+    assert kept() == list(range(20 - FORMER, 20))
+
+    a.declares(100, HOLD + 17)
+    assert kept() == [17, 18, 19, 20]
+
+
+# Updates -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_wins_over_whatever_was_declared_before(parties: list[Party]) -> None:
+    """Given an update, when anybody declares what it has overruled, then it holds, after hours too; new limits replace it."""
+    a, b, c = parties
+    a.declares(1)
+    b.declares(2)
+
+    assert c.updates(1, 5) == "ok"
+    for after in (10, HOLD, HOUR):
+        assert b.declares(2, after) == "held -1 by 1"
+    assert c.updates(9, HOUR, former=7) == "ok"
+    assert [party.declares(number, 2 * HOUR) for party in parties for number in (1, 2, 7)] == ["held -1 by 9"] * 9
+
+    assert b.declares(3, 2 * HOUR) == "ok"
+    assert c.declares(9, 2 * HOUR + 1) == f"held {HOLD - 1} by 3"
+    assert a.declares(1, 2 * HOUR + 1) == "ok"
+
+
+def test_an_update_is_always_taken(parties: list[Party]) -> None:
+    a, b, _ = parties
+    a.declares(1)
+
+    assert [b.updates(2), a.updates(1), b.updates(2), a.updates(1)] == ["ok"] * 4
+
+
+def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party]) -> None:
+    """Given limits that were declared last, when they are made an update, then what they have replaced is overruled for good."""
+    a, b, _ = parties
+    a.declares(1)
+    b.declares(2)
+    b.updates(2)
+
+    assert a.declares(1, HOLD) == "held -1 by 2"
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_update_is_remembered_for_a_day_at_least(wire: Wire, parties: list[Party], declared: bool) -> None:
+    """S8, T12: given a name that is used or new, when it is updated, then no key of it goes before the day is over."""
+    a, _, _ = parties
+    if declared:
+        a.declares(1)
+
+    a.updates(2, 10, former=1)
+
+    assert min(wire.lives().values()) > DAY // 1_000 - 10_000
+    assert a.declares(1, 20) == "held -1 by 2"
