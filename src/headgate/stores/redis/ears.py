@@ -9,7 +9,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
-from headgate.stores.redis.endpoint import LOST
+from headgate.stores.redis.endpoint import LOST, left
 
 if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
@@ -58,7 +58,7 @@ class Ears:
         except LOST:
             return subscribed
         finally:
-            await connection.disconnect(nowait=True)
+            await left(connection)
 
     def _heard(self, message: Any) -> None:
         if message[0] == b"message":

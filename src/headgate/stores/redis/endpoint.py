@@ -17,6 +17,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry as BlockingRetry
 
+from headgate.stores.redis.wire import hang_up
+
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
 LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)  # what a server that is away looks like
@@ -73,7 +75,7 @@ class Endpoint:
             async with asyncio.timeout(self._settings["socket_connect_timeout"]):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except BaseException:
-            await connection.disconnect(nowait=True)
+            await left(connection)
             raise
         return connection
 
@@ -85,7 +87,7 @@ class Endpoint:
                 await connection.send_command(*words)
                 return await connection.read_response()
         finally:
-            await connection.disconnect(nowait=True)
+            await left(connection)
 
     def blocking(self) -> redis.connection.AbstractConnection:
         """A new connection for a thread without a loop."""
@@ -104,3 +106,9 @@ class Endpoint:
         settings = self._settings
         where = settings.get("path") or f"{self.host}:{settings.get('port', 6379)}"
         return f"{where}/{settings.get('db', 0) or 0}"
+
+
+async def left(connection: AbstractConnection) -> None:
+    """Without a word to the server, and without waiting for one."""
+    hang_up(connection._writer)
+    await connection.disconnect(nowait=True)

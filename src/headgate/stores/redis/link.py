@@ -103,13 +103,17 @@ class Link:
     def at_once(self, lane: Lane) -> None:
         """`lane` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
         peer = lane.peer
-        if peer is None or self._said or peer.saying:  # in the middle of sending, the collector has dropped a permit
+        if peer is None or peer.saying or (self._said and not peer.keeps()):  # saying: the collector has dropped a permit just then
             self.ready(lane)
         else:
-            self._said = True
-            self.loop.call_soon(self._turned)
+            self._said_something()
             now = self.loop.time()
             peer.say(Call(lane, lane.command(), now, now))
+
+    def _said_something(self) -> None:
+        if not self._said:
+            self._said = True
+            self.loop.call_soon(self._turned)
 
     def _turned(self) -> None:
         self._said = False

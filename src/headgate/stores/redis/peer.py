@@ -61,7 +61,7 @@ class Peer:
         self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
         self._watch: asyncio.TimerHandle | None = None
         self._wire = Wire(connection, self._replied, self._lose)
-        self.keep, self.write = self._wire.keep, self._wire.write
+        self.keep, self.keeps, self.write = self._wire.keep, self._wire.keeps, self._wire.write
         self._eviction = Eviction(self)
 
     @property

@@ -34,9 +34,13 @@ class Wire(asyncio.Protocol):
         else:
             self._kept.append(command)
 
+    def keeps(self) -> bool:
+        """Whether what is sent now will be written together with more."""
+        return self._kept is not None
+
     def keep(self) -> bool:
         """From now on write nothing, until `write`. False: somebody does so already, and will write."""
-        if self._kept is not None:
+        if self.keeps():
             return False
         self._kept = []
         return True
@@ -70,7 +74,7 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         self._lost = _nobody
-        self._transport.close()
+        hang_up(self._writer)
 
 
 def packed(*words: Any) -> bytes:
@@ -85,6 +89,13 @@ def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
     assert writer is not None, "the connection was made just now"
     connection._writer = connection._reader = None
     return writer
+
+
+def hang_up(writer: asyncio.StreamWriter | None) -> None:
+    """By TLS without waiting for the server's goodbye: it may be said when the loop is gone."""
+    if writer is not None:
+        by_tls = writer.get_extra_info("sslcontext") is not None
+        (writer.transport.abort if by_tls else writer.close)()
 
 
 def _nobody(error: Exception) -> None:
