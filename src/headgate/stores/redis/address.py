@@ -161,7 +161,12 @@ def of_sentinel_pool(pool: Any) -> Sentinel:
 def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> Endpoint:
     kind = kind_of(connection_class)
     refuse_what_is_lost(kind, settings.items())
-    return Endpoint(kind, {name: value for name, value in settings.items() if name in words_of(kind)})
+    its = {name: value for name, value in settings.items() if name in words_of(kind)}
+    if connection_class.__module__.startswith("valkey") and not its.get("ssl_check_hostname"):
+        its.pop(
+            "ssl_check_hostname", None
+        )  # False is what valkey-py's clients have when nobody said anything: host names are checked
+    return Endpoint(kind, its)
 
 
 def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:

@@ -14,6 +14,7 @@ import secrets
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AuthenticationError, ResponseError
@@ -25,6 +26,7 @@ from headgate.stores.redis.endpoint import LOST
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.peer import NOT_NOW, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN
+from headgate.stores.redis.topology import Sentinel
 
 if TYPE_CHECKING:
     from headgate.stores.redis.endpoint import Endpoint
@@ -62,6 +64,7 @@ class Link:
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: asyncio.Task[None] | None = None
         self._reviving: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
         self._ears = Ears(self)
         self.listen = self._ears.listen
         self._guardian = self.start(self._guard(), GUARDIAN)
@@ -237,7 +240,22 @@ class Link:
             self._peers[server] = Peer(self, server, connection)
         except Exception as error:
             return error
+        if self._following is None and isinstance(self.topology, Sentinel):
+            self._following = self.start(self._follow(self.topology), "headgate-follow")
         return None
+
+    async def _follow(self, sentinel: Sentinel) -> None:
+        """Leave a server as soon as it is announced that another one has taken its place."""
+        while True:
+            try:
+                await sentinel.switched()
+            except LOST:
+                await asyncio.sleep(JITTER.uniform(0, REVIVAL))
+                with suppress(*LOST):
+                    await sentinel.look()  # it may have been announced meanwhile
+            for server, peer in list(self._peers.items()):
+                if server is not sentinel.anywhere():
+                    peer.cut(LostConnectionError("another server has taken its place"))
 
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
@@ -315,7 +333,11 @@ class Link:
             self._close()
 
     def _chores(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self._seeking, self._reviving, self._ears.task) if task is not None and not task.done()]
+        return [
+            task
+            for task in (self._seeking, self._reviving, self._following, self._ears.task)
+            if task is not None and not task.done()
+        ]
 
     def _close(self) -> None:
         self._closed = True
@@ -339,4 +361,9 @@ class Link:
 
 def reason(lost: BaseException) -> str:
     """What went wrong in a few words: the server's own, or only the kind of a lost connection, whose text may tell secrets."""
-    return str(lost) if isinstance(lost, (ResponseError, StoreError)) else type(lost).__name__
+    if isinstance(lost, (ResponseError, StoreError)):
+        return str(lost)
+    cause: BaseException | None = lost
+    while cause is not None and not isinstance(cause, SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    return f"{type(lost).__name__}{f': {cause.verify_message}' if cause else ''}"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as LostConnectionError
 
-from headgate.stores.redis.endpoint import LOST, Endpoint
+from headgate.stores.redis.endpoint import LOST, Endpoint, left
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
 
@@ -102,10 +102,27 @@ class Sentinel:
             if address:
                 self._sentinels.remove(sentinel)
                 self._sentinels.append(sentinel)
-                host, port = address[0].decode(), int(address[1])
-                self._primary = self._servers.setdefault((host, port), self._like.at(host, port))
+                self._believe(*address)
                 return
         raise lost or LostConnectionError(f"no Sentinel knows a service named {self._service!r}")
+
+    async def switched(self) -> None:
+        """Until it is announced that another server is the primary: a failover that was planned cuts nobody's connection, and for
+        seconds the former one goes on answering. Raises what a Sentinel that is away looks like."""
+        connection = await self._sentinels[0].connected()
+        try:
+            await connection.send_command("SUBSCRIBE", "+switch-master")
+            while True:
+                kind, _, said = await connection.read_response()
+                if kind == b"message" and (words := said.split(b" "))[0] == self._service.encode():
+                    self._believe(*words[3:])  # after the former one's host and port
+                    return
+        finally:
+            await left(connection)
+
+    def _believe(self, host: bytes, port: bytes) -> None:
+        address = host.decode(), int(port)
+        self._primary = self._servers.setdefault(address, self._like.at(*address))
 
     def __str__(self) -> str:
         return f"{self._service} by Sentinel at {', '.join(str(sentinel).partition('/')[0] for sentinel in self._sentinels)}"
