@@ -45,6 +45,7 @@ class Call(NamedTuple):
     first: float  # when it was sent for the first time, by the loop's clock, and
     sent: float  # for the last time
     there: Endpoint | None = None  # it is to be asked for there this once: its slot is being moved
+    sent_on: bool = False  # by one server to another: two that disagree must not send it round and round
     by_text: bool = False  # it brings the script that it names
 
 
@@ -125,7 +126,7 @@ class Peer:
         elif elsewhere:
             self._redirect(call, *elsewhere.groups())
         elif refusal.startswith(TRANSIENT) and self.link.hopes(call):
-            self._loop.call_later(PAUSE, self.link.send, call._replace(there=None))
+            self._loop.call_later(PAUSE, self.link.send, call._replace(there=None, sent_on=False))
         elif refusal.startswith("READONLY") and self.link.hopes(call):
             self.link.strand(call)
             self.cut(ReadOnlyError(refusal))
@@ -137,12 +138,15 @@ class Peer:
         if server is None or not self.link.hopes(call):
             told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
             self.link.answered(call, ResponseError(told), self)
-        elif word == "ASK":
-            self.link.send(call._replace(there=server))
-        else:
+            return
+        if word == "MOVED":
             self.link.topology.moved(int(slot), server)
             call.lane.peer = None
-            self.link.send(call._replace(there=None))
+        onward = call._replace(there=server if word == "ASK" else None, sent_on=True)
+        if call.sent_on:
+            self._loop.call_later(PAUSE, self.link.send, onward)
+        else:
+            self.link.send(onward)
 
     def _load(self, call: Call) -> None:
         script, words = call.command
