@@ -412,12 +412,12 @@ class Turn:
         return run
 
     def look_at_head(self, caller: Caller | None, t: int) -> tuple[int, bool]:
-        """When the head should be looked at again, and whether by us; another session is told once."""
+        """When the head should be looked at again, and whether by us; another session is told once, if it is soon."""
         if caller is None:  # more of them are dead than one call drops, or nobody waits
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
             t = self.model.soonest or self.gate.t + WAITER
-        if caller.session != self.call.session and self.model.told != (caller, t):
+        if caller.session != self.call.session and self.model.told != (caller, t) and t < self.gate.t + 0.3 * WAITER:
             self.model.told = caller, t
             self.heads[caller.session] = t
         return t, caller.session == self.call.session

@@ -34,14 +34,15 @@ local function open_state(program, state, alive_until)
   return nil
 end
 
--- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet.
+-- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet, and would not
+-- ask by itself before (lane.py, HEARTBEAT).
 local function look_at_head(caller, t, known)
   if not caller then return State.queue_length() > 0 and State.int(gate.t) .. ' 1' or '-1 0' end -- more dead than one call drops
   if t >= NEVER then t = gate.soonest > 0 and gate.soonest or gate.t + WAITER end
   local session = State.session_of(caller)
   if session == SESSION then return State.int(t) .. ' 1' end
   local told = caller .. ' ' .. State.int(t)
-  if told ~= known then
+  if told ~= known and t < gate.t + 0.3 * WAITER then
     redis.call('HSET', HASH, 'told', told)
     Sessions.announce_head(session, t)
   end
