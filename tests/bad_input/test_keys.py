@@ -20,7 +20,7 @@ from tests.conformance.test_names import HOSTILE, JOINED
 from tests.servers import Server
 from tests.world import HOUR, waiting
 
-KEY = re.compile(r"headgate:\{([\w.~%/:-]+)\}(?::(?:queue|holders|sessions|log[1-4]))?")  # all that may ever stand in a key
+KEY = re.compile(r"headgate:\{([\w.~%/:-]+)\}(?::(?:who|log))?")  # all that may ever stand in a key
 LONGEST = ["x" * 256, "%" * 256, "\0" * 256, "🙂" * 64, "}" * 256]
 
 
@@ -75,7 +75,7 @@ async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(own_se
         for name, key in dict.fromkeys(pairs):
             keys = await keys_of(busy(made(name, key)), client)
             assert_together(keys)
-            assert len(keys) == 6, keys  # the hash, the queue, the holders, the sessions, two logs
+            assert len(keys) == 3, keys  # the hash, who is there, the log
             assert [(owner[each], (name, key)) for each in keys if each in owner] == []
             owner.update(dict.fromkeys(keys, (name, key)))
 

@@ -19,7 +19,7 @@ HOSTILE = [
     *[":", "::", "a:b", "a%3Ab", "a%253Ab", "%", "%%", "%s", "%(x)s", "%00", "\0", "\0\0", "a\0b"],
     *["{", "}", "{}", "}{", "{x}", "x}", "{{x}}", "[x]", "(x)", "*", "?", "x*", ".", "..", "../x", "/", "//", "\\"],
     *["\n", "\r\n", "\t", "x\nSET y 1", "$1\r\nx", "'", '"', "`", "|", ";", ",", "=", "-", "-1", "~", "#", "&", "+"],
-    *["None", "nil", "0", "1e3", "KEYS[1]", "]]", "--", "headgate:{x}", "x:queue", "x:log1", "Semaphore/x", "Semaphore%2Fx"],
+    *["None", "nil", "0", "1e3", "KEYS[1]", "]]", "--", "headgate:{x}", "x:who", "x:log", "Semaphore/x", "Semaphore%2Fx"],
 ]
 # (name, key) pairs that would be one if they were simply joined.
 JOINED = [("a:b", "c"), ("a", "b:c"), ("a", "b%3Ac"), ("a%3Ab", "c"), ("a:b:c", None), ("a%3Ab:c", None), ("a", "b/c")]

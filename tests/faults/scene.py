@@ -104,6 +104,20 @@ def content_of(admin: Redis, name: str) -> dict[str, bytes | None]:
     return {key: admin.dump(key) for key in keys_of(admin, name)}
 
 
+def holders_of(admin: Redis, name: str) -> int:
+    """How many held permits the server knows of."""
+    return sum(who.startswith("+") for who in everybody(admin, name))
+
+
+def waiters_of(admin: Redis, name: str) -> int:
+    """How many stand in the server's queue."""
+    return sum(":" in who and not who.startswith("+") for who in everybody(admin, name))
+
+
+def everybody(admin: Redis, name: str) -> list[str]:
+    return list(admin.zrange(f"headgate:{{{name}}}:who", 0, -1))
+
+
 def commands_of(admin: Redis) -> dict[str, int]:
     """How often each command ran since `config_resetstat`, those inside scripts too."""
     return {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in admin.info("commandstats").items()}

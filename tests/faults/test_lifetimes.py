@@ -16,7 +16,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Permit, Quota, Rate, Window
 from tests.clocks import ServerClock
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Puppet, content_of, elsewhere, enter, eventually, keys_of
+from tests.faults.scene import Puppet, content_of, elsewhere, enter, eventually, holders_of, keys_of, waiters_of
 from tests.world import at_rest, soon, until, used, waiting
 
 DAY = 86_400.0
@@ -107,7 +107,7 @@ async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(name: str, redis_ur
     assert held.used == 0
     assert rate.left < -(2**30)
     assert not await limiter.atry_acquire()
-    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+    assert holders_of(admin, name) == 0
 
 
 async def test_a_debt_is_remembered_until_it_is_paid(name: str, redis_url: str, admin: Redis) -> None:
@@ -131,7 +131,7 @@ async def test_a_held_permit_is_remembered_for_its_lease(name: str, redis_url: s
     left = remembered(admin, name)
 
     assert left[f"headgate:{{{name}}}"] >= lease
-    assert left[f"headgate:{{{name}}}:holders"] >= lease - 1
+    assert left[f"headgate:{{{name}}}:who"] >= lease - 1
     await second.arelease()
 
 
@@ -163,7 +163,7 @@ async def test_limits_that_last_longer_than_before_are_remembered_for_longer(nam
 
     left = remembered(admin, name)
     assert left[f"headgate:{{{name}}}"] >= 45_000  # the bucket has got back a part of its token meanwhile
-    assert left[f"headgate:{{{name}}}:holders"] >= 1
+    assert left[f"headgate:{{{name}}}:who"] >= 1
     assert await permit.arelease()
 
 
@@ -189,7 +189,7 @@ async def test_when_all_is_done_nothing_stays_but_what_will_expire(name: str, re
     left = remembered(admin, name)
     assert left
     assert all(0 < each <= 200 for each in left.values()), left
-    assert admin.zcard(f"headgate:{{{name}}}:holders") == admin.zcard(f"headgate:{{{name}}}:queue") == 0
+    assert holders_of(admin, name) == waiters_of(admin, name) == 0
 
 
 async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin: Redis) -> None:

@@ -19,7 +19,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from tests.faults.haste import HEARTBEAT, WAITER
-from tests.faults.scene import Puppet, commands_of, elsewhere, enter, eventually
+from tests.faults.scene import Puppet, commands_of, elsewhere, enter, eventually, holders_of
 from tests.processes import finished, running
 from tests.world import LONG, at_rest, soon, until, used, waiting
 
@@ -276,7 +276,7 @@ def test_a_script_that_ends_after_a_with_block_has_released(name: str, redis_url
 
     finished(f"{HEAD}\n{thread}\n{before}\nwith limiter:\n    pass\n", redis_url, name)
 
-    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+    assert holders_of(admin, name) == 0
 
 
 def test_a_script_that_ends_while_it_holds_a_permit_ends(name: str, redis_url: str, admin: Redis) -> None:
@@ -286,7 +286,7 @@ def test_a_script_that_ends_while_it_holds_a_permit_ends(name: str, redis_url: s
         assert script.lines() == ["last line"]
 
     assert time.monotonic() - start <= LONG
-    assert admin.zcard(f"headgate:{{{name}}}:holders") == 1
+    assert holders_of(admin, name) == 1
 
 
 def test_a_task_that_asks_when_its_loop_ends_is_let_in(name: str, redis_url: str, admin: Redis) -> None:
@@ -309,7 +309,7 @@ def test_a_task_that_asks_when_its_loop_ends_is_let_in(name: str, redis_url: str
 
     assert finished(HEAD + textwrap.dedent(late), redis_url, name) == "in\n"
 
-    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+    assert holders_of(admin, name) == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is the warning of this story
@@ -339,7 +339,7 @@ def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name: str,
     with running(HEAD + textwrap.dedent(closed), redis_url, name) as script:
         assert script.lines() == ["released"]
 
-    assert admin.zcard(f"headgate:{{{name}}}:holders") == 0
+    assert holders_of(admin, name) == 0
 
 
 async def test_loops_that_have_ended_leave_nothing_in_the_process(name: str, redis_url: str, admin: Redis) -> None:

@@ -15,7 +15,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis import lane
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit
+from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit, waiters_of
 from tests.servers import Server
 from tests.world import LONG, at_rest, soon, used, waiting
 
@@ -204,9 +204,9 @@ async def test_a_hundred_threads_that_wait_share_three_connections(name: str, ow
     async with asyncio.TaskGroup() as group:
         for _ in range(30):
             group.create_task(asyncio.to_thread(thread))
-        await eventually(lambda: own_admin.zcard(f"headgate:{{{name}}}:queue") >= 5)
+        await eventually(lambda: waiters_of(own_admin, name) >= 5)
         assert len(own_admin.client_list()) <= 1 + 3
         holder.release()
 
     assert (room.visits, room.most) == (30, 1)
-    assert own_admin.zcard(f"headgate:{{{name}}}:queue") == 0
+    assert waiters_of(own_admin, name) == 0

@@ -159,12 +159,9 @@ class Model:
         if key == "":
             self.gate, self.records, self.told = None, {}, None
             self.mail.clear()
-        elif key == "queue" and self.gate is not None:
+        elif self.gate is not None:
             self.gate.queue.clear()
-        elif key == "holders":
-            self.holders = {}
-        elif key == "sessions":
-            self.alive = {}
+            self.holders, self.alive = {}, {}
 
     def follow(self, gate: PatientGate, program: str, now: int) -> None:
         """Other limits. Who holds since the time of a limit that was dropped, and comes back, still does (S1)."""

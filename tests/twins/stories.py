@@ -117,7 +117,7 @@ class Author:
         return [self.dice.randrange(3), self.dice.random() < 0.7]
 
     def lose(self) -> list[Any]:
-        return [self.dice.choice(["", "queue", "holders", "sessions"])]
+        return [self.dice.choice(["", "who"])]
 
     def call(self) -> list[Any]:
         dice = self.dice

@@ -18,7 +18,7 @@ def test_a_window_without_its_log_is_a_new_one_and_no_other(wire: Wire, lost_aft
     step, granted = PER // 40, []
     for number in range(1, 400):
         if number == lost_after * 4:
-            wire.lose("log1")
+            wire.lose("log")
         asked = Call(limits, f"{wire.token}-1.1", number, (Acquire(number, max_sleep=0),))
         granted += [kind == "grant" for kind, *_ in wire.call(asked, NOON + number * step).each()]
 

@@ -37,7 +37,6 @@ end
 return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0')
 """
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
-LOGS = 4
 GONE = -2  # what PTTL says of a key that is not there
 PATIENCE = 5.0  # seconds
 
@@ -245,8 +244,8 @@ class Wire:
         self.functions = functions
         self.token = secrets.token_hex(6)  # for the links of this name's sessions
         self.key = f"headgate:{{{name}}}"
-        self.keys = [self.key, *(f"{self.key}:{part}" for part in ("queue", "holders", "sessions"))]
-        self.logs = [f"{self.key}:log{number}" for number in range(1, LOGS + 1)]
+        self.keys = [self.key, f"{self.key}:who"]
+        self.log = f"{self.key}:log"
         self.ears = client.pubsub(ignore_subscribe_messages=True)
         self.ears.psubscribe(f"headgate:{self.token}-*")
         self.ears.get_message(timeout=PATIENCE)
@@ -263,7 +262,7 @@ class Wire:
 
     def send(self, script: Script, words: list[str], now: int) -> Any:
         """The raw reply to raw arguments."""
-        keys = self.keys + (self.logs if "window " in words[0] else [])
+        keys = [*self.keys, self.log] if "window " in words[0] else self.keys
         name = ("FCALL", script.function) if self.functions else ("EVALSHA", script.digest)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.set(HOUR_HAND, now)
@@ -290,7 +289,7 @@ class Wire:
 
     def lives(self) -> dict[str, int]:
         """The keys that are there, and for how many milliseconds more; -1: for ever."""
-        keys = self.keys + self.logs
+        keys = [*self.keys, self.log]
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
             pipeline.pttl(key)
@@ -302,4 +301,4 @@ class Wire:
 
     def forget(self) -> None:
         self.ears.close()
-        self.client.unlink(*self.keys, *self.logs)
+        self.client.unlink(*self.keys, self.log)

@@ -1,7 +1,7 @@
 -- The exact sliding window, on integers. Twin: window.py, function for function; the reasons stand there.
 --
--- The log is a sorted set of "moment:cost" by moment, with one entry for each moment; the latest entry stays in the state (last,
--- pending) until a later one follows, so that grants of one moment are one write. `first` is the oldest moment in the set, 0: none.
+-- The log has one entry for each moment (log.lua); the latest one stays in the state (last, pending) until a later one follows, so that
+-- grants of one moment are one write. `first` is the oldest moment in the log, 0: none.
 
 local Window = { kind = 'window', holds = false, logs = true }
 local STRIDE = 100
@@ -14,21 +14,9 @@ function Window.open(rule, t)
   rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found = 0, 0, 0, 0, 0, 0
 end
 
-local function entry_cost(entry)
-  return tonumber(string.match(entry, ':(%d+)$'))
-end
-
 -- Calls see(moment, cost) for each entry, oldest first, until it returns true.
 function Window.each(rule, see)
-  local from = 0
-  while rule.first > 0 do
-    local entries = redis.call('ZRANGE', State.log_key(rule), from, from + 99, 'WITHSCORES')
-    for i = 1, #entries, 2 do
-      if see(tonumber(entries[i + 1]), entry_cost(entries[i])) then return end
-    end
-    if #entries < 200 then break end
-    from = from + 100
-  end
+  if rule.first > 0 and Log.each(rule.slot, rule.first, see) then return end
   if rule.last > 0 then see(rule.last, rule.pending) end
 end
 
@@ -40,7 +28,7 @@ end
 
 function Window.refresh(rule, t)
   if rule.first > 0 and rule.last + rule.per <= t then -- all of it: no need to look at each
-    redis.call('DEL', State.log_key(rule))
+    Log.drop(rule.slot, rule.last)
     rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   end
   if rule.first > 0 and rule.first + rule.per <= t then
@@ -51,10 +39,10 @@ function Window.refresh(rule, t)
         first = moment ~= rule.last and moment or 0
         return true
       end
-      gone = gone + 1
+      gone = moment
       rule.used = rule.used - cost
     end)
-    if gone > 0 then redis.call('ZREMRANGEBYRANK', State.log_key(rule), 0, gone - 1) end
+    if gone > 0 then Log.drop(rule.slot, gone) end
     rule.first = first
     if not whole then rule:recount() end
   end
@@ -85,9 +73,11 @@ end
 function Window.take(rule, cost, t, now)
   rule:refresh(t)
   if rule.last > 0 and t ~= rule.last then
-    local last = State.int(rule.last)
-    State.append(State.log_key(rule), last, last .. ':' .. State.int(rule.pending), rule.first == 0)
-    if rule.first == 0 then rule.first = rule.last end
+    if rule.first == 0 then
+      Log.open()
+      rule.first = rule.last
+    end
+    Log.add(rule.slot, rule.last, rule.pending)
     rule.pending = 0
   end
   rule.last, rule.wanted = t, 0
@@ -101,13 +91,7 @@ function Window.give(rule, cost, t, now)
     back = min(cost, rule.pending)
     rule.pending = rule.pending - back
   elseif rule.first > 0 then
-    local entry = redis.call('ZRANGEBYSCORE', State.log_key(rule), State.int(t), State.int(t))[1]
-    if entry then
-      local there = entry_cost(entry)
-      back = min(cost, there)
-      redis.call('ZREM', State.log_key(rule), entry)
-      State.add(State.log_key(rule), State.int(t), State.int(t) .. ':' .. State.int(there - back))
-    end
+    back = Log.give(rule.slot, t, cost)
   end
   rule.used, rule.wanted = rule.used - back, 0
 end

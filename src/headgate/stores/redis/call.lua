@@ -10,7 +10,6 @@
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until)
   local now, waits = clock(), args[5] == '1'
-  if alive_until == 0 then redis.call('ZCARD', SESSIONS) end -- an error, before anything is written, if it is not ours
   if not (program and state) then
     if waits then return Calls.reply('lapsed') end
     Rules.new(PROGRAM, now)

@@ -1,24 +1,28 @@
--- A name's first state, what was declared before, and the keys of windows. Here lives what a call does that finds nothing of the name,
--- or other limits.
+-- A name's first state, what was declared before, and the windows' slots in the log. Here lives what a call does that finds nothing of
+-- the name, or other limits.
 
--- Each window has one of the log keys for as long as it lives; a new one gets the first that is free.
+-- Each window has a slot of the log for as long as it lives; a new one gets the first that is free. What was there before is gone.
 function Rules.give_slots(rules)
-  local used = {}
+  if not LOG then return end
+  local free = { true, true, true, true }
   for _, rule in ipairs(rules) do
-    if rule.slot then used[rule.slot] = true end
+    if rule.slot then free[rule.slot] = false end
   end
+  Log.open()
+  for slot = 1, #free do
+    if free[slot] then Log.drop(slot, MOST - 1) end
+  end
+  local slot = 1
   for _, rule in ipairs(rules) do
     if rule.logs and not rule.slot then
-      local slot = 1
-      while used[slot] do slot = slot + 1 end
-      used[slot] = true
-      rule.slot = slot
-      redis.call('DEL', State.log_key(rule))
+      while not free[slot] do slot = slot + 1 end
+      rule.slot, free[slot] = slot, false
     end
   end
 end
 
 function Rules.new(program, now)
+  Who.count_waiters() -- an error, before anything is written, if it is not ours
   gate = { program = program, t = now, act = 0, fence = now, order = 0, ttl = 0 }
   gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor, gate.born, gate.waiting = 0, 0, 0, now, 0, 0, {}
   gate.rules = Rules.parsed(program)
@@ -27,7 +31,7 @@ function Rules.new(program, now)
     rule:open(now)
   end
   Rules.give_slots(gate.rules)
-  redis.call('DEL', QUEUE, HOLDERS, SESSIONS)
+  redis.call('DEL', WHO)
   redis.call('HDEL', HASH, 'former')
 end
 

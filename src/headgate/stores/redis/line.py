@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
-LOGS = 4  # keys for the logs of windows, sent when a limit is a window
+LOGS = 4  # windows that a log has room for
 
 
 class RedisLine:
@@ -294,6 +294,5 @@ def check_windows(name: str, declared: Declaration) -> None:
 
 
 @lru_cache(maxsize=1024)
-def keys_of(key: str, logs: bool) -> tuple[str, ...]:
-    parts = ("queue", "holders", "sessions", *(f"log{number}" for number in range(1, LOGS + 1) if logs))
-    return (key, *(f"{key}:{part}" for part in parts))
+def keys_of(key: str, log: bool) -> tuple[str, ...]:
+    return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")

@@ -1,6 +1,6 @@
 -- What outlasts a call: leases, sessions, and the time for which the keys must be remembered.
 
-local holds -- leases that are not written yet: end, caller, ...
+local holds -- leases that are not written yet
 
 function Promises.fresh()
   holds = {}
@@ -8,26 +8,23 @@ end
 
 function Promises.hold(caller, t, lease)
   if lease then
-    holds[#holds + 1] = State.int(t + lease)
-    holds[#holds + 1] = caller
+    Who.list_holder(holds, caller, t + lease)
     if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
   end
 end
 
--- All at once: one by one they would cost more than all the rest.
 function Promises.write_holds()
   if #holds == 0 then return end
-  touched[HOLDERS] = true
-  gate.held = gate.held + redis.call('ZADD', HOLDERS, unpack(holds))
+  gate.held = gate.held + Who.add_holders(holds)
   holds = {}
 end
 
 -- Stay alive, and forget sessions that have been silent for long. The moment until which, before and after.
 function Promises.attend(alive_until)
   if alive_until >= gate.t + 0.75 * WAITER and alive_until >= gate.born + WAITER then return alive_until end
-  State.add(SESSIONS, State.int(gate.t + WAITER), SESSION)
-  for _, session in ipairs(redis.call('ZRANGEBYSCORE', SESSIONS, '-inf', State.int(gate.t - KEEP), 'LIMIT', 0, CLEANUP)) do
-    redis.call('ZREM', SESSIONS, session)
+  Who.keep_alive(SESSION, gate.t + WAITER)
+  for _, session in ipairs(Who.silent_since(gate.t - KEEP)) do
+    Who.drop_session(session)
     redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
   end
   return gate.t + WAITER

@@ -1,4 +1,4 @@
--- The queue, a sorted set of callers by place, and what a caller's name says of it.
+-- The queue, callers by place, and what a caller's name says of it.
 
 local units_seen, costs_seen, callers_seen -- by text, by units, and by name
 
@@ -63,37 +63,31 @@ function State.fresh()
 end
 
 function State.queue_length()
-  if not queued then queued = redis.call('ZCARD', QUEUE) end
+  if not queued then queued = Who.count_waiters() end
   return queued
 end
 
 function State.first_in_queue()
   if not front[at] and State.queue_length() > 0 then
-    front, at = redis.call('ZRANGE', QUEUE, 0, stretch), 1
+    front, at = Who.ranked(0, min(stretch, queued - 1)), 1
     stretch = 63 -- whoever needs more than the first few needs many
   end
   return front[at]
 end
 
 function State.queue_add(place, caller)
-  touched[QUEUE] = true
-  local added = redis.call('ZADD', QUEUE, 'NX', State.int(place), caller) == 1 -- who is there already keeps the place (S3)
+  local added = Who.add_waiter(place, caller)
   if added then queued = State.queue_length() + 1 end
   return added
 end
 
 function State.queue_remove(caller)
-  if redis.call('ZREM', QUEUE, caller) == 0 then return false end
+  if not Who.drop_waiter(caller) then return false end
   if queued then queued = queued - 1 end
   if front[at] == caller then at = at + 1 else front, at = {}, 1 end
   return true
 end
 
 function State.each_queued(see)
-  local from = 0
-  repeat
-    local callers = redis.call('ZRANGE', QUEUE, from, from + 99)
-    for _, caller in ipairs(callers) do see(caller) end
-    from = from + 100
-  until #callers < 100
+  Who.each(0, State.queue_length(), see)
 end

@@ -14,8 +14,9 @@ from importlib.resources import files
 from typing import NamedTuple
 
 KINDS = ("bucket", "window", "quota", "slots")
-QUICK = ("state", "rules", "numbers", "promises", "replies", "quick")
-WHOLE = ("state", "rules", "numbers", "promises", "replies", "queue", "declare", "gate", "sessions", "requests", "call")
+PLACES = ("who", "log")
+QUICK = ("state", *PLACES, "rules", "numbers", "promises", "replies", "quick")
+WHOLE = ("state", *PLACES, "rules", "numbers", "promises", "replies", "queue", "declare", "gate", "sessions", "requests", "call")
 PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
 
 

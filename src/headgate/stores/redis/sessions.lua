@@ -14,8 +14,8 @@ end
 function Sessions.alive(session)
   local known = alive_seen[session]
   if known == nil then
-    local score = redis.call('ZSCORE', SESSIONS, session)
-    known = score and tonumber(score) > gate.t and tonumber(score)
+    local t = Who.alive_until(session)
+    known = t and t > gate.t and t
     alive_seen[session] = known
   end
   return known
@@ -24,7 +24,7 @@ end
 -- A session whose places are lost is not known any more: if it lives after all, it is asked who it is, and queues again.
 function Sessions.quit(session)
   alive_seen[session] = false
-  redis.call('ZADD', SESSIONS, 'XX', State.int(gate.t), session)
+  Who.end_session(session, gate.t)
   redis.call('HDEL', HASH, 'm' .. session)
   local record = redis.call('HGET', HASH, 'r' .. session)
   if not record then return end
@@ -40,7 +40,7 @@ function Sessions.forbid(session, number)
   local last = record and select(2, Calls.recorded(record)) or 0
   if last >= tonumber(number) then return end
   redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, session .. ' ' .. number .. ' late'))
-  State.add(SESSIONS, State.int(gate.t), session)
+  Who.keep_alive(session, gate.t)
 end
 
 -- Mail: grants that were made outside the answer to an acquire, "number moment fence lease" each, in their order. Those for
@@ -104,44 +104,33 @@ end
 -- Returns what leases ended with; `soonest` is a lower bound of the next end, since renewals only move it on.
 function Sessions.expire_holders()
   if gate.soonest == 0 or gate.soonest > gate.t then return end
-  local ended = redis.call('ZRANGEBYSCORE', HOLDERS, '-inf', State.int(gate.t), 'LIMIT', 0, CLEANUP)
-  for _, caller in ipairs(ended) do
+  for _, caller in ipairs(Who.ended(gate.t)) do
     Sessions.let_go(caller)
     Gate.release(State.units_of(caller))
   end
-  gate.soonest = Sessions.first_end()
+  gate.soonest = Who.first_end()
 end
 
 function Sessions.let_go(caller)
-  local held = redis.call('ZREM', HOLDERS, caller)
+  local held = Who.drop_holder(caller)
   gate.held = gate.held - held
   return held == 1
-end
-
-function Sessions.first_end()
-  local first = redis.call('ZRANGE', HOLDERS, 0, 0, 'WITHSCORES')
-  return first[2] and tonumber(first[2]) or 0
 end
 
 -- A concurrency limit that is new here may have been there before: who holds a permit of that time still does (S1).
 function Sessions.count_holders(opened)
   if not next(opened) then return end
-  local from = 0
-  repeat
-    local callers = redis.call('ZRANGE', HOLDERS, from, from + 99)
-    for _, caller in ipairs(callers) do
-      for i, cost in ipairs(State.costs_of(State.units_of(caller))) do
-        if opened[i] then gate.rules[i].used = gate.rules[i].used + cost end
-      end
+  Who.each_holder(function(caller)
+    for i, cost in ipairs(State.costs_of(State.units_of(caller))) do
+      if opened[i] then gate.rules[i].used = gate.rules[i].used + cost end
     end
-    from = from + 100
-  until #callers < 100
+  end)
 end
 
 function Sessions.renew(caller)
-  local score, lease = redis.call('ZSCORE', HOLDERS, caller), gate.rules.lease
-  if not score or tonumber(score) <= gate.t then return false end
-  if lease then State.add(HOLDERS, State.int(max(tonumber(score), gate.t + lease)), caller) end
+  local t, lease = Who.lease_end(caller), gate.rules.lease
+  if not t or t <= gate.t then return false end
+  if lease then Who.prolong(caller, max(t, gate.t + lease)) end
   return true
 end
 
@@ -152,14 +141,14 @@ function Sessions.repair()
     gate.queued, gate.born = 0, gate.t
     for i = 1, #gate.waiting do gate.waiting[i] = 0 end
   end
-  local held = redis.call('ZCARD', HOLDERS)
+  local held = Who.count_holders()
   if held ~= gate.held then
     local holds = {}
     for i, rule in ipairs(gate.rules) do
       if rule.holds then rule.used, holds[i] = 0, true end
     end
     Sessions.count_holders(holds)
-    gate.held, gate.soonest = held, Sessions.first_end()
+    gate.held, gate.soonest = held, Who.first_end()
   end
 end
 
@@ -181,7 +170,7 @@ end
 -- Walks the queue for dead waiters, a stretch each call, once in WAITER: a count of waiters is a count of live ones.
 function Sessions.sweep_queue()
   if gate.sweep > gate.t then return end
-  local callers = redis.call('ZRANGE', QUEUE, State.int(gate.cursor), State.int(gate.cursor + CLEANUP - 1))
+  local callers = Who.ranked(gate.cursor, min(gate.cursor + CLEANUP, State.queue_length()) - 1)
   for _, caller in ipairs(callers) do
     if Sessions.alive(State.session_of(caller)) then
       gate.cursor = gate.cursor + 1

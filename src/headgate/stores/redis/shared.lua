@@ -1,15 +1,14 @@
 -- What all parts share: the names of the keys and arguments of a call, the constants, and the state of the one name it is about.
 --
--- keys: 1 hash (limits, state, former limits; for each session its last reply "r" and its mail "m"), 2 queue, 3 holders by lease end,
--- 4 sessions by the moment until which they are alive, 5-8 logs of windows.
+-- keys: 1 hash (limits, state, former limits; for each session its last reply "r" and its mail "m"), 2 waiters, holders and sessions
+-- (who.lua), 3 the log, if a limit is a window (log.lua). Each is there as long as the name is, see docs/architecture.md.
 -- args: 1 limits, 2 session, 3 number of its call, and then what call.lua or quick.lua says.
 --
 -- All of this is loaded once and called many times: what one call leaves behind is none of the next one's business, see begin().
 
-local LOGS = 4
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: of anything that is counted
-local FORMAT = 2 -- of the state: other numbers, another format
+local FORMAT = 3 -- of the state: other numbers, another format
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
 local UPDATED = '2' -- what a call says of its limits when they hold come what may
@@ -18,15 +17,15 @@ local REMEMBERED = 100 -- declarations, and states, between calls: more than tak
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 local keys, args
-local HASH, QUEUE, HOLDERS, SESSIONS
+local HASH, WHO, LOG
 local PROGRAM, SESSION, CALL
 local gate -- the state: see gate.lua, and numbers.lua
 local touched -- keys that this call has added to
 local Kinds = {} -- makers of the twins, by name: only what a limiter's limits need is made
-local State, Numbers, Rules, Promises, Gate, Sessions, Requests, Calls = {}, {}, {}, {}, {}, {}, {}, {}
+local State, Who, Log, Numbers, Rules, Promises, Gate, Sessions, Requests, Calls = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 
 local function begin(its_keys, its_args)
   keys, args, gate, touched = its_keys, its_args, nil, {}
-  HASH, QUEUE, HOLDERS, SESSIONS = keys[1], keys[2], keys[3], keys[4]
+  HASH, WHO, LOG = keys[1], keys[2], keys[3]
   PROGRAM, SESSION, CALL = args[1], args[2], tonumber(args[3])
 end

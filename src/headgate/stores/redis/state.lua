@@ -13,13 +13,3 @@ function State.add(key, score, member)
   touched[key] = true
   redis.call('ZADD', key, score, member)
 end
-
--- The same for a key that keeps the TTL it has, unless it is new.
-function State.append(key, score, member, new)
-  if new then touched[key] = true end
-  redis.call('ZADD', key, score, member)
-end
-
-function State.log_key(rule)
-  return keys[LOGS + rule.slot]
-end

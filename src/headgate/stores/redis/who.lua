@@ -1,0 +1,109 @@
+-- Who waits, who holds and which sessions there are: one sorted set, in which each has a range of scores of its own. What a score says
+-- is known here and nowhere else: others speak of places, moments and ranks.
+--
+--   waiters     -2^52 + place                       session:number:asked
+--   holders     -2^52 + 2^48 + end of the lease     +session:number:asked
+--   sessions    the moment until which it is alive  session (no ":")
+--
+-- So the first ranks are the waiters', and the next the holders'. Scores stay within 2^52 until the year 2103, so they are exact.
+
+local WAITERS = -MOST
+local HOLDERS = WAITERS + 281474976710656
+local LAST_WAITER, FIRST_HOLDER, LAST_HOLDER = State.int(HOLDERS - 1), State.int(HOLDERS), '-1'
+
+function Who.ranked(from, to)
+  return redis.call('ZRANGE', WHO, from, to)
+end
+
+-- Calls see(member) for `count` of them from a rank on.
+function Who.each(from, count, see)
+  for first = from, from + count - 1, 100 do
+    for _, member in ipairs(Who.ranked(first, min(first + 99, from + count - 1))) do see(member) end
+  end
+end
+
+-- Waiters ------------------------------------------------------------------------------------------------------------------------
+
+function Who.count_waiters()
+  return redis.call('ZCOUNT', WHO, '-inf', LAST_WAITER)
+end
+
+function Who.add_waiter(place, caller)
+  touched[WHO] = true
+  return redis.call('ZADD', WHO, 'NX', State.int(WAITERS + place), caller) == 1 -- who is there already keeps the place (S3)
+end
+
+function Who.drop_waiter(caller)
+  return redis.call('ZREM', WHO, caller) == 1
+end
+
+-- Holders ------------------------------------------------------------------------------------------------------------------------
+
+function Who.count_holders()
+  return redis.call('ZCOUNT', WHO, FIRST_HOLDER, LAST_HOLDER)
+end
+
+-- Puts a holder on a list for add_holders.
+function Who.list_holder(holders, caller, lease_end)
+  local count = #holders
+  holders[count + 1], holders[count + 2] = State.int(HOLDERS + lease_end), '+' .. caller
+end
+
+-- All at once: one by one they would cost more than all the rest. Returns how many are new.
+function Who.add_holders(holders)
+  touched[WHO] = true
+  return redis.call('ZADD', WHO, unpack(holders))
+end
+
+function Who.drop_holder(caller)
+  return redis.call('ZREM', WHO, '+' .. caller)
+end
+
+function Who.prolong(caller, lease_end)
+  State.add(WHO, State.int(HOLDERS + lease_end), '+' .. caller)
+end
+
+function Who.lease_end(caller)
+  local score = redis.call('ZSCORE', WHO, '+' .. caller)
+  return score and tonumber(score) - HOLDERS
+end
+
+function Who.first_end()
+  local first = redis.call('ZRANGEBYSCORE', WHO, FIRST_HOLDER, LAST_HOLDER, 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[2] and tonumber(first[2]) - HOLDERS or 0
+end
+
+-- The holders whose leases have ended at t.
+function Who.ended(t)
+  local callers = redis.call('ZRANGEBYSCORE', WHO, FIRST_HOLDER, State.int(HOLDERS + t), 'LIMIT', 0, CLEANUP)
+  for i, holder in ipairs(callers) do callers[i] = string.sub(holder, 2) end
+  return callers
+end
+
+function Who.each_holder(see)
+  Who.each(State.queue_length(), Who.count_holders(), function(holder) see(string.sub(holder, 2)) end)
+end
+
+-- Sessions -----------------------------------------------------------------------------------------------------------------------
+
+function Who.alive_until(session)
+  local score = redis.call('ZSCORE', WHO, session)
+  return score and tonumber(score)
+end
+
+function Who.keep_alive(session, t)
+  State.add(WHO, State.int(t), session)
+end
+
+-- No longer than until t, if it is there.
+function Who.end_session(session, t)
+  redis.call('ZADD', WHO, 'XX', State.int(t), session)
+end
+
+function Who.silent_since(t)
+  return redis.call('ZRANGEBYSCORE', WHO, 0, State.int(t), 'LIMIT', 0, CLEANUP)
+end
+
+function Who.drop_session(session)
+  redis.call('ZREM', WHO, session)
+end
