@@ -303,7 +303,7 @@ async def test_credentials_that_are_revoked_are_an_error_without_secrets(name: s
     await at_rest(limiter)
 
 
-@pytest.mark.parametrize("command", ["hmget", "hset", "zadd", "zrem", "zcount", "pexpire", "time"])
+@pytest.mark.parametrize("command", ["hmget", "hset", "zadd", "zrem", "zcard", "zcount", "pexpire", "time"])
 async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(name: str, redis_url: str, admin: Redis, command: str) -> None:
     """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: once it may run again, all is well."""
     admin.acl_setuser(name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"], reset=True)

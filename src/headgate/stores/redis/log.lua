@@ -2,7 +2,7 @@
 -- known here and nowhere else. An entry is "score:cost", one for each moment. The last one is nobody's: so the log is never empty.
 
 local BASES = { 0, -MOST, MOST, -NEVER } -- where the moments of each slot begin: all scores are within 2^53, so they are exact
-local PAGE = 100
+local GLANCE, PAGE = 4, 100 -- mostly the first few are enough
 
 local function score(slot, t)
   return State.int(BASES[slot] + t)
@@ -24,15 +24,16 @@ end
 
 -- Calls see(moment, cost) for each entry from t on, oldest first; returns true as soon as that does.
 function Log.each(slot, t, see)
-  local last = score(slot, MOST - 1)
-  repeat
-    local entries = redis.call('ZRANGEBYSCORE', LOG, score(slot, t), last, 'WITHSCORES', 'LIMIT', 0, PAGE)
+  local last, page = score(slot, MOST - 1), GLANCE
+  while true do
+    local entries = redis.call('ZRANGEBYSCORE', LOG, score(slot, t), last, 'WITHSCORES', 'LIMIT', 0, page)
     for i = 1, #entries, 2 do
       t = tonumber(entries[i + 1]) - BASES[slot]
       if see(t, cost_of(entries[i])) then return true end
     end
-    t = t + 1
-  until #entries < 2 * PAGE
+    if #entries < 2 * page then return false end
+    t, page = t + 1, PAGE
+  end
 end
 
 -- Gives back up to `cost` of the entry at t, if there is one. Returns how much.

@@ -70,12 +70,16 @@ end
 
 local known, states = {}, 0 -- what was written last, by its text: most of it is asked for again before long
 
+function Numbers.remember(text)
+  if states == REMEMBERED then known, states = {}, 0 end
+  known[text], states = gate, states + 1
+end
+
 function Numbers.save()
   local text = struct.pack(HEAD, FORMAT, gate.t, gate.act, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held, gate.queued,
     gate.sweep, gate.cursor, gate.born)
   for i, rule in ipairs(gate.rules) do text = text .. packed(gate.waiting[i], Numbers[rule.kind].of(rule)) end
-  if states == REMEMBERED then known, states = {}, 0 end
-  known[text], states = gate, states + 1
+  Numbers.remember(text)
   return text
 end
 

@@ -53,41 +53,36 @@ end
 
 -- The queue -----------------------------------------------------------------------------------------------------------------
 
-local queued -- its length, once known
 local stretch
 local front, at -- the callers at its head, and the first of them that is still there
 
 function State.fresh()
   units_seen, costs_seen, callers_seen = {}, {}, {}
-  queued, stretch, front, at = nil, 2, {}, 1
+  stretch, front, at = 2, {}, 1
 end
 
 function State.queue_length()
-  if not queued then queued = Who.count_waiters() end
-  return queued
+  return gate.queued
 end
 
 function State.first_in_queue()
-  if not front[at] and State.queue_length() > 0 then
-    front, at = Who.ranked(0, min(stretch, queued - 1)), 1
+  if not front[at] and gate.queued > 0 then
+    front, at = Who.ranked(0, min(stretch, gate.queued - 1)), 1
     stretch = 63 -- whoever needs more than the first few needs many
   end
   return front[at]
 end
 
 function State.queue_add(place, caller)
-  local added = Who.add_waiter(place, caller)
-  if added then queued = State.queue_length() + 1 end
-  return added
+  return Who.add_waiter(place, caller)
 end
 
 function State.queue_remove(caller)
   if not Who.drop_waiter(caller) then return false end
-  if queued then queued = queued - 1 end
   if front[at] == caller then at = at + 1 else front, at = {}, 1 end
   return true
 end
 
 function State.each_queued(see)
-  Who.each(0, State.queue_length(), see)
+  Who.each(0, gate.queued, see)
 end

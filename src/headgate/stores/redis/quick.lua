@@ -37,7 +37,10 @@ function Calls.quick(its_keys, its_args)
   if stored[1] ~= PROGRAM or not stored[2] then return nil end
   if not Numbers.load(PROGRAM, stored[2]) then return nil end
   local now = max(clock(), gate.t)
-  if not ready(now) then return nil end
+  if not ready(now) then
+    Numbers.remember(stored[2])
+    return nil
+  end
   take(now)
   alive_until = Promises.attend(alive_until)
   local extended = Promises.extend()

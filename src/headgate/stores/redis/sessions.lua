@@ -134,22 +134,32 @@ function Sessions.renew(caller)
   return true
 end
 
--- Keys can be lost one by one, to an operator or to eviction, and a command can be refused in the middle of a call. What is held is
--- what the holders are; without a queue nobody waits, and who was seen before `born` is asked to queue again.
+-- Keys can be lost one by one, to an operator or to eviction, and a command can be refused in the middle of a call: such a state is not
+-- remembered. What is held is what the holders are; without a queue nobody waits, and who was seen before `born` is asked to queue again.
 function Sessions.repair()
-  if gate.queued > 0 and State.queue_length() == 0 then
-    gate.queued, gate.born = 0, gate.t
-    for i = 1, #gate.waiting do gate.waiting[i] = 0 end
+  local count = Who.count()
+  if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then
+    local queued, held = Who.count_waiters(), Who.count_holders()
+    gate.sessions = count - queued - held
+    if queued ~= gate.queued then Sessions.repair_queue(queued) end
+    if held ~= gate.held then Sessions.repair_holders(held) end
   end
-  local held = Who.count_holders()
-  if held ~= gate.held then
-    local holds = {}
-    for i, rule in ipairs(gate.rules) do
-      if rule.holds then rule.used, holds[i] = 0, true end
-    end
-    Sessions.count_holders(holds)
-    gate.held, gate.soonest = held, Who.first_end()
+  lasts = gate.sessions > 0
+end
+
+function Sessions.repair_queue(queued)
+  if queued < gate.queued then gate.born = gate.t end
+  gate.queued = queued
+  Gate.requeue()
+end
+
+function Sessions.repair_holders(held)
+  local holds = {}
+  for i, rule in ipairs(gate.rules) do
+    if rule.holds then rule.used, holds[i] = 0, true end
   end
+  Sessions.count_holders(holds)
+  gate.held, gate.soonest = held, Who.first_end()
 end
 
 -- The queue's living -------------------------------------------------------------------------------------------------------
@@ -170,7 +180,7 @@ end
 -- Walks the queue for dead waiters, a stretch each call, once in WAITER: a count of waiters is a count of live ones.
 function Sessions.sweep_queue()
   if gate.sweep > gate.t then return end
-  local callers = Who.ranked(gate.cursor, min(gate.cursor + CLEANUP, State.queue_length()) - 1)
+  local callers = Who.ranked(gate.cursor, min(gate.cursor + CLEANUP, gate.queued) - 1)
   for _, caller in ipairs(callers) do
     if Sessions.alive(State.session_of(caller)) then
       gate.cursor = gate.cursor + 1

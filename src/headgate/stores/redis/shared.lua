@@ -20,12 +20,12 @@ local keys, args
 local HASH, WHO, LOG
 local PROGRAM, SESSION, CALL
 local gate -- the state: see gate.lua, and numbers.lua
-local touched -- keys that this call has added to
+local touched, lasts -- keys that this call may have made; whether WHO is known to be there all the time
 local Kinds = {} -- makers of the twins, by name: only what a limiter's limits need is made
 local State, Who, Log, Numbers, Rules, Promises, Gate, Sessions, Requests, Calls = {}, {}, {}, {}, {}, {}, {}, {}, {}, {}
 
 local function begin(its_keys, its_args)
-  keys, args, gate, touched = its_keys, its_args, nil, {}
+  keys, args, gate, touched, lasts = its_keys, its_args, nil, {}, false
   HASH, WHO, LOG = keys[1], keys[2], keys[3]
   PROGRAM, SESSION, CALL = args[1], args[2], tonumber(args[3])
 end

@@ -11,6 +11,15 @@ local WAITERS = -MOST
 local HOLDERS = WAITERS + 281474976710656
 local LAST_WAITER, FIRST_HOLDER, LAST_HOLDER = State.int(HOLDERS - 1), State.int(HOLDERS), '-1'
 
+function Who.count()
+  return redis.call('ZCARD', WHO)
+end
+
+local function add(...)
+  if not lasts then touched[WHO] = true end
+  return redis.call('ZADD', WHO, ...)
+end
+
 function Who.ranked(from, to)
   return redis.call('ZRANGE', WHO, from, to)
 end
@@ -29,8 +38,7 @@ function Who.count_waiters()
 end
 
 function Who.add_waiter(place, caller)
-  touched[WHO] = true
-  return redis.call('ZADD', WHO, 'NX', State.int(WAITERS + place), caller) == 1 -- who is there already keeps the place (S3)
+  return add('NX', State.int(WAITERS + place), caller) == 1 -- who is there already keeps the place (S3)
 end
 
 function Who.drop_waiter(caller)
@@ -51,8 +59,7 @@ end
 
 -- All at once: one by one they would cost more than all the rest. Returns how many are new.
 function Who.add_holders(holders)
-  touched[WHO] = true
-  return redis.call('ZADD', WHO, unpack(holders))
+  return add(unpack(holders))
 end
 
 function Who.drop_holder(caller)
@@ -60,7 +67,7 @@ function Who.drop_holder(caller)
 end
 
 function Who.prolong(caller, lease_end)
-  State.add(WHO, State.int(HOLDERS + lease_end), '+' .. caller)
+  add(State.int(HOLDERS + lease_end), '+' .. caller)
 end
 
 function Who.lease_end(caller)
@@ -81,7 +88,7 @@ function Who.ended(t)
 end
 
 function Who.each_holder(see)
-  Who.each(State.queue_length(), Who.count_holders(), function(holder) see(string.sub(holder, 2)) end)
+  Who.each(gate.queued, Who.count_holders(), function(holder) see(string.sub(holder, 2)) end)
 end
 
 -- Sessions -----------------------------------------------------------------------------------------------------------------------
@@ -92,7 +99,8 @@ function Who.alive_until(session)
 end
 
 function Who.keep_alive(session, t)
-  State.add(WHO, State.int(t), session)
+  local new = add(State.int(t), session)
+  if gate.sessions then gate.sessions = gate.sessions + new end
 end
 
 -- No longer than until t, if it is there.
@@ -105,5 +113,6 @@ function Who.silent_since(t)
 end
 
 function Who.drop_session(session)
-  redis.call('ZREM', WHO, session)
+  local gone = redis.call('ZREM', WHO, session)
+  if gate.sessions then gate.sessions = gate.sessions - gone end
 end
