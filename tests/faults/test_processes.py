@@ -113,16 +113,17 @@ async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(name:
 
 
 async def test_processes_that_die_at_work_never_let_one_too_many_in(
-    name: str, redis_url: str, admin: Redis, puppet: Puppets
+    name: str, redis_url: str, admin_url: str, admin: Redis, puppet: Puppets
 ) -> None:
     """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last one's work gets done."""
     capacity, turns = 3, 20
     limit = Concurrency(capacity, lease=LEASE)
     counter = f"{name}-inside"  # by process: who is inside, of those who live
+    work = ("turns", redis_url, name, repr(limit), admin_url, counter)
     with (
-        running("turns", redis_url, name, repr(limit), counter, "100000") as one,
-        running("turns", redis_url, name, repr(limit), counter, "100000") as two,
-        running("turns", redis_url, name, repr(limit), counter, turns) as last,
+        running(*work, "100000") as one,
+        running(*work, "100000") as two,
+        running(*work, turns) as last,
     ):
         pids = {process: await process.said() for process in (one, two, last)}
         for process in (one, two):

@@ -16,7 +16,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, content_of, elsewhere, enter, eventually, visit
-from tests.servers import Server
+from tests.servers import Server, as_user
 from tests.world import LONG, at_rest, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redi
     admin.acl_setuser(
         name, enabled=True, passwords=["+canary"], categories=["+@all"], commands=commands, keys=["*"], channels=["*"], reset=True
     )
-    yield redis_url.replace("redis://", f"redis://{name}:canary@")
+    yield as_user(redis_url, name)
     admin.acl_deluser(name)
 
 
@@ -289,7 +289,7 @@ async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server:
 async def test_credentials_that_are_revoked_are_an_error_without_secrets(name: str, own_server: Server, own_admin: Redis) -> None:
     """F29: the user is switched off and its connections end; the error names no password, and the user may come back."""
     own_admin.acl_setuser("guest", enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"])
-    limiter = Limiter(name, Concurrency(1), store=own_server.url.replace("redis://", "redis://guest:canary@"))
+    limiter = Limiter(name, Concurrency(1), store=as_user(own_server.url, "guest"))
     await (await soon(limiter.acquire())).arelease()
 
     own_admin.acl_setuser("guest", enabled=False)
@@ -308,7 +308,7 @@ async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(name: str, 
     """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: once it may run again, all is well."""
     admin.acl_setuser(name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"], reset=True)
     limits = Concurrency(3), TOKENS
-    user = redis_url.replace("redis://", f"redis://{name}:canary@")
+    user = as_user(redis_url, name)
     limiter, holding = Limiter(name, *limits, store=user), elsewhere(name, *limits, url=redis_url)
     holders = [await holding.acquire() for _ in range(2)]
     mine = await limiter.acquire()

@@ -16,7 +16,7 @@ from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis import lane
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit, waiters_of
-from tests.servers import Server
+from tests.servers import Server, as_user
 from tests.world import LONG, at_rest, soon, used, waiting
 
 SILENT = 3600.0  # seconds between heartbeats: none within a test
@@ -26,7 +26,7 @@ SILENT = 3600.0  # seconds between heartbeats: none within a test
 def user_without_channels(admin: Redis, name: str, redis_url: str) -> Iterator[str]:
     """The URL of a user as Redis 7 makes them: every command and key, and no channel."""
     admin.acl_setuser(name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], reset=True)
-    yield redis_url.replace("redis://", f"redis://{name}:canary@")
+    yield as_user(redis_url, name)
     admin.acl_deluser(name)
 
 

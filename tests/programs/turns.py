@@ -1,6 +1,6 @@
-"""A process at work: ten callers take turns, and count in the server who is inside.
+"""A process at work: ten callers take turns, and count in a server who is inside.
 
-usage: turns.py URL name limit counter turns
+usage: turns.py URL name limit ledger counter turns        (ledger: the URL of a server for counting)
 Says its number, which is its field in the hashes `counter` (who is inside) and `counter-visits`; the most that all fields of
 `counter` ever were together is kept in `counter-most`. Says "visits N" when all callers had their turns.
 """
@@ -26,7 +26,7 @@ if inside > tonumber(redis.call('GET', KEYS[1] .. '-most') or 0) then redis.call
 """
 
 
-async def main(url: str, name: str, limit: str, counter: str, turns: str) -> None:
+async def main(url: str, name: str, limit: str, ledger: str, counter: str, turns: str) -> None:
     limiter = Limiter(name, eval(limit, vars(headgate)), store=url)
     me, visits = os.getpid(), 0
 
@@ -39,7 +39,7 @@ async def main(url: str, name: str, limit: str, counter: str, turns: str) -> Non
                 assert not permit.lost
                 visits += 1
 
-    async with Redis.from_url(url) as redis:
+    async with Redis.from_url(ledger) as redis:
         await redis.ping()
         print(me, flush=True)
         await asyncio.gather(*(caller() for _ in range(10)))

@@ -13,9 +13,9 @@ from tests.twins.wire import Wire, load
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[redis.Redis]:
+def client(admin_url: str) -> Iterator[redis.Redis]:
     """A client of the real server."""
-    client = redis.Redis.from_url(redis_url)
+    client = redis.Redis.from_url(admin_url)
     load(client)
     yield client
     client.close()

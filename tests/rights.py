@@ -1,0 +1,27 @@
+"""The user of docs/redis.md: what the document says that headgate needs is all that the tests' servers let it do.
+
+Here lives how the document is read, and nothing that adds to it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "redis.md"
+USER = "headgate"
+PASSWORD = "the-tests-password"
+
+
+def rights() -> str:
+    """The rules of the documented user, as a server's configuration has them; the password is ours."""
+    line = re.search(rf"<!-- acl -->\s+ACL SETUSER {USER} on >password (.+)", DOCUMENT.read_text())
+    assert line is not None, f"{DOCUMENT.name} says it in other words now"
+    return line[1]
+
+
+def rights_without_functions() -> str:
+    """The same on a server that has none, in the words of the document."""
+    functions, scripts = "+fcall +function|load", "+evalsha +eval"
+    assert f"`{scripts}` instead of `{functions}`" in DOCUMENT.read_text()
+    return rights().replace(functions, scripts)
