@@ -1,0 +1,201 @@
+"""A real Redis Cluster for tests: three masters and a replica of each, on private ports of this machine.
+
+Here lives its forming, breaking and healing, and the moving of a slot step by step; nothing about headgate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from redis import Redis
+from redis.crc import key_slot
+
+from tests.certificates import Certificate
+from tests.rights import PASSWORD, USER
+from tests.servers import Server, await_order, free_port
+
+SLOTS = 16384
+MASTERS = 3
+NODE_TIMEOUT = 1000  # milliseconds of silence after which a node is suspected
+REPLICATION = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --cluster-replica-validity-factor 0"  # at once
+
+
+class Node(Server):
+    """One server of a cluster; it keeps its identity and its two ports when it is killed and started again."""
+
+    _bus = 0
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @cached_property
+    def identity(self) -> str:
+        return str(self.ask("MYID"))
+
+    def ask(self, *words: object) -> Any:
+        """CLUSTER ..., and the answer as the server gives it."""
+        return self.admin.execute_command("CLUSTER", *words)  # type: ignore[no-untyped-call]
+
+    def meet(self, other: Node) -> None:
+        self.ask("MEET", "127.0.0.1", other.port, other._bus)
+
+    def _words(self) -> list[str]:
+        self._bus = self._bus or free_port()
+        options = f"--cluster-enabled yes --cluster-port {self._bus} --cluster-node-timeout {NODE_TIMEOUT}"
+        secure = [] if self.certificate is None else ["--tls-cluster", "yes", "--tls-replication", "yes"]
+        return [*super()._words(), *options.split(), *REPLICATION.split(), *secure]
+
+
+class Cluster:
+    """Six nodes: `start()`, use `url`, `heal()` after a test that broke it, `stop()`."""
+
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self.nodes = [Node(certificate=certificate) for _ in range(2 * MASTERS)]
+        self._secure = certificate
+
+    @property
+    def url(self) -> str:
+        """For the user of docs/redis.md, by the first two nodes."""
+        return self.url_by(*self.nodes[:2])
+
+    def url_by(self, *seeds: Server) -> str:
+        return self.url_at(*(f"127.0.0.1:{seed.port}" for seed in seeds))
+
+    def url_at(self, *places: str) -> str:
+        scheme, trust = ("rediss", f"?ssl_ca_certs={self._secure.authority}") if self._secure else ("redis", "")
+        return f"{scheme}+cluster://{USER}:{PASSWORD}@{','.join(places)}{trust}"
+
+    def start(self) -> Cluster:
+        for node in self.nodes:
+            node.start()
+        first, masters = self.nodes[0], self.nodes[:MASTERS]
+        for index, node in enumerate(masters):
+            node.ask("ADDSLOTSRANGE", SLOTS * index // MASTERS, SLOTS * (index + 1) // MASTERS - 1)
+            node.ask("SET-CONFIG-EPOCH", index + 1)
+        for node in self.nodes[1:]:
+            first.meet(node)
+        await_order(lambda: all(self._knows_all(node) for node in self.nodes), "all nodes know each other")
+        for node, master in zip(self.nodes[MASTERS:], masters, strict=True):
+            node.ask("REPLICATE", master.identity)
+        self.settle()
+        return self
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.stop()
+
+    def heal(self) -> None:
+        """Whatever a test has done: every node is there, every slot has an owner, and every master a replica."""
+        for node in self.nodes:
+            node.resume()
+            if not node.runs:
+                node.start()
+        self.close_moves()
+        self.settle()
+
+    def settle(self) -> None:
+        """Go on when every node finds the cluster in order, and every replica is connected."""
+        await_order(self._in_order, "the cluster is in order")
+
+    # Looking -------------------------------------------------------------------------------------------------------------------
+
+    def masters(self) -> list[Node]:
+        """Those that own slots, in the order of these."""
+        return list(dict.fromkeys(self._node(entry[2][1]) for entry in self._map()))
+
+    def master_of(self, key: str) -> Node:
+        """Who owns the slot of `key`."""
+        slot = key_slot(key.encode())
+        return next(self._node(entry[2][1]) for entry in self._map() if entry[0] <= slot <= entry[1])
+
+    def replica_of(self, master: Node) -> Node:
+        return next(self._node(entry[3][1]) for entry in self._map() if entry[2][1] == master.port)
+
+    def name_on(self, master: Node, stem: str) -> str:
+        """A name that begins with `stem` and whose keys stand on `master`."""
+        names = (f"{stem}-{number}" for number in range(SLOTS))
+        return next(name for name in names if self.master_of(f"headgate:{{{name}}}") is master)
+
+    def connections(self) -> dict[Node, int]:
+        """By node: how many the user of docs/redis.md has."""
+        return {node: connections_of(node.admin) for node in self.nodes if node.runs}
+
+    def subscriptions(self) -> dict[Node, int]:
+        """By node: how many of them listen."""
+        return {node: connections_of(node.admin, "pubsub") for node in self.nodes if node.runs}
+
+    def _map(self) -> list[Any]:
+        """CLUSTER SLOTS, by any node that runs."""
+        return sorted(next(node for node in self.nodes if node.runs).ask("SLOTS"))
+
+    def _node(self, port: int) -> Node:
+        return next(node for node in self.nodes if node.port == port)
+
+    def _knows_all(self, node: Node) -> bool:
+        entries = node.ask("NODES").splitlines()
+        return len(entries) == len(self.nodes) and all(" connected" in entry and "handshake" not in entry for entry in entries)
+
+    def _in_order(self) -> bool:
+        maps = [sorted((entry[0], entry[1], len(entry)) for entry in node.ask("SLOTS")) for node in self.nodes]
+        fine = ["cluster_state:ok" in node.ask("INFO") for node in self.nodes]
+        links = [node.admin.info("replication") for node in self.nodes]
+        linked = sum(link["role"] == "slave" and link["master_link_status"] == "up" for link in links)
+        return all(fine) and linked == MASTERS and all(each == maps[0] and _is_whole(each) for each in maps)
+
+    # Moving a slot -----------------------------------------------------------------------------------------------------------
+
+    def move(self, key: str, target: Node | None = None) -> Move:
+        """The slot of `key`, about to move to `target`, or to any other master."""
+        source = self.master_of(key)
+        others = [node for node in self.masters() if node is not source]
+        return Move(self, key_slot(key.encode()), source, target or others[0])
+
+    def close_moves(self) -> None:
+        """No slot is on its way any more: those that were stay where they were."""
+        for node in self.nodes:
+            mine = next(line for line in node.ask("NODES").splitlines() if "myself" in line)
+            for word in mine.split():
+                if word.startswith("["):  # [slot->-target] or [slot-<-source]
+                    node.ask("SETSLOT", word[1:].partition("-")[0], "STABLE")
+
+
+class Move:
+    """A slot on its way: `open()`, `carry()` some of its keys or all, `close()`. A test may stand between any two of them."""
+
+    def __init__(self, cluster: Cluster, slot: int, source: Node, target: Node) -> None:
+        self.slot = slot
+        self.source = source
+        self.target = target
+        self._cluster = cluster
+
+    def open(self) -> Move:
+        self.target.ask("SETSLOT", self.slot, "IMPORTING", self.source.identity)
+        self.source.ask("SETSLOT", self.slot, "MIGRATING", self.target.identity)
+        return self
+
+    def carry(self, *keys: str) -> Move:
+        """`keys`, or all keys of the slot."""
+        for key in keys or self.source.ask("GETKEYSINSLOT", self.slot, 1000):
+            self.source.admin.migrate("127.0.0.1", self.target.port, key, 0, 5000)
+        return self
+
+    def close(self) -> None:
+        """The target owns the slot; what came late is carried, too."""
+        self.carry()
+        others = [node for node in self._cluster.masters() if node not in (self.source, self.target)]
+        for node in (self.target, self.source, *others):
+            node.ask("SETSLOT", self.slot, "NODE", self.target.identity)
+
+
+def connections_of(admin: Redis, kind: str | None = None) -> int:
+    """How many connections the user of docs/redis.md has to a server."""
+    return sum(client["user"] == USER for client in admin.client_list(_type=kind))
+
+
+def _is_whole(ranges: Iterable[tuple[int, int, int]]) -> bool:
+    """Every slot has a master and a replica."""
+    ranges = list(ranges)
+    return sum(last - first + 1 for first, last, _ in ranges) == SLOTS and all(size >= 4 for _, _, size in ranges)

@@ -1,0 +1,161 @@
+"""A real primary with a replica, and three Sentinels that watch them, on private ports of this machine.
+
+Here lives their starting and breaking; nothing about headgate. Who is the primary, and who its replica, changes with each failover:
+ask `primary`. They are in order again some ten seconds after it, so a test that breaks them has some of its own.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Any
+
+from redis import Redis
+
+from tests.certificates import Certificate
+from tests.rights import PASSWORD, USER
+from tests.servers import Server, await_order, holds
+
+SERVICE = "main"
+WATCHERS = 3
+QUORUM = 2
+DOWN_AFTER = 500  # milliseconds of silence after which a primary is taken for down
+FAILOVER = 1000  # milliseconds that a failover may take before it is tried again
+GUEST = "guest"  # the user by whom clients ask a Sentinel
+GUESTS_PASSWORD = "the-sentinels-password"
+
+
+class Copy(Server):
+    """A server that may become the primary of the others, or a replica."""
+
+    source: Copy | None = None
+
+    def replicates(self) -> bool:
+        """Whether it is a replica and has all that its primary has."""
+        state = self.admin.info("replication")
+        return bool(state["role"] == "slave" and state["master_link_status"] == "up")
+
+    def leads(self) -> bool:
+        return bool(self.admin.info("replication")["role"] == "master")
+
+    def _words(self) -> list[str]:
+        options = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1"
+        follows = [] if self.source is None else ["--replicaof", f"127.0.0.1 {self.source.port}"]
+        secure = [] if self.certificate is None else ["--tls-replication", "yes"]
+        return [*super()._words(), *options.split(), *follows, *secure]
+
+
+class Watcher(Server):
+    """One Sentinel: it keeps what it knows in its configuration, and comes back with it."""
+
+    def __init__(self, primary: Copy, certificate: Certificate | None = None) -> None:
+        super().__init__(certificate=certificate)
+        self.primary = primary
+        self.identity = secrets.token_hex(20)
+        self._configuration = Path(self._folder.name) / "sentinel.conf"
+
+    def ask(self, *words: object) -> Any:
+        """SENTINEL ..., about the service."""
+        return self.admin.execute_command("SENTINEL", *words, SERVICE)  # type: ignore[no-untyped-call]
+
+    def knows(self) -> tuple[int, int]:
+        """How many other Sentinels and how many replicas."""
+        return len(self.ask("SENTINELS")), len(self.ask("REPLICAS"))
+
+    def primary_port(self) -> int:
+        return int(self.ask("GET-MASTER-ADDR-BY-NAME")[1])
+
+    def _words(self) -> list[str]:
+        if not self._configuration.exists():
+            self._configuration.write_text(self._first_configuration())
+        return [self._program, str(self._configuration), "--sentinel"]
+
+    def _first_configuration(self) -> str:
+        door = " ".join(self._door()).replace(" --", "\n").removeprefix("--")
+        watch = {"down-after-milliseconds": DOWN_AFTER, "failover-timeout": FAILOVER, "parallel-syncs": 1}
+        return "\n".join(
+            [
+                *["bind 127.0.0.1", f"dir {self._folder.name}", door, "tls-replication yes" if self.certificate else ""],
+                *[f"user {GUEST} on >{GUESTS_PASSWORD} &* +@all", f"sentinel myid {self.identity}"],
+                f"sentinel monitor {SERVICE} 127.0.0.1 {self.primary.port} {QUORUM}",
+                *[f"sentinel {word} {SERVICE} {value}" for word, value in watch.items()],
+            ]
+        )
+
+
+class Sentinels:
+    """A primary, its replica and who watches them: `start()`, use `url`, `stop()`."""
+
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        self.copies = [Copy(certificate=certificate), Copy(certificate=certificate)]
+        self.watchers: list[Watcher] = []
+        self._secure = certificate
+
+    @property
+    def url(self) -> str:
+        """For the user of docs/redis.md, by all Sentinels."""
+        return self.url_by(*self.watchers)
+
+    def url_by(self, *watchers: Watcher) -> str:
+        return self.url_at(*(f"127.0.0.1:{watcher.port}" for watcher in watchers))
+
+    def url_at(self, *places: str) -> str:
+        scheme, trust = ("rediss", f"&ssl_ca_certs={self._secure.authority}") if self._secure else ("redis", "")
+        guest = f"sentinel_username={GUEST}&sentinel_password={GUESTS_PASSWORD}"
+        return f"{scheme}+sentinel://{USER}:{PASSWORD}@{','.join(places)}/{SERVICE}/0?{guest}{trust}"
+
+    @property
+    def primary(self) -> Copy:
+        """Whom the Sentinels name."""
+        port = next(watcher for watcher in self.watchers if watcher.runs).primary_port()
+        return next(copy for copy in self.copies if copy.port == port)
+
+    @property
+    def replica(self) -> Copy:
+        primary = self.primary
+        return next(copy for copy in self.copies if copy is not primary)
+
+    def start(self) -> Sentinels:
+        primary, replica = self.copies
+        primary.start()
+        replica.source = primary
+        replica.start()
+        await_order(replica.replicates, "the replica has followed")
+        self.watchers = [Watcher(primary, self._secure) for _ in range(WATCHERS)]
+        for watcher in self.watchers:
+            watcher.start()
+        await_order(self._in_order, "all know each other")
+        return self
+
+    def stop(self) -> None:
+        for server in (*self.watchers, *self.copies):
+            server.stop()
+
+    def kill_primary(self) -> Copy:
+        """kill -9; the dead one. Somebody else is the primary when `promoted(dead)` says so."""
+        primary = self.primary
+        primary.kill()
+        return primary
+
+    def promoted(self, former: Copy) -> bool:
+        """Whether another one than `former` is the primary, and every Sentinel says so."""
+        heir = next(copy for copy in self.copies if copy is not former)
+        return holds(lambda: heir.leads() and all(watcher.primary_port() == heir.port for watcher in self.watchers if watcher.runs))
+
+    def fail_over(self) -> Copy:
+        """The Sentinels make the replica the primary, though nothing is wrong; the former primary."""
+        former = self.primary
+        self.watchers[0].ask("FAILOVER")
+        return former
+
+    def connections(self) -> dict[Server, int]:
+        """By server: how many the two users of tests have."""
+        servers = [server for server in (*self.copies, *self.watchers) if server.runs]
+        return {server: _of_users(server.admin) for server in servers}
+
+    def _in_order(self) -> bool:
+        return all(watcher.knows() == (WATCHERS - 1, 1) for watcher in self.watchers)
+
+
+def _of_users(admin: Redis) -> int:
+    return sum(client["user"] in (USER, GUEST) for client in admin.client_list())
