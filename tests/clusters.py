@@ -50,14 +50,14 @@ class Node(Server):
 
 
 class Cluster:
-    """Six nodes: `start()`, use `url`, `heal()` after a test that broke it, `stop()`."""
+    """Six nodes: `start()`, use `user_url`, `heal()` after a test that broke it, `stop()`."""
 
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.nodes = [Node(certificate=certificate) for _ in range(2 * MASTERS)]
         self._secure = certificate
 
     @property
-    def url(self) -> str:
+    def user_url(self) -> str:
         """For the user of docs/redis.md, by the first two nodes."""
         return self.url_by(*self.nodes[:2])
 

@@ -10,31 +10,62 @@ from types import FrameType
 import pytest
 
 from headgate.stores.memory import MemoryStore
+from tests.places import PLACES, SERVERS, Place, missing
 from tests.servers import Server, ServerMissing
 from tests.world import World
 
+HERE = "redis"
 FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
 
 
-def _started() -> Server:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--place", choices=sorted(PLACES), default=HERE, help="where the tests that need Redis run, and no others")
+
+
+def pytest_report_header() -> list[str]:
+    return [f"not here: {place}: {reason}" for place, reason in missing().items()]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """At another place run the stories that are told there, and no others."""
+    if config.getoption("place") != HERE:
+        told = [item for item in items if _needs_redis(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in told])
+        items[:] = told
+
+
+def _needs_redis(item: pytest.Item) -> bool:
+    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return params.get("store_kind") == "redis" or not {"redis_url", "own_server"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def _started(place: Place) -> None:
     try:
-        return Server().start()
-    except ServerMissing as missing:
-        pytest.fail(str(missing), pytrace=False)
+        place.start()
+    except ServerMissing as lacking:
+        pytest.fail(str(lacking), pytrace=False)
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[Server]:
-    """The server that all tests share, each under names of its own. Nobody stops or pauses this one."""
-    server = _started()
-    yield server
-    server.stop()
+def redis_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """What all tests share, each under names of its own. Nobody stops or pauses this one."""
+    place = PLACES[request.config.getoption("place")]()
+    _started(place)
+    yield place
+    place.stop()
 
 
 @pytest.fixture
-def redis_url(redis_server: Server) -> str:
-    """Where the shared server is, for the user of docs/redis.md: that suffices for all that headgate does."""
-    return redis_server.user_url
+def redis_server(redis_place: Place) -> Server:
+    """The same, where it is one server."""
+    assert isinstance(redis_place, Server), "this test needs one server; run it without --place"
+    return redis_place
+
+
+@pytest.fixture
+def redis_url(redis_place: Place) -> str:
+    """Where it is, for the user of docs/redis.md: that suffices for all that headgate does."""
+    return redis_place.user_url
 
 
 @pytest.fixture
@@ -44,9 +75,10 @@ def admin_url(redis_server: Server) -> str:
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def own_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A second server, for one test alone: to be paused, killed and started again."""
-    server = _started()
+    server = SERVERS.get(request.config.getoption("place"), Server)()
+    _started(server)
     yield server
     server.stop()
 

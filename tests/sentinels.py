@@ -84,7 +84,7 @@ class Watcher(Server):
 
 
 class Sentinels:
-    """A primary, its replica and who watches them: `start()`, use `url`, `stop()`."""
+    """A primary, its replica and who watches them: `start()`, use `user_url`, `stop()`."""
 
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.copies = [Copy(certificate=certificate), Copy(certificate=certificate)]
@@ -92,7 +92,7 @@ class Sentinels:
         self._secure = certificate
 
     @property
-    def url(self) -> str:
+    def user_url(self) -> str:
         """For the user of docs/redis.md, by all Sentinels."""
         return self.url_by(*self.watchers)
 
