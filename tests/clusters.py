@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from redis import Redis
 from redis.crc import key_slot
 
 from tests.certificates import Certificate
-from tests.rights import PASSWORD, USER
-from tests.servers import Server, await_order, free_port
+from tests.rights import PASSWORD, USER, rights
+from tests.servers import Server, await_order, connections_of, free_port
 
 SLOTS = 16384
 MASTERS = 3
+THEIRS = "+command"  # a right that redis-py's and valkey-py's own clusters for threads need, and headgate does not
 NODE_TIMEOUT = 1000  # milliseconds of silence after which a node is suspected
 REPLICATION = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --cluster-replica-validity-factor 0"  # at once
 
@@ -26,6 +26,9 @@ class Node(Server):
     """One server of a cluster; it keeps its identity and its two ports when it is killed and started again."""
 
     _bus = 0
+
+    def __init__(self, certificate: Certificate | None = None) -> None:
+        super().__init__(certificate=certificate, rights=f"{rights()} {THEIRS}")
 
     @property
     def place(self) -> str:
@@ -54,7 +57,7 @@ class Cluster:
 
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.nodes = [Node(certificate=certificate) for _ in range(2 * MASTERS)]
-        self._secure = certificate
+        self.certificate = certificate
 
     @property
     def user_url(self) -> str:
@@ -65,7 +68,7 @@ class Cluster:
         return self.url_at(*(f"127.0.0.1:{seed.port}" for seed in seeds))
 
     def url_at(self, *places: str) -> str:
-        scheme, trust = ("rediss", f"?ssl_ca_certs={self._secure.authority}") if self._secure else ("redis", "")
+        scheme, trust = ("rediss", f"?ssl_ca_certs={self.certificate.authority}") if self.certificate else ("redis", "")
         return f"{scheme}+cluster://{USER}:{PASSWORD}@{','.join(places)}{trust}"
 
     def start(self) -> Cluster:
@@ -119,13 +122,9 @@ class Cluster:
         names = (f"{stem}-{number}" for number in range(SLOTS))
         return next(name for name in names if self.master_of(f"headgate:{{{name}}}") is master)
 
-    def connections(self) -> dict[Node, int]:
-        """By node: how many the user of docs/redis.md has."""
-        return {node: connections_of(node.admin) for node in self.nodes if node.runs}
-
-    def subscriptions(self) -> dict[Node, int]:
-        """By node: how many of them listen."""
-        return {node: connections_of(node.admin, "pubsub") for node in self.nodes if node.runs}
+    def listened_to(self) -> list[Node]:
+        """The nodes on which the user of docs/redis.md listens."""
+        return [node for node in self.nodes for _ in range(connections_of(node.admin, "pubsub"))]
 
     def _map(self) -> list[Any]:
         """CLUSTER SLOTS, by any node that runs."""
@@ -188,11 +187,6 @@ class Move:
         others = [node for node in self._cluster.masters() if node not in (self.source, self.target)]
         for node in (self.target, self.source, *others):
             node.ask("SETSLOT", self.slot, "NODE", self.target.identity)
-
-
-def connections_of(admin: Redis, kind: str | None = None) -> int:
-    """How many connections the user of docs/redis.md has to a server."""
-    return sum(client["user"] == USER for client in admin.client_list(_type=kind))
 
 
 def _is_whole(ranges: Iterable[tuple[int, int, int]]) -> bool:

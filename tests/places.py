@@ -1,7 +1,6 @@
 """Where the stories of the suite can be told: one server of several kinds, a primary with Sentinels, a cluster.
 
-Here lives what `--place` may name, and which of it this machine has. `redis` is for all tests; elsewhere those that need a server run,
-and no others.
+Here lives what `--place` may name, and which of it this machine has. At `redis` run all tests, elsewhere those that need a server.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from redis import Redis
-
 from tests.certificates import Certificate
 from tests.rights import PASSWORD, USER
 from tests.servers import Server, await_order, holds
@@ -89,7 +87,7 @@ class Sentinels:
     def __init__(self, certificate: Certificate | None = None) -> None:
         self.copies = [Copy(certificate=certificate), Copy(certificate=certificate)]
         self.watchers: list[Watcher] = []
-        self._secure = certificate
+        self.certificate = certificate
 
     @property
     def user_url(self) -> str:
@@ -100,7 +98,7 @@ class Sentinels:
         return self.url_at(*(f"127.0.0.1:{watcher.port}" for watcher in watchers))
 
     def url_at(self, *places: str) -> str:
-        scheme, trust = ("rediss", f"&ssl_ca_certs={self._secure.authority}") if self._secure else ("redis", "")
+        scheme, trust = ("rediss", f"&ssl_ca_certs={self.certificate.authority}") if self.certificate else ("redis", "")
         guest = f"sentinel_username={GUEST}&sentinel_password={GUESTS_PASSWORD}"
         return f"{scheme}+sentinel://{USER}:{PASSWORD}@{','.join(places)}/{SERVICE}/0?{guest}{trust}"
 
@@ -121,7 +119,7 @@ class Sentinels:
         replica.source = primary
         replica.start()
         await_order(replica.replicates, "the replica has followed")
-        self.watchers = [Watcher(primary, self._secure) for _ in range(WATCHERS)]
+        self.watchers = [Watcher(primary, self.certificate) for _ in range(WATCHERS)]
         for watcher in self.watchers:
             watcher.start()
         await_order(self._in_order, "all know each other")
@@ -148,14 +146,5 @@ class Sentinels:
         self.watchers[0].ask("FAILOVER")
         return former
 
-    def connections(self) -> dict[Server, int]:
-        """By server: how many the two users of tests have."""
-        servers = [server for server in (*self.copies, *self.watchers) if server.runs]
-        return {server: _of_users(server.admin) for server in servers}
-
     def _in_order(self) -> bool:
         return all(watcher.knows() == (WATCHERS - 1, 1) for watcher in self.watchers)
-
-
-def _of_users(admin: Redis) -> int:
-    return sum(client["user"] in (USER, GUEST) for client in admin.client_list())

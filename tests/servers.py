@@ -101,6 +101,11 @@ def holds(met: Callable[[], bool]) -> bool:
         return False
 
 
+def connections_of(admin: Redis, kind: str) -> int:
+    """How many connections of a kind, normal or pubsub, the user of docs/redis.md has to a server."""
+    return sum(client["user"] == USER for client in admin.client_list(_type=kind))
+
+
 def as_user(url: str, user: str, password: str = "canary") -> str:
     """`url` with other credentials."""
     scheme, _, rest = url.partition("://")

@@ -1,0 +1,119 @@
+"""Each way to say where the store is, for each topology: the same limiter, and few connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Rate
+from tests.clusters import MASTERS, Cluster
+from tests.faults.scene import Room, enter, eventually
+from tests.sentinels import Sentinels
+from tests.servers import Server, connections_of
+from tests.topologies.clients import LIBRARIES, client_of, closed
+from tests.world import LONG, at_rest, used, waiting
+
+AGES = 10_000_000  # seconds: no token comes back within a test
+PLACES = ["redis_server", "secure_server", "sentinels", "secure_sentinels", "cluster", "secure_cluster"]
+
+Place = Server | Sentinels | Cluster
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["URL", *LIBRARIES])
+async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Any]:
+    """What the limiter is told: a URL, or a client that the user has anyway."""
+    if request.param == "URL":
+        yield place.user_url
+        return
+    client = client_of(place, request.param)
+    yield client
+    await closed(client)
+
+
+def servers_of(place: Place) -> list[Server]:
+    """Those that keep what limiters know."""
+    return [place] if isinstance(place, Server) else [*(place.copies if isinstance(place, Sentinels) else place.nodes)]
+
+
+def connections(place: Place, kind: str = "normal") -> int:
+    return sum(connections_of(server.admin, kind) for server in servers_of(place))
+
+
+async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(name: str, store: Any) -> None:
+    """S1, S6, T1, L6: given two places and twenty tasks, when each visits once, then all do, in order, and all was counted."""
+    limiter = Limiter(name, Concurrency(2), Rate(100, per=AGES, unit="tokens"), store=store)
+    room, order = Room(), []
+
+    async def visit(number: int) -> None:
+        async with limiter.acquire(tokens=1):
+            with room:
+                order.append(number)
+                await asyncio.sleep(0)
+
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*map(visit, range(20)))
+
+    assert room.most == 2
+    assert order == list(range(20))
+    assert used(await at_rest(limiter)) == [0, 20]
+
+
+async def test_threads_are_let_in_as_tasks_are(name: str, store: Any) -> None:
+    """S1, S9: given one place, when five threads and a task want it again and again, then one has it at a time."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    room = Room()
+
+    def thread() -> None:
+        for _ in range(3):
+            with limiter, room:
+                pass
+
+    async def task() -> None:
+        for _ in range(3):
+            async with limiter:
+                with room:
+                    await asyncio.sleep(0)
+
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(task(), *(asyncio.to_thread(thread) for _ in range(5)))
+
+    assert (room.most, room.visits) == (1, 18)
+    await at_rest(limiter)
+
+
+async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections(name: str, store: Any, place: Place) -> None:
+    """S9: one for calls to each server that has names of ours, and one to listen; and who has waited gets its turn."""
+    before = connections(place), connections(place, "pubsub")
+    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=store) for number in range(50)]
+    holders = await asyncio.gather(*(limiter.acquire() for limiter in limiters))
+    waiters = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(6)]
+    for limiter in limiters:
+        await waiting(limiter, 6)
+    await eventually(lambda: connections(place, "pubsub") > before[1])
+
+    calls, ears = connections(place) - before[0], connections(place, "pubsub") - before[1]
+    assert ears == 1
+    assert calls <= (MASTERS if isinstance(place, Cluster) else 1)
+
+    for holder in holders:
+        holder.release()
+    await gathered(waiters)
+    await asyncio.gather(*map(at_rest, limiters))
+
+
+async def visit(limiter: Limiter) -> None:
+    (await enter(limiter)).release()
+
+
+async def gathered(tasks: Iterable[asyncio.Task[None]]) -> None:
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*tasks)
