@@ -1,0 +1,116 @@
+"""TLS: checked unless the user has said otherwise, and what is not in order is refused, without a word of the password (F30)."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+import valkey
+import valkey.asyncio
+
+from headgate import Concurrency, Limiter, StoreError
+from tests.bad_input.values import CANARY, assert_sentence
+from tests.certificates import WRONG, Certificate, Certificates
+from tests.faults.scene import enter, eventually
+from tests.servers import Server, connections_of
+from tests.world import at_rest, soon
+
+Make = Callable[[int, Certificate], Any]
+
+URLS: dict[str, Make] = {
+    "rediss": lambda port, its: f"rediss://:{CANARY}@127.0.0.1:{port}?ssl_ca_certs={its.authority}",
+    "rediss+sentinel": lambda port, its: f"rediss+sentinel://:{CANARY}@127.0.0.1:{port}/main?ssl_ca_certs={its.authority}"
+    f"&sentinel_password={CANARY}",
+    "rediss+cluster": lambda port, its: f"rediss+cluster://:{CANARY}@127.0.0.1:{port}?ssl_ca_certs={its.authority}",
+}
+
+
+def settings(its: Certificate) -> dict[str, Any]:
+    return {"password": CANARY, "ssl": True, "ssl_ca_certs": str(its.authority)}
+
+
+def sentinel(port: int, its: Certificate) -> Any:
+    words = settings(its)
+    return redis.sentinel.Sentinel([("127.0.0.1", port)], sentinel_kwargs=words, **words).master_for("main")
+
+
+CLIENTS: dict[str, Make] = {
+    "redis-py": lambda port, its: redis.Redis(port=port, **settings(its)),
+    "redis-py asyncio": lambda port, its: redis.asyncio.Redis(port=port, **settings(its)),
+    "redis-py Sentinel": sentinel,
+    "redis-py asyncio cluster": lambda port, its: redis.asyncio.RedisCluster("127.0.0.1", port, **settings(its)),
+    # valkey-py does not look at the name by itself: its user has said so
+    "valkey-py": lambda port, its: valkey.Valkey(port=port, ssl_check_hostname=True, **settings(its)),
+    "valkey-py asyncio": lambda port, its: valkey.asyncio.Valkey(port=port, ssl_check_hostname=True, **settings(its)),
+}
+
+
+@pytest.fixture(scope="module", params=WRONG)
+def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[Server]:
+    """A server that nobody should trust."""
+    server = Server(certificate=WRONG[request.param](certificates)).start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("make", {**URLS, **CLIENTS}.values(), ids={**URLS, **CLIENTS})
+@pytest.mark.parametrize("way", ["task", "thread"])
+async def test_a_certificate_that_is_not_in_order_is_refused(
+    name: str, wrong: Server, make: Make, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F30: given one that has expired, or of another host or authority, then StoreError, and the password is in nothing to be read."""
+    caplog.set_level("DEBUG")
+    assert wrong.certificate is not None
+    limiter = Limiter(name, Concurrency(1), store=make(wrong.port, wrong.certificate))
+
+    with pytest.raises(StoreError) as refused:
+        await soon(limiter.acquire() if way == "task" else asyncio.to_thread(limiter.acquire_sync))
+
+    assert_sentence(refused.value, f":{wrong.port}", "Check that it runs")
+    assert CANARY not in "".join([caplog.text, repr(limiter), str(limiter), repr(limiter._store), repr(limiter._line._store)])
+    assert CANARY not in shown(refused.value)
+
+
+def shown(error: BaseException | None) -> str:
+    """What anybody could print of an error, and of those that it came from."""
+    return "" if error is None else f"{error!r} {error} {shown(error.__cause__)} {shown(error.__context__)}"
+
+
+@pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
+async def test_a_server_that_wants_tls_is_not_spoken_to_without(name: str, secure_server: Server, scheme: str) -> None:
+    """Given a URL without the s, then nothing is told to the server that it could read."""
+    limiter = Limiter(name, Concurrency(1), store=f"{scheme}://:{CANARY}@127.0.0.1:{secure_server.port}")
+
+    with pytest.raises(StoreError) as refused:
+        await soon(limiter.acquire())
+
+    assert CANARY not in shown(refused.value)
+
+
+def test_a_loop_that_ends_leaves_no_connection_open(name: str, certificates: Certificates) -> None:
+    """F7: by TLS two ends talk before they part: given a server that says no more, when the loop ends, then nothing is left behind."""
+    server = Server(certificate=certificates.good()).start()
+
+    async def main() -> None:
+        limiter = Limiter(name, Concurrency(1), store=server.user_url)
+        async with limiter:
+            waiter = asyncio.create_task(enter(limiter))
+            await eventually(lambda: connections_of(server.admin, "pubsub"))
+            waiter.cancel()
+        await at_rest(limiter)
+        server.pause()
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    server.stop()
+
+    assert [str(warning.message) for warning in said] == []
