@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 import pytest
@@ -28,15 +28,24 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """At another place run the stories that are told there, and no others."""
-    if config.getoption("place") != HERE:
-        told = [item for item in items if _needs_redis(item)]
+    place = config.getoption("place")
+    if place != HERE:
+        told = [item for item in items if _needs_redis(item) and (place in SERVERS or not _needs_one_server(item))]
         config.hook.pytest_deselected(items=[item for item in items if item not in told])
         items[:] = told
 
 
 def _needs_redis(item: pytest.Item) -> bool:
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return params.get("store_kind") == "redis" or not {"redis_url", "own_server"}.isdisjoint(getattr(item, "fixturenames", ()))
+    return params.get("store_kind") == "redis" or "redis_url" in _fixtures(item) or _needs_one_server(item)
+
+
+def _needs_one_server(item: pytest.Item) -> bool:
+    return not {"redis_server", "own_server"}.isdisjoint(_fixtures(item))
+
+
+def _fixtures(item: pytest.Item) -> Sequence[str]:
+    return item.fixturenames if isinstance(item, pytest.Function) else ()
 
 
 def _started(place: Place) -> None:
@@ -114,14 +123,14 @@ def memory(name: str) -> World:
 
 
 @pytest.fixture(autouse=True)
-def _patience() -> Iterator[None]:
+def _patience(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that hangs fails, and says where it hung."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
         raise SystemExit(f"the test still waits after {FOR_EVER} seconds")  # an event loop would swallow any other error
 
     former = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(FOR_EVER)
+    signal.alarm(3 * FOR_EVER if request.node.get_closest_marker("slow") else FOR_EVER)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, former)

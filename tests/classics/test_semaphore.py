@@ -13,6 +13,7 @@ import redis.asyncio
 
 from headgate import MaxSleepExceededError, QueueFullError, Semaphore, TokenBucket
 from tests.processes import running
+from tests.servers import Server
 from tests.world import HOUR, LONG, World, soon, told, waiting
 
 
@@ -121,8 +122,9 @@ def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis, str])
-async def test_store_takes_what_a_limiter_takes(kind: Any, name: str, redis_url: str) -> None:
+async def test_store_takes_what_a_limiter_takes(kind: Any, name: str, redis_server: Server) -> None:
     """The user's own client of either kind, or a URL: all lead to one state."""
+    redis_url = redis_server.user_url
     where = redis_url if kind is str else kind.from_url(redis_url)
     async with Semaphore(name, 1, redis_url=redis_url):
         with pytest.raises(MaxSleepExceededError):

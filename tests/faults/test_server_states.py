@@ -177,7 +177,7 @@ async def test_a_busy_server_is_waited_for(name: str, own_server: Server, own_ad
     """F35: somebody's endless script: BUSY is waited out."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     await (await soon(limiter.acquire())).arelease()
-    own_admin.config_set("busy-reply-threshold", 1)
+    own_admin.config_set("lua-time-limit", 1)
     endless = asyncio.create_task(asyncio.to_thread(_endless, own_server.port))
     await eventually(lambda: _is_busy(own_admin))
 

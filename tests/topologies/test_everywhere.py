@@ -1,0 +1,44 @@
+"""The same stories elsewhere: what is told of Redis holds on an old server, on Valkey, by Sentinel and in a cluster.
+
+Here is told where; the stories are in tests/conformance and tests/classics. By hand: ./run test tests/conformance --place cluster
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.places import PLACES, missing
+
+ROOT = Path(__file__).parents[2]
+SHARED = ["tests/conformance", "tests/classics"]
+STATES = "tests/faults/test_server_states.py"
+ITS_OWN = [  # of one server, which is killed, filled and made to forget
+    f"{STATES}::test_a_server_that_restarts_empty_takes_the_permits_with_it",
+    f"{STATES}::test_a_server_that_restarts_with_its_data_goes_on",
+    f"{STATES}::test_waiters_queue_again_at_a_server_that_restarts_empty",
+    f"{STATES}::test_a_busy_server_is_waited_for",
+    f"{STATES}::test_a_server_with_too_many_clients_is_an_error",
+]
+STORIES = {
+    "redis-6.2": [*SHARED, *ITS_OWN],
+    "valkey": [*SHARED, *ITS_OWN],
+    "sentinel": SHARED,
+    "cluster": SHARED,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [place for place in STORIES if place not in missing()])
+def test_what_holds_on_one_server_holds_there(place: str) -> None:
+    """S1 to S8, L1 to L6, T1 to T10, by name and number in the stories themselves."""
+    assert place in PLACES
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--place", place, *STORIES[place]]
+
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout[-10_000:] + done.stderr[-2_000:]
+    assert " passed" in done.stdout
