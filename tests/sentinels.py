@@ -19,6 +19,7 @@ WATCHERS = 3
 QUORUM = 2
 DOWN_AFTER = 500  # milliseconds of silence after which a primary is taken for down
 FAILOVER = 1000  # milliseconds that a failover may take before it is tried again
+NOBODY = 1  # a port at which nobody answers
 GUEST = "guest"  # the user by whom clients ask a Sentinel
 GUESTS_PASSWORD = "the-sentinels-password"
 
@@ -128,6 +129,17 @@ class Sentinels:
     def stop(self) -> None:
         for server in (*self.watchers, *self.copies):
             server.stop()
+
+    def copy(self) -> None:
+        """Go on when the replica has all that the primary has."""
+        primary = self.primary
+        primary.admin.set("mark", "1")  # WAIT is for what its own connection wrote
+        assert primary.admin.wait(1, 5000) == 1, "the replica does not follow"
+
+    def stop_copying(self) -> None:
+        """What is written from now on is lost with the primary."""
+        self.copy()
+        self.replica.admin.replicaof("127.0.0.1", NOBODY)
 
     def kill_primary(self) -> Copy:
         """kill -9; the dead one. Somebody else is the primary when `promoted(dead)` says so."""

@@ -10,6 +10,7 @@ import pytest
 from headgate.limits import Limit
 from tests.certificates import Certificates
 from tests.clusters import Cluster
+from tests.faults import haste
 from tests.faults.scene import Puppet
 from tests.processes import running
 from tests.sentinels import Sentinels
@@ -86,3 +87,9 @@ def puppet(name: str) -> Iterator[Callable[..., Puppet]]:
             return puppet
 
         yield made
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All limiters of this test are in a hurry."""
+    haste.hurry(monkeypatch.setattr)
