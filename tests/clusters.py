@@ -5,7 +5,8 @@ Here lives its forming, breaking and healing, and the moving of a slot step by s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +14,7 @@ from redis.crc import key_slot
 
 from tests.certificates import Certificate
 from tests.rights import PASSWORD, USER, rights
-from tests.servers import Server, await_order, connections_of, free_port
+from tests.servers import Server, await_order, connections_of, free_port, holds
 
 SLOTS = 16384
 MASTERS = 3
@@ -117,6 +118,17 @@ class Cluster:
     def replica_of(self, master: Node) -> Node:
         return next(self._node(entry[3][1]) for entry in self._map() if entry[2][1] == master.port)
 
+    def serves(self, key: str, without: Node) -> bool:
+        """Whether another master than `without` has taken over the slot of `key`, and all who live know that all is in order."""
+        alive = [node for node in self.nodes if node.runs]
+        return holds(lambda: self.master_of(key) is not without and all("cluster_state:ok" in node.ask("INFO") for node in alive))
+
+    def copy(self, master: Node) -> None:
+        """Go on when its replica has all that `master` has."""
+        key = self.name_on(master, "mark")
+        master.admin.set(f"headgate:{{{key}}}", "1", px=1000)  # WAIT is for what its own connection wrote
+        assert master.admin.wait(1, 5000) == 1, "the replica does not follow"
+
     def name_on(self, master: Node, stem: str) -> str:
         """A name that begins with `stem` and whose keys stand on `master`."""
         names = (f"{stem}-{number}" for number in range(SLOTS))
@@ -151,6 +163,17 @@ class Cluster:
         source = self.master_of(key)
         others = [node for node in self.masters() if node is not source]
         return Move(self, key_slot(key.encode()), source, target or others[0])
+
+    @contextmanager
+    def nobody_has(self, key: str) -> Iterator[None]:
+        """Its slot is taken from the master that has it, and given back at the end."""
+        master, slot = self.master_of(key), key_slot(key.encode())
+        master.ask("DELSLOTS", slot)
+        try:
+            yield
+        finally:
+            master.ask("ADDSLOTS", slot)
+            self.settle()
 
     def close_moves(self) -> None:
         """No slot is on its way any more: those that were stay where they were."""

@@ -1,0 +1,371 @@
+"""A cluster whose slots move and whose masters die: no error, no place too many, none lost, and the order is kept (F40).
+
+While a slot moves, a script of several keys is refused on both sides unless all its keys are on one: so callers wait, and the
+stories stand in the middle of a move for a moment only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Rate, StoreError
+from headgate.stores.redis import lane
+from tests.clusters import Cluster, Move, Node
+from tests.faults.scene import Puppet, Room, enter, eventually
+from tests.servers import connections_of
+from tests.world import LONG, at_rest, soon, used, waiting
+
+AGES = 10_000_000  # seconds: no token comes back within a test
+SILENT = 3600.0  # seconds between heartbeats: none within a test
+PROMOTION = 10.0  # seconds until a replica is a master: about three
+BOUND = 5.0  # seconds from then until all goes on
+MOMENT = 0.15  # seconds for which a story stands in the middle of a move: several attempts
+TOKENS = Rate(1000, per=AGES, unit="tokens")
+
+Puppets = Callable[..., Puppet]
+
+
+def apart(url: str, number: int) -> str:
+    """The same place for a limiter as of another process."""
+    return f"{url}?socket_connect_timeout={5 + number}"
+
+
+def key_of(name: str) -> str:
+    return f"headgate:{{{name}}}"
+
+
+async def refused(move: Move) -> None:
+    """Go on when calls are refused on one of the two sides, or were sent to the other."""
+    await eventually(lambda: any(errors_of(node) for node in (move.source, move.target)))
+
+
+def errors_of(node: Node) -> int:
+    """How often a node has said that it cannot, or not now, since `config_resetstat`."""
+    stats: dict[str, Any] = node.admin.info("errorstats")
+    return sum(stats.get(f"errorstat_{word}", {}).get("count", 0) for word in ("TRYAGAIN", "ASK", "MOVED"))
+
+
+# Everywhere --------------------------------------------------------------------------------------------------------------------
+
+
+async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster) -> None:
+    """S1, S6, S9: given names on each master, when all are used at once, then each is used there, and nothing is mixed up."""
+    names = {node: [cluster.name_on(node, f"{name}-{number}") for number in range(3)] for node in cluster.masters()}
+    limiters = {its: Limiter(its, Concurrency(2), TOKENS, store=cluster.user_url) for each in names.values() for its in each}
+    rooms = {its: Room() for its in limiters}
+
+    async def visit(its: str) -> None:
+        async with limiters[its].acquire(tokens=1):
+            with rooms[its]:
+                await asyncio.sleep(0)
+
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*(visit(its) for its in limiters for _ in range(10)))
+
+    assert {room.most for room in rooms.values()} == {2}
+    for node, its in names.items():
+        assert all(node.admin.exists(key_of(each)) for each in its)
+    for limiter in limiters.values():
+        assert used(await at_rest(limiter)) == [0, 10]
+
+
+async def test_an_announcement_reaches_who_listens_to_another_node(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2, F40: given one who waits and listens elsewhere than where its name is kept, when a place is free, then it is told."""
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    waiter_of = Limiter(name, Concurrency(1), store=cluster.user_url)
+    waiters = [asyncio.create_task(enter(waiter_of))]
+    holder = await soon(waiters[0])
+    waiters = [asyncio.create_task(enter(waiter_of))]
+    await eventually(cluster.listened_to)
+    await waiter_of.astatus()  # it has looked, and heard that there is nothing
+    elsewhere = next(node for node in cluster.masters() if node not in cluster.listened_to())
+    other_name = cluster.name_on(elsewhere, name)
+    mine, theirs = [Limiter(other_name, Concurrency(1), store=url) for url in (cluster.user_url, apart(cluster.user_url, 1))]
+    held = await theirs.acquire()
+    waiter = asyncio.create_task(enter(mine))
+    await waiting(theirs, 1)
+    await mine.astatus()
+
+    await held.arelease()
+
+    assert await (await soon(waiter)).arelease()
+    assert await holder.arelease()
+    assert await (await soon(waiters[0])).arelease()
+
+
+# A slot that moves -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carried", ["nothing", "one key", "all keys"])
+async def test_a_slot_that_moves_is_waited_for(name: str, cluster: Cluster, carried: str) -> None:
+    """S1, S6, S7, S4: given a holder, a queue and newcomers, when the slot moves under them, then nobody sees anything of it."""
+    limiters = [Limiter(name, Concurrency(2), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
+    holders = [await limiter.acquire(tokens=1) for limiter in limiters]
+    order: dict[int, int] = {}  # by fence
+    room = Room()
+
+    async def visit(number: int) -> None:
+        async with limiters[number % 2].acquire(tokens=1) as permit:
+            with room:
+                order[permit.fence] = number
+                await asyncio.sleep(0)
+
+    visits = []
+    for number in range(6):
+        visits.append(asyncio.create_task(visit(number)))
+        await waiting(limiters[0], number + 1)
+    move = moving(cluster, name)
+    if carried != "nothing":
+        move.carry(*([key_of(name)] if carried == "one key" else []))
+
+    released = [asyncio.create_task(holder.arelease()) for holder in holders]
+    newcomers = [asyncio.create_task(visit(number)) for number in range(6, 12)]
+    if carried != "nothing":
+        await refused(move)
+        await asyncio.sleep(MOMENT)
+    move.close()
+    async with asyncio.timeout(LONG):
+        assert await asyncio.gather(*released) == [True, True]
+        await asyncio.gather(*visits, *newcomers)
+
+    assert [number for _, number in sorted(order.items())][:6] == list(range(6))
+    assert room.most <= 2
+    for limiter in limiters:
+        assert used(await at_rest(limiter)) == [0, 14]
+    assert cluster.master_of(key_of(name)) is move.target
+
+
+def moving(cluster: Cluster, name: str) -> Move:
+    """The slot of `name`, on its way, and nobody has noticed yet."""
+    move = cluster.move(key_of(name))
+    for node in (move.source, move.target):
+        node.admin.config_resetstat()
+    return move.open()
+
+
+async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(name: str, cluster: Cluster) -> None:
+    """S7, fact 10: given the last holder and the last waiter, whose keys end with them, when the place changes hands in the midst
+    of a move, then no script is broken off at a key that has just gone: the waiter has the place, and nobody else."""
+    limiter, other = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)]
+    holder = await limiter.acquire()
+    waiter = asyncio.create_task(enter(other))
+    await waiting(limiter, 1)
+
+    move = moving(cluster, name)
+    released = asyncio.create_task(holder.arelease())
+    await asyncio.sleep(MOMENT)
+    move.close()
+
+    assert await soon(released)
+    permit = await soon(waiter)
+    assert used(await limiter.astatus()) == [1]
+    assert await permit.arelease()
+    assert used(await at_rest(limiter)) == [0]
+
+
+async def test_a_slot_moves_round_under_load(name: str, cluster: Cluster) -> None:
+    """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters, then nobody is one too many."""
+    limiters = [Limiter(name, Concurrency(3), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
+    room, moved, charged = Room(), False, 0
+
+    async def work(limiter: Limiter) -> None:
+        nonlocal charged
+        while not moved:
+            async with limiter.acquire(tokens=1):
+                charged += 1
+                with room:
+                    await asyncio.sleep(0.001)
+
+    tasks = [asyncio.create_task(work(limiter)) for limiter in limiters for _ in range(20)]
+    await eventually(lambda: room.visits > 20)
+    for target in cluster.masters():
+        if cluster.master_of(key_of(name)) is target:
+            continue
+        visits, move = room.visits, cluster.move(key_of(name), target).open()
+        await asyncio.sleep(0.01)
+        move.carry(key_of(name))
+        await asyncio.sleep(0.01)
+        move.carry()
+        await asyncio.sleep(0.01)
+        move.close()
+        await eventually(partial(busier, room, visits + 20))
+    moved = True
+    async with asyncio.timeout(LONG):
+        await asyncio.gather(*tasks)
+
+    assert room.most <= 3
+    for limiter in limiters:
+        assert used(await at_rest(limiter)) == [0, charged]
+
+
+def busier(room: Room, visits: int) -> bool:
+    return room.visits > visits
+
+
+async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
+    """S1, S7: given a thread with a connection of its own, when the slot has moved, or is moving, then it gets in all the same."""
+    limiter = Limiter(name, Concurrency(1), store=cluster.user_url)
+    room = Room()
+
+    def visit() -> None:
+        with limiter, room:
+            pass
+
+    await asyncio.to_thread(visit)
+    await asyncio.to_thread(visit)
+    move = moving(cluster, name).carry()
+    visiting = asyncio.create_task(asyncio.to_thread(visit))
+    await refused(move)
+    move.close()
+    await soon(visiting)
+    await soon(asyncio.to_thread(visit))
+
+    assert (room.visits, room.most) == (4, 1)
+    await at_rest(limiter)
+
+
+# Nodes that are gone -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str, cluster: Cluster) -> None:
+    """S1, S6, S7, L5: given names on all masters, when one is killed, then its replica goes on where it was, and so do all."""
+    dying = cluster.masters()[0]
+    mine, alive = cluster.name_on(dying, name), cluster.name_on(cluster.masters()[1], name)
+    limiters = [Limiter(mine, Concurrency(1), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
+    beside = Limiter(alive, Concurrency(1), TOKENS, store=cluster.user_url)
+    holder = await limiters[0].acquire(tokens=1)
+    order: dict[int, int] = {}
+
+    async def visit(number: int) -> None:
+        async with limiters[number % 2].acquire(tokens=1) as permit:
+            order[permit.fence] = number
+
+    visits = []
+    for number in range(6):
+        visits.append(asyncio.create_task(visit(number)))
+        await waiting(limiters[0], number + 1)
+    cluster.copy(dying)
+
+    dying.kill()
+    others = asyncio.create_task(enter(beside, tokens=1))  # a cluster that lacks slots serves nobody
+    await eventually(lambda: cluster.serves(key_of(mine), without=dying), PROMOTION)
+    assert not order
+    assert await soon(holder.arelease())
+    async with asyncio.timeout(BOUND):
+        await asyncio.gather(*visits)
+
+    assert [number for _, number in sorted(order.items())] == list(range(6))
+    assert used(await at_rest(limiters[0])) == [0, 7]
+    assert await (await soon(others)).arelease()
+    await at_rest(beside)
+
+
+@pytest.mark.slow
+async def test_two_processes_share_a_limiter_while_its_slot_moves(name: str, cluster: Cluster, puppet: Puppets) -> None:
+    """S1, S6, S7: given one process that holds and another that waits, when the slot moves, then the place is handed on."""
+    limit = Concurrency(1)
+    one, two = [puppet(cluster.user_url, limit) for _ in range(2)]
+    await one.hears("acquire a", until="a asks")
+    await one.says("a inside")
+    await two.hears("acquire b", until="b asks")
+
+    move = moving(cluster, name).carry(key_of(name))
+    one.process.tell("release a")
+    await refused(move)
+    move.close()
+    await one.says("a left True")
+    await two.says("b inside")
+    await two.hears("release b", until="b left True")
+
+    await at_rest(Limiter(name, limit, store=cluster.user_url))
+
+
+async def test_a_node_that_is_not_there_is_passed_over(name: str, cluster: Cluster) -> None:
+    """Given a URL whose first node is gone, then the second one is asked where everything is."""
+    url = cluster.url_at("127.0.0.1:1", f"127.0.0.1:{cluster.nodes[0].port}")
+    for node in cluster.masters():
+        limiter = Limiter(cluster.name_on(node, name), Concurrency(1), store=url)
+        assert await (await soon(limiter.acquire())).arelease()
+
+
+async def test_a_replica_that_is_named_says_where_the_masters_are(name: str, cluster: Cluster) -> None:
+    """Given a URL that names a replica only, then the names are looked for where they are."""
+    limiter = Limiter(name, Concurrency(1), store=cluster.url_by(cluster.replica_of(cluster.masters()[0])))
+
+    assert await (await soon(limiter.acquire())).arelease()
+    await at_rest(limiter)
+
+
+async def test_no_node_at_all_is_told_in_a_sentence(name: str, cluster: Cluster) -> None:
+    limiter = Limiter(name, Concurrency(1), store=cluster.url_at("127.0.0.1:1", "127.0.0.1:2"))
+
+    with pytest.raises(StoreError, match=r"Cluster at 127\.0\.0\.1:1, 127\.0\.0\.1:2") as told:
+        await soon(limiter.acquire())
+
+    assert str(told.value).endswith("lets us in.")
+
+
+async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(name: str, cluster: Cluster) -> None:
+    """Given a redis:// URL of a node, when a name is another node's, then the StoreError says how the URL begins."""
+    node, other = cluster.masters()[:2]
+    limiter = Limiter(cluster.name_on(other, name), Concurrency(1), store=node.user_url)
+
+    with pytest.raises(StoreError, match=r"redis\+cluster://"):
+        await soon(limiter.acquire())
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("heals", [True, False])
+async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(name: str, cluster: Cluster, heals: bool) -> None:
+    """F35, L5, S7: given a slot that was taken from its node, then calls wait for it, and are told if it does not come back."""
+    limiter = Limiter(name, Concurrency(1), TOKENS, store=cluster.user_url)
+    holder = await limiter.acquire(tokens=1)
+
+    with cluster.nobody_has(key_of(name)):
+        waiter = asyncio.create_task(enter(limiter, tokens=1))
+        if heals:
+            await asyncio.sleep(MOMENT)
+            assert not waiter.done()
+        else:
+            with pytest.raises(StoreError, match=f"{name}.*CLUSTERDOWN"):
+                await soon(waiter)
+            waiter = None
+
+    waiter = waiter or asyncio.create_task(enter(limiter, tokens=1))
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
+    assert used(await at_rest(limiter)) == [0, 2]
+
+
+async def test_connections_are_one_to_a_master_and_one_to_listen(name: str, cluster: Cluster) -> None:
+    """S9: given waiters on all masters, and slots that went elsewhere since, then there are no more connections than that."""
+    before = {node: connections_of(node.admin, "normal") for node in cluster.nodes}
+    url = apart(cluster.user_url, 7)
+    names = [cluster.name_on(node, f"{name}-{number}") for node in cluster.masters() for number in range(5)]
+    limiters = [Limiter(its, Concurrency(1), store=url) for its in names]
+    holders = [await limiter.acquire() for limiter in limiters]
+    waiters = [asyncio.create_task(enter(limiter)) for limiter in limiters for _ in range(5)]
+    for limiter in limiters:
+        await waiting(limiter, 5)
+    move = cluster.move(key_of(limiters[0].name))
+    move.open().carry()
+    move.close()
+    for limiter in limiters:
+        await soon(limiter.astatus())
+
+    made = {node: connections_of(node.admin, "normal") - before[node] for node in cluster.nodes}
+    assert all(made[node] == (node in cluster.masters()) for node in cluster.nodes), made
+    assert len(cluster.listened_to()) <= 1
+    for task in waiters:
+        task.cancel()
+    await asyncio.wait(waiters)
+    for holder in holders:
+        assert await holder.arelease()
