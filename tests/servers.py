@@ -101,9 +101,9 @@ def holds(met: Callable[[], bool]) -> bool:
         return False
 
 
-def connections_of(admin: Redis, kind: str) -> int:
-    """How many connections of a kind, normal or pubsub, the user of docs/redis.md has to a server."""
-    return sum(client["user"] == USER for client in admin.client_list(_type=kind))
+def connections_of(admin: Redis, kind: str, user: str = USER) -> int:
+    """How many connections of a kind, normal or pubsub, `user` has to a server: that of docs/redis.md, if unsaid."""
+    return sum(client["user"] == user for client in admin.client_list(_type=kind))
 
 
 def as_user(url: str, user: str, password: str = "canary") -> str:
