@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headgate.stores.redis.endpoint import LOST, left
+from headgate.stores.redis.endpoint import LOST
 
 if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
@@ -33,32 +34,21 @@ class Ears:
         """Until the connection is lost at a time when nobody waits: the next who does listens again."""
         attempt = 0
         while True:
-            try:
+            subscribed = False
+            with suppress(*LOST):
                 server = await self._link.anybody(again=attempt > 0)
-                connection = await server.connected()
-            except LOST:
-                attempt += 1
-            else:
-                attempt = 0 if await self._hear_on(connection) else attempt + 1
+                async with server.talk() as connection:
+                    await connection.send_command("SUBSCRIBE", f"headgate:{self._link.id}")
+                    await connection.read_response()
+                    subscribed = True
+                    for lane in self._link.lanes.values():
+                        lane.look()  # what was announced before we listened
+                    while True:
+                        self._heard(await connection.read_response())
+            attempt = 0 if subscribed else attempt + 1
             if not any(lane.waits for lane in self._link.lanes.values()):
                 return
             await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**attempt)))
-
-    async def _hear_on(self, connection: Any) -> bool:
-        """Listen for as long as `connection` lasts. Whether anything could be heard on it."""
-        subscribed = False
-        try:
-            await connection.send_command("SUBSCRIBE", f"headgate:{self._link.id}")
-            await connection.read_response()
-            subscribed = True
-            for lane in self._link.lanes.values():
-                lane.look()  # what was announced before we listened
-            while True:
-                self._heard(await connection.read_response())
-        except LOST:
-            return subscribed
-        finally:
-            await left(connection)
 
     def _heard(self, message: Any) -> None:
         if message[0] == b"message":

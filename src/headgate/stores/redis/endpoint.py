@@ -7,7 +7,8 @@ decoding and its event loop, so that no setting of theirs can run a script twice
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.connection
@@ -75,19 +76,27 @@ class Endpoint:
             async with asyncio.timeout(self._settings["socket_connect_timeout"]):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except BaseException:
-            await left(connection)
+            hang_up(connection._writer)
+            await connection.disconnect(nowait=True)
             raise
         return connection
 
+    @asynccontextmanager
+    async def talk(self) -> AsyncIterator[AbstractConnection]:
+        """A connection for as long as the block lasts; it is left without waiting for anybody."""
+        connection = await self.connected()
+        writer = connection._writer  # redis-py closes and forgets it when a read is cancelled
+        try:
+            yield connection
+        finally:
+            hang_up(writer)
+            await connection.disconnect(nowait=True)
+
     async def asked(self, *words: str) -> Any:
         """The reply to one command, on a connection for this alone."""
-        connection = await self.connected()
-        try:
-            async with asyncio.timeout(REPLY_TIMEOUT):
-                await connection.send_command(*words)
-                return await connection.read_response()
-        finally:
-            await left(connection)
+        async with asyncio.timeout(REPLY_TIMEOUT + self._settings["socket_connect_timeout"]), self.talk() as connection:
+            await connection.send_command(*words)
+            return await connection.read_response()
 
     def blocking(self) -> redis.connection.AbstractConnection:
         """A new connection for a thread without a loop."""
@@ -106,9 +115,3 @@ class Endpoint:
         settings = self._settings
         where = settings.get("path") or f"{self.host}:{settings.get('port', 6379)}"
         return f"{where}/{settings.get('db', 0) or 0}"
-
-
-async def left(connection: AbstractConnection) -> None:
-    """Without a word to the server, and without waiting for one."""
-    hang_up(connection._writer)
-    await connection.disconnect(nowait=True)

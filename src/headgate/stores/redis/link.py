@@ -237,9 +237,11 @@ class Link:
     async def _meet(self, server: Endpoint) -> Exception | None:
         try:
             connection = await server.connected()
-            self._peers[server] = Peer(self, server, connection)
         except Exception as error:
             return error
+        self._peers[server] = Peer(self, server, connection)
+        if self._closed:  # the loop began to end just now
+            self._peers.pop(server).close()
         if self._following is None and isinstance(self.topology, Sentinel):
             self._following = self.start(self._follow(self.topology), "headgate-follow")
         return None

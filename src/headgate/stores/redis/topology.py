@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from redis.crc import key_slot
 from redis.exceptions import ConnectionError as LostConnectionError
 
-from headgate.stores.redis.endpoint import LOST, Endpoint, left
+from headgate.stores.redis.endpoint import LOST, Endpoint
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
 
@@ -109,16 +109,13 @@ class Sentinel:
     async def switched(self) -> None:
         """Until it is announced that another server is the primary: a failover that was planned cuts nobody's connection, and for
         seconds the former one goes on answering. Raises what a Sentinel that is away looks like."""
-        connection = await self._sentinels[0].connected()
-        try:
+        async with self._sentinels[0].talk() as connection:
             await connection.send_command("SUBSCRIBE", "+switch-master")
             while True:
                 kind, _, said = await connection.read_response()
                 if kind == b"message" and (words := said.split(b" "))[0] == self._service.encode():
                     self._believe(*words[3:])  # after the former one's host and port
                     return
-        finally:
-            await left(connection)
 
     def _believe(self, host: bytes, port: bytes) -> None:
         address = host.decode(), int(port)
