@@ -46,7 +46,7 @@ class Watch:
         stack.callback(lambda: runner.run(self._server.aclose()))
         stage = Stage(url, runner, name)
         self._calls = {each: stack.enter_context(opening(stage))(f"{name}-bare") for each, opening in BARE.items()}
-        self._queue = f"headgate:{{{name}}}:queue"
+        self._who = f"headgate:{{{name}}}:who"
         self._prefix = f"{name}-"
 
     def look_on(self, start: float, end: float) -> Seen:
@@ -73,5 +73,5 @@ class Watch:
     async def _look(self, seen: Seen) -> None:
         names = Counter(client["name"] for client in await self._server.client_list())
         seen.connections |= Counter({name: count for name, count in names.items() if name.startswith(self._prefix)})
-        queued: Any = await self._server.zrange(self._queue, 0, -1, withscores=True)
-        seen.places.update(queued)
+        scores: Any = await self._server.zrange(self._who, 0, -1, withscores=True)
+        seen.places.update({who: score for who, score in scores if ":" in who and not who.startswith("+")})  # those who wait

@@ -1,7 +1,7 @@
 -- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
 --
--- `gate` is the state of one name: program, t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is a
--- sorted set of callers by place; what a caller asks for is part of its name, see queue.lua.
+-- `gate` is the state of one name: program, t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is
+-- in a sorted set, by place (who.lua); what a caller asks for is part of its name, see queue.lua.
 
 local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)
 local GRANTS = 1000 -- grants that one call makes (S9)
@@ -64,7 +64,7 @@ end
 
 function Gate.join(caller, costs)
   gate.order = gate.order + 1
-  if not State.queue_add(gate.order, caller) then return end
+  if not Who.add_waiter(gate.order, caller) then return end
   gate.queued = gate.queued + 1
   for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + cost end
 end
@@ -141,7 +141,7 @@ end
 -- What the whole queue costs under the present rules. A waiter that can never pass any more is told so when it is the head.
 function Gate.requeue()
   for i = 1, #gate.rules do gate.waiting[i] = 0 end
-  State.each_queued(function(caller)
+  Who.each(0, gate.queued, function(caller)
     for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
   end)
 end

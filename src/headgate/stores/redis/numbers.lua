@@ -1,5 +1,5 @@
 -- The state between two calls: its numbers in a row. It is written by every call, so what a rule was declared with is not in it:
--- the declaration stands beside it.
+-- the declaration stands beside it. How many sessions there are is not in it, either: only a state that is remembered knows.
 
 Numbers.bucket = {}
 

@@ -73,16 +73,8 @@ function State.first_in_queue()
   return front[at]
 end
 
-function State.queue_add(place, caller)
-  return Who.add_waiter(place, caller)
-end
-
 function State.queue_remove(caller)
   if not Who.drop_waiter(caller) then return false end
   if front[at] == caller then at = at + 1 else front, at = {}, 1 end
   return true
-end
-
-function State.each_queued(see)
-  Who.each(0, gate.queued, see)
 end

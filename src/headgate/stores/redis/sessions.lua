@@ -134,8 +134,9 @@ function Sessions.renew(caller)
   return true
 end
 
--- Keys can be lost one by one, to an operator or to eviction, and a command can be refused in the middle of a call: such a state is not
--- remembered. What is held is what the holders are; without a queue nobody waits, and who was seen before `born` is asked to queue again.
+-- Keys can be lost one by one, to an operator or to eviction, and a command can be refused in the middle of a call. A state that is
+-- remembered has been left by a call that was carried out, and a sum shows what was lost since; any other is counted through. What is
+-- held is what the holders are; without a queue nobody waits, and who was seen before `born` is asked to queue again.
 function Sessions.repair()
   local count = Who.count()
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then
