@@ -70,7 +70,7 @@ class Crowd:
 
     async def renew(self) -> None:
         permit = self.held[len(self.held) // 2]
-        await self._lane.ask(f"renew {permit.key}")
+        await self._lane.ask(f"renew {permit.key} {round(LEASE * 1_000_000)}")
 
     async def pass_through(self) -> None:
         await (await self._permit()).arelease()

@@ -258,7 +258,7 @@ async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
 async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nobody(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L5, review R4: the holder's renewals have nothing to renew: no error for anybody, and no busy loop."""
+    """L5, review R4: the holder's renewals go on at their pace: no error for anybody, and no busy loop."""
     rate = Rate(10_000, per=1)
     limiter = Limiter(name, Concurrency(5, lease=0.06), rate, store=redis_url)
     permit = await limiter.acquire()
@@ -277,6 +277,83 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
     assert calls <= acquires + 20
     permit.release()
     assert (await other.astatus()).limits[0].kind == "Rate"
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when_it_comes_back(
+    name: str, redis_url: str, admin: Redis, by_itself: bool
+) -> None:
+    """S1, S2: a permit keeps its lease while no limit counts it, so whoever holds it still does when one counts it again."""
+    one = Concurrency(1, lease=0.3)
+    limiter, other = (elsewhere(name, one, url=redis_url) for _ in range(2))
+    permit = await limiter.acquire()
+    await other.astatus()
+    changing = limiter if by_itself else other
+
+    await changing.aupdate("1000/second")
+    start = monotonic()
+    await eventually(lambda: monotonic() - start > 2 * one.lease)
+    assert not permit.lost
+    assert holders_of(admin, name) == 1
+    await changing.aupdate(one)
+
+    assert used(await other.astatus()) == [1]
+    assert not await other.atry_acquire()
+    start = monotonic()
+    await eventually(lambda: monotonic() - start > 2 * one.lease)
+    assert not await other.atry_acquire()
+    assert await permit.arelease()
+    assert await (await soon(other.acquire())).arelease()
+
+
+async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
+    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8: held under a lease of ten minutes when the limit is dropped: the keys outlive each renewal."""
+    clock = ServerClock(monkeypatch)
+    limiter = Limiter(name, Concurrency(1, lease=600.0), store=redis_url)
+    permit = await limiter.acquire()
+    await elsewhere(name, Rate(10, per=1), url=redis_url).astatus()
+
+    for _ in range(5):
+        clock.forward(500)
+        for key, left in remembered(admin, name).items():
+            admin.pexpire(key, round((left - 500) * 1000))
+        permit.home._renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        await limiter.astatus()
+        assert min(remembered(admin, name).values()) >= 590
+
+    assert await permit.arelease()
+
+
+async def has_listened(limiter: Limiter, other: Limiter) -> None:
+    """Somebody has waited in this loop before: no look for what was announced earlier is to come."""
+    holder = await other.acquire()
+    caller = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+    holder.release()
+    await (await soon(caller)).arelease()
+
+
+async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(name: str, redis_url: str) -> None:
+    """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it is granted is renewed."""
+    slow, one = Rate(1, per=1000), Concurrency(1, lease=0.3)
+    client = Redis.from_url(redis_url)
+    limiter, other = Limiter(name, slow, store=client), elsewhere(name, slow, url=redis_url)
+    await has_listened(Limiter(f"{name}-other", one, store=client), elsewhere(f"{name}-other", one, url=redis_url))
+    await other.acquire()
+    caller = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+
+    await other.aupdate(Rate(1000, per=1), one)
+    permit = await soon(caller)
+    start = monotonic()
+    await eventually(lambda: monotonic() - start > 2 * one.lease)
+
+    assert permit.held
+    assert not permit.lost
+    assert not await other.atry_acquire()
+    assert await permit.arelease()
 
 
 async def test_limits_declared_while_a_call_is_on_its_way_are_declared(name: str, proxy: Proxy) -> None:

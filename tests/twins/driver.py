@@ -155,7 +155,7 @@ class Player:
             return [self.cancel(caller, *details[1:])]
         if kind == "settle":
             return [Settle(self.moments.get(caller, self.now), *details[1:])]
-        return [Release(caller) if kind == "release" else Renew(caller)]
+        return [Release(caller) if kind == "release" else Renew(caller, *details[1:])]
 
     def acquire(self, session: Session, count: int, asked: str, max_sleep: int | None, max_waiters: int | None) -> Acquire:
         request = Acquire(session.asked + 1, count, asked, max_sleep, max_waiters)

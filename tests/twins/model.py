@@ -310,7 +310,7 @@ class Turn:
             case Release():
                 return [("done", 1, int(self.release(request.caller)), 0)]
             case Renew():
-                return [("done", 1, int(self.renew(request.caller)), 0)]
+                return [("done", 1, int(self.renew(request)), 0)]
             case Quit():
                 self.quit(request.session)
                 return [("done", 1, 1, 0)]
@@ -363,11 +363,11 @@ class Turn:
             self.gate.release(units_of(caller.asked))
         return held
 
-    def renew(self, caller: Caller) -> bool:
-        end = self.model.holders.get(caller, 0)
+    def renew(self, request: Renew) -> bool:
+        end = self.model.holders.get(request.caller, 0)
         if end <= self.gate.t:
             return False
-        self.model.holders[caller] = max(end, self.gate.t + (self.model.lease() or 0))
+        self.model.holders[request.caller] = max(end, self.gate.t + (self.model.lease() or request.lease))
         return True
 
     def status(self, units: Units) -> Answer:

@@ -138,7 +138,11 @@ class Author:
         kind = self.dice.choice(ERRANDS)
         if kind == "status":
             return [kind, self.asked(1)]
-        details = {"cancel": [self.dice.random() < 0.8], "settle": [self.asked(-4)]}
+        details = {
+            "cancel": [self.dice.random() < 0.8],
+            "settle": [self.asked(-4)],
+            "renew": [round(self.dice.choice(LEASES) * 1_000_000)],
+        }
         return [kind, self.dice.randrange(12), *details.get(kind, [])]
 
     def asked(self, least: int) -> str:

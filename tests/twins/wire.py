@@ -89,11 +89,14 @@ class Release(NamedTuple):
 
 
 class Renew(NamedTuple):
+    """Whoever holds still does, for the lease of the limits; for the one it was granted for, where they have none."""
+
     caller: Caller
+    lease: int = 0
 
     @property
     def words(self) -> str:
-        return f"renew {self.caller.text}"
+        return f"renew {self.caller.text} {self.lease}"
 
 
 class Quit(NamedTuple):

@@ -54,10 +54,10 @@ class Witness:
             self.believed[caller] = self.clock + t + lease - reply.t
 
     def renewed(self, call: Call, reply: Reply) -> None:
-        """A client counts from the sending of the renewal, with the lease of the limits that it knew then."""
+        """A client counts from the sending of the renewal, with the lease of the limits that it knew then, or else its own."""
         for request, answer in answered(call, reply):
             if isinstance(request, Renew) and answer[1] == 1 and request.caller in self.believed:
-                self.believed[request.caller] = self.clock + lease_of(call.program)
+                self.believed[request.caller] = self.clock + (lease_of(call.program) or request.lease)
 
     def saw(self, model: Model, call: Call, reply: Reply) -> None:
         """Both twins have given this reply."""

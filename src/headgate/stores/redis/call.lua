@@ -83,8 +83,8 @@ function Calls.whole(its_keys, its_args)
   local head = advance(stored[5])
   Sessions.send_mail()
   alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or 0
+  if args[4] == UPDATED then Promises.outlast(DAY) end
   local extended = Promises.extend()
-  if args[4] == UPDATED then extended = Promises.outlast(DAY) end
   local answered = Calls.reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
   redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
   if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Hashable
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
@@ -60,7 +59,7 @@ class Lane:
         self.line = line
         self.key = line.key
         self.peer: Peer | None = None  # where its calls go: the link's to know
-        self._held: WeakValueDictionary[Hashable, Permit] = WeakValueDictionary()
+        self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
         self._session = link.new_session()
         self._call = 0
         self._number = 0
@@ -126,9 +125,8 @@ class Lane:
 
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew `permit`, granted for `lease`, until it is released or dropped."""
-        self._held[permit.key] = permit
-        if self.line.declared.holds:
-            self._renew_in(min(lease, self.line.declared.lease) / 3_000_000)
+        self._held[permit] = lease
+        self._renew_in(min(lease, self.line.declared.lease or lease) / 3_000_000)
 
     def _renew_in(self, seconds: float) -> None:
         """And not later, if a later renewal was planned."""
@@ -504,20 +502,29 @@ class Lane:
         return max(0.0, wait)
 
     def _renew(self) -> None:
-        """Renew what is held, at a third of the lease; sooner when the lease has become shorter."""
-        permits = [permit for permit in self._held.values() if permit.held and not permit.lost]
+        """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
+
+        What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
+        """
+        held = [(permit, lease) for permit, lease in self._held.items() if permit.held and not permit.lost]
         if self._renewal is not None:
             self._renewal.cancel()
             self._renewal = None
-        if permits and self.line.declared.holds:
-            self._renew_in(self.line.declared.lease / 3_000_000)
-            for permit in permits:
-                self._errands.append(Errand(f"renew {permit.key}", functools.partial(self._renewed, permit)))
+        if held:
+            self._renew_in((self.line.declared.lease or min(lease for _, lease in held)) / 3_000_000)
+            for permit, lease in held:
+                self._errands.append(Errand(f"renew {permit.key} {lease}", functools.partial(self._renewed, permit, lease)))
             self._send()
 
-    def _renewed(self, permit: Permit, answer: Answer) -> None:
-        if not isinstance(answer, StoreError):  # otherwise the lease runs on, and the next renewal may be in time
-            permit.renewed(self._asked_at + self._lease / 1_000_000 if answer[1] == "1" else monotonic())
+    def _renewed(self, permit: Permit, lease: int, answer: Answer) -> None:
+        if isinstance(answer, StoreError):
+            return  # the lease runs on, and the next renewal may be in time
+        if answer[1] == "1":
+            self._held[permit] = lease = self._lease or lease
+            self._renew_in(lease / 3_000_000)
+            permit.renewed(self._asked_at + lease / 1_000_000)
+        else:
+            permit.renewed(monotonic())
 
 
 async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:

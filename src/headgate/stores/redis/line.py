@@ -170,7 +170,7 @@ class RedisLine:
     def _found(self, request: Request, found: Passed, waited: float) -> Permit:
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
         if permit.held:
-            self._by_portal(lambda lane: lane.hold(permit, self.declared.lease))
+            self._by_portal(lambda lane: lane.hold(permit, found.lease))
         return permit
 
     def _unsure(self, caller: str) -> None:

@@ -1,5 +1,7 @@
 -- What outlasts a call: leases, sessions, and the time for which the keys must be remembered.
 
+local SLACK = 60000000 -- for which keys live beyond what they must, so that they need not be told with each call
+
 local holds -- leases that are not written yet
 
 function Promises.fresh()
@@ -49,14 +51,15 @@ end
 function Promises.extend()
   local last = last_promise()
   if last <= gate.ttl then return false end
-  gate.ttl = last + 60000000
+  gate.ttl = last + SLACK
   return true
 end
 
 -- The keys live for so long in any case, whatever happens in it.
 function Promises.outlast(time)
-  gate.ttl = max(gate.ttl, gate.t + time)
-  return true
+  if gate.t + time <= gate.ttl then return end
+  gate.ttl = gate.t + time + SLACK
+  for _, key in ipairs(keys) do touched[key] = true end
 end
 
 -- Every key outlives every promise made in it (S8, T12).

@@ -92,9 +92,9 @@ function verbs.release(words)
   answer('done', held and 1 or 0)
 end
 
--- renew caller
+-- renew caller lease: it was granted for that, which counts where no limit has a lease any more.
 function verbs.renew(words)
-  answer('done', Sessions.renew(words[2]) and 1 or 0)
+  answer('done', Sessions.renew(words[2], words[3]) and 1 or 0)
 end
 
 -- settle moment extras
@@ -119,7 +119,7 @@ function verbs.status(words)
 end
 
 -- Which words of a request are numbers, and which may be -1 for none.
-local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, quit = {}, release = {}, renew = {}, settle = { 2 }, status = {}, update = {} }
+local NUMBERS = { acquire = { 2, 3 }, cancel = { 4 }, quit = {}, release = {}, renew = { 3 }, settle = { 2 }, status = {}, update = {} }
 local LIMITS = { acquire = { 4, 5 } }
 
 function Requests.read()

@@ -127,10 +127,12 @@ function Sessions.count_holders(opened)
   end)
 end
 
-function Sessions.renew(caller)
-  local t, lease = Who.lease_end(caller), gate.rules.lease
+-- Whoever holds a permit of a limit that was dropped goes on holding it: a limit that comes back has to count it (S1).
+function Sessions.renew(caller, its_lease)
+  local t, lease = Who.lease_end(caller), gate.rules.lease or its_lease
   if not t or t <= gate.t then return false end
-  if lease then Who.prolong(caller, max(t, gate.t + lease)) end
+  Who.prolong(caller, max(t, gate.t + lease))
+  Promises.outlast(lease)
   return true
 end
 

@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 
 class Passed(NamedTuple):
-    """A grant, who has it, and until when it is held for certain (None: it holds nothing)."""
+    """A grant, who has it, until when it is held for certain (None: it holds nothing), and for which lease it was granted."""
 
     grant: Grant
     caller: str
     believed: float | None
+    lease: int
 
 
 class Shortcut:
@@ -70,7 +71,7 @@ class Shortcut:
             reply = self._exchange_surely(server, words)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # a name may lead to another one now
-            return passed(reply, caller, believed)
+            return passed(reply, caller, believed, declared.lease)
         except BaseException as lost:
             self._close(server)
             unsure(caller)
@@ -132,9 +133,9 @@ class Talk:
         return reply
 
 
-def passed(reply: Any, caller: str, believed: float | None) -> Passed | None:
+def passed(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
     """What the quick script said: "session number ok now -1 0 grant 1 moment fence |", or nothing, or a limit we do not know."""
     words = reply.decode().split(" ") if isinstance(reply, bytes) else []  # an error: the portal finds the words for it
     if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
         return None
-    return Passed(Grant(int(words[8]), int(words[9])), caller, believed)
+    return Passed(Grant(int(words[8]), int(words[9])), caller, believed, lease)
