@@ -27,6 +27,7 @@ class Waiting:
 
 
 OnWait = Callable[[Waiting], object]
+LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)  # to call them runs nothing of them
 
 
 def queued_at(position: int, delay: int) -> Waiting:
@@ -43,9 +44,9 @@ def check_on_wait(value: object, call: str) -> OnWait | None:
             f"{call}(on_wait={show(value)}): on_wait must be a function of one argument, not a {type(value).__name__}; "
             "pass one, such as on_wait=print, or leave it out."
         )
-    if inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__):
+    if any(makes(value) or makes(type(value).__call__) for makes in LATER):
         raise TypeError(
-            f"{call}(on_wait={show(value)}): on_wait is called and not awaited, so it must not be a coroutine function; "
-            "pass a plain function, which may start a task."
+            f"{call}(on_wait={show(value)}): on_wait is called and not awaited, so it must not be a coroutine function or a "
+            "generator; pass a plain function, which may start a task."
         )
     return cast(OnWait, value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -156,6 +156,16 @@ async def a_coroutine(its: object) -> None:
     """What cannot be called and be done."""
 
 
+async def an_async_generator(its: object) -> AsyncIterator[None]:
+    """As above."""
+    yield
+
+
+def a_generator(its: object) -> Iterator[None]:
+    """As above."""
+    yield
+
+
 class AsyncCall:
     async def __call__(self, its: object) -> None:
         """As above."""
@@ -170,7 +180,7 @@ def test_what_cannot_be_called_is_no_callback(way: str, value: Any, limiter: Lim
     assert_sentence(caught.value, f"{call}(on_wait={shown(value)})", "function of one argument")
 
 
-@pytest.mark.parametrize("value", [a_coroutine, partial(a_coroutine), AsyncCall()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [a_coroutine, partial(a_coroutine), AsyncCall(), an_async_generator, partial(a_generator)])
 def test_a_callback_is_not_awaited(value: Any, limiter: Limiter) -> None:
     with pytest.raises(TypeError) as caught:
         limiter.acquire(on_wait=value)
