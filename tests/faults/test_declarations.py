@@ -280,4 +280,4 @@ async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
     await at_rest(limiter)
 
     assert (await soon(elsewhere(name, TWO, url=redis_url).astatus())).limits[0].capacity == 1
-    assert str(admin.hget(f"headgate:{{{name}}}", "former")).startswith("1")
+    assert str(admin.hget(f"headgate:{{{name}}}", "former"))[0] in "12"

@@ -250,5 +250,5 @@ def remembered(model: Model) -> str:
     for rule in gate.rules:
         words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
-    former = [f"{former.t} {former.link} {former.program}" for former in model.former]
-    return "\n".join([" ".join(words), str(int(model.updated)), *former])
+    former = [f"{'+' * former.updated}{former.t} {former.link} {former.program}" for former in model.former]
+    return "\n".join([" ".join(words), str(model.how), *former])

@@ -47,11 +47,12 @@ class Record:
 
 
 class Former(NamedTuple):
-    """Limits that were replaced: when, and by whose link."""
+    """Limits that were replaced: when, by whose link, and whether only an update had set them."""
 
     t: int
     link: str
     program: str
+    updated: bool
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Model:
 
     gate: PatientGate | None = None
     program: str = ""
-    updated: bool = False  # the program is one that an update has set
+    how: int = 0  # the program came: 0 as a declaration, 1 by an update, 2 both
     former: list[Former] = field(default_factory=list)  # the oldest first
     until: int = 0  # for an update, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
@@ -102,6 +103,8 @@ class Model:
             self.until = max(self.until, gate.t + DAY)
         if call.program != self.program or call.declares == 2:
             self.replace(call, self.program)
+        elif call.declares == 1 and self.how == 1:
+            self.how = 2
         if call.program != self.program:
             self.follow(gate, call.program, now)
         return Turn(self, call, gate).reply(alive_until)
@@ -110,28 +113,35 @@ class Model:
 
     def withheld(self, call: Call, t: int) -> int:
         """For how long what the call declares is not taken; -1: as long as the update holds; 0: it is."""
-        found = next((former for former in self.former if former.program == call.program), None)
-        if call.declares == 2 or found is None:
+        if call.declares == 2 or not self.former:
             return 0
-        if self.updated:
+        found = next((former for former in self.former if former.program == call.program), None)
+        if found is not None and self.how:
             return -1
-        ours = link_of(call.session) in (found.link, self.former[-1].link)
-        return 0 if ours else max(0, found.t + HOLD - t)
+        if link_of(call.session) in (self.former[-1].link, found and found.link):
+            return 0
+        if found is not None:
+            return max(0, found.t + HOLD - t)
+        young = [former.t for former in self.former if former.t + HOLD > t and not former.updated]
+        return young[0] + HOLD - t if len(young) >= FORMER else 0
 
     def replace(self, call: Call, program: str) -> None:
         """Remember that the call's limits took the place of `program`."""
         assert self.gate is not None
-        self.updated = call.declares == 2
-        kept = [former for former in self.former if self.updated or former.t + HOLD > self.gate.t]
+        updates, how = call.declares == 2, self.how
+        declared = call.program == self.program and how != 1
+        declared |= any(former.program == call.program and not former.updated for former in self.former)
+        self.how = 0 if not updates else 2 if declared else 1
+        kept = [former for former in self.former if updates or former.t + HOLD > self.gate.t]
         kept = [former for former in kept if former.program not in (program, call.program)]
         if program != call.program:
-            kept.append(Former(self.gate.t, link_of(call.session), program))
-        self.former = kept[-FORMER:]
+            kept.append(Former(self.gate.t, link_of(call.session), program, program == self.program and how == 1))
+        self.former = shortened(kept)
 
     # Beginnings ----------------------------------------------------------------------------------------------------------
 
     def begin(self, program: str, now: int) -> None:
-        self.updated, self.former, self.until = False, [], 0
+        self.how, self.former, self.until = 0, [], 0
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
         self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, 0, now, 0
@@ -201,6 +211,18 @@ class Model:
             self.let_go(caller)
             gate.release(units_of(caller.asked))
         self.soonest = min(self.holders.values(), default=0)
+
+
+def shortened(entries: list[Former]) -> list[Former]:
+    """The last few that were declared; what was only updated makes room for them, but for the very last."""
+    if not entries:
+        return []
+    *earlier, last = entries
+    room = FORMER - (not last.updated)
+    excess = max(0, len(earlier) - room)
+    spare = [former for former in earlier if former.updated][:excess]
+    earlier = [former for former in earlier if former not in spare]
+    return [*earlier[max(0, len(earlier) - room) :], last]
 
 
 def link_of(session: str) -> str:

@@ -128,20 +128,31 @@ def test_a_declaration_that_is_not_taken_writes_nothing(wire: Wire, parties: lis
     assert (wire.client.hgetall(wire.key), wire.lives().keys()) == before
 
 
+def kept(wire: Wire) -> list[int]:
+    """The limits that were replaced, as far as they are remembered."""
+    return [int(line.split()[4]) for line in wire.state().splitlines()[2:]]
+
+
 def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Party]) -> None:
-    """S9: whatever is declared, no more than eight are kept, and none that is older than it matters."""
-
-    def kept() -> list[int]:
-        lines = wire.state().splitlines()[2:]
-        return [int(line.split()[4]) for line in lines]
-
-    a, b, _ = parties
+    """S9: whatever one declares, no more than eight are kept, and none that is older than it matters."""
+    a, _, _ = parties
     for number in range(1, 21):
-        (a, b)[number % 2].declares(number, number)
-    assert kept() == list(range(20 - FORMER, 20))
+        a.declares(number, number)
+    assert kept(wire) == list(range(20 - FORMER, 20))
 
     a.declares(100, HOLD + 17)
-    assert kept() == [17, 18, 19, 20]
+    assert kept(wire) == [17, 18, 19, 20]
+
+
+def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> None:
+    """Given twelve that disagree, when they declare by turns, then the first nine are taken, and for a minute no other one."""
+    parties = [Party(wire, f"p{number}") for number in range(1, 13)]
+
+    said = [party.declares(number, turn) for turn in range(20) for number, party in enumerate(parties, 1)]
+
+    assert [number for number, word in enumerate(said, 1) if word == "ok"] == [*range(1, 9), *range(9, 240, 12)]
+    assert said[9:12] == [f"held {HOLD} by 9"] * 3
+    assert parties[11].declares(12, HOLD) == "ok"
 
 
 # Updates -----------------------------------------------------------------------------------------------------------------------
@@ -179,6 +190,48 @@ def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party
     b.updates(2)
 
     assert a.declares(1, HOLD) == "held -1 by 2"
+
+
+def test_updates_push_no_declaration_out_of_memory(wire: Wire, parties: list[Party]) -> None:
+    """Given a program, and a tool of another mind that updates again and again, then nothing that was declared comes back."""
+    worker, tool, late = parties
+    worker.declares(1)
+    for turn in range(30):
+        assert tool.updates(100 + turn, turn, former=7) == "ok"
+
+    assert [late.declares(number, HOUR) for number in (1, 7, 128)] == ["held -1 by 129"] * 3
+    assert len(kept(wire)) == FORMER
+    assert late.declares(2, HOUR) == "ok"  # new code
+    assert tool.declares(129, HOUR + 1) == f"held {HOLD - 1} by 2"
+
+
+@pytest.mark.parametrize("again", ["an update", "another declaration"])
+def test_what_is_declared_and_updated_is_a_declaration(parties: list[Party], again: str) -> None:
+    """Given limits that were declared before an update has set them, or after, then others do not push them out."""
+    worker, tool, late = parties
+    worker.declares(1 if again == "an update" else 2)
+    tool.updates(50)
+    tool.updates(1)
+    if again != "an update":
+        late.declares(1)
+
+    for turn in range(30):
+        tool.updates(100 + turn, turn)
+
+    assert worker.declares(1, HOUR) == "held -1 by 129"
+
+
+def test_programs_that_are_all_remembered_stay_so_under_updates(wire: Wire) -> None:
+    """S9: eight that disagreed and a ninth that holds by an update: all are overruled, however often it is set."""
+    parties = [Party(wire, f"p{number}") for number in range(1, FORMER + 1)]
+    for number, party in enumerate(parties, 1):
+        party.declares(number, number)
+
+    for turn in range(5):
+        parties[0].updates(100 + turn, 10 + turn)
+
+    assert [party.declares(number, HOUR) for number, party in enumerate(parties, 1)] == ["held -1 by 104"] * FORMER
+    assert len(kept(wire)) == FORMER + 1
 
 
 @pytest.mark.parametrize("declared", [True, False])

@@ -76,7 +76,11 @@ function Calls.whole(its_keys, its_args)
 
   if mail then Sessions.read_mail(mail) end
   Sessions.expire_holders()
-  if gate.program ~= PROGRAM or args[4] == UPDATED then Rules.replace(gate.program) end
+  if gate.program ~= PROGRAM or args[4] == UPDATED then
+    Rules.replace(gate.program)
+  elseif args[4] == DECLARED then
+    Rules.confirm()
+  end
   if gate.program ~= PROGRAM then Gate.follow(PROGRAM) end
   if State.queue_length() > 0 then Sessions.sweep_queue() end
   local answers = Requests.answers(requests)

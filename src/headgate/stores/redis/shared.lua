@@ -11,7 +11,7 @@ local MOST = 4503599627370496 -- 2^52: of anything that is counted
 local FORMAT = 3 -- of the state: other numbers, another format
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
-local UPDATED = '2' -- what a call says of its limits when they hold come what may
+local DECLARED, UPDATED = '1', '2' -- what a call says of its limits when they are to hold, and when they hold come what may
 local REMEMBERED = 100 -- declarations, and states, between calls: more than take turns, mostly
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
