@@ -13,7 +13,7 @@ from redis import Redis
 from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
 from tests.processes import Running
-from tests.world import LONG
+from tests.world import LONG, soon, waiting
 
 T = TypeVar("T")
 
@@ -51,6 +51,15 @@ async def visit(limiter: Limiter) -> None:
     """In and out."""
     async with limiter:
         pass
+
+
+async def has_listened(limiter: Limiter, other: Limiter) -> None:
+    """Somebody has waited in this loop before: no look for what was announced earlier is to come."""
+    holder = await other.acquire()
+    caller = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+    holder.release()
+    await (await soon(caller)).arelease()
 
 
 class Room:

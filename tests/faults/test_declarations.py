@@ -15,7 +15,7 @@ from headgate.limits import Limit
 from headgate.stores import declarations
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Puppet, elsewhere, enter, eventually
+from tests.faults.scene import Puppet, elsewhere, enter, eventually, has_listened
 from tests.world import at_rest, soon, until, used, waiting
 
 ONE, TWO, THREE = Concurrency(1), Concurrency(2), Concurrency(3)
@@ -119,6 +119,26 @@ async def test_what_was_turned_down_is_declared_again_by_itself(name: str, redis
     assert HOLD - 0.1 < monotonic() - start < HOLD + 1
     assert len(log.records) == 1
     assert await soon(former.visit()) == 1
+
+
+@pytest.mark.usefixtures("hurried")
+def test_so_it_is_where_every_job_has_a_loop_of_its_own(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+    """Given the same, in a program that makes one limiter and runs each job by asyncio.run, then no loop need live for a minute."""
+    limiters = [elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO, ONE)]
+    start = 0.0
+
+    def capacity(limiter: Limiter) -> int:
+        return asyncio.run(soon(limiter.astatus())).limits[0].capacity
+
+    for limiter in limiters:
+        start = monotonic()
+        capacity(limiter)
+    assert capacity(limiters[2]) == 2
+    while capacity(limiters[2]) == 2:
+        assert monotonic() - start < HOLD + 1
+
+    assert HOLD - 0.1 < monotonic() - start
+    assert len(log.records) == 1
 
 
 @pytest.mark.usefixtures("hurried")
@@ -227,6 +247,25 @@ async def test_others_follow_with_their_next_reply(name: str, redis_url: str) ->
     with pytest.raises(CostExceedsCapacityError, match="never"):
         await asyncio.to_thread(thread.try_acquire, 3)
     assert await asyncio.to_thread(thread.try_acquire, tokens=3)
+
+
+async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(name: str, redis_url: str) -> None:
+    """T7: given a waiter whose process does not know the new limits yet, when it is told, then not by the former ones."""
+    jobs = Concurrency(10, unit="jobs")
+    client = Redis.from_url(redis_url)
+    limiter, other = Limiter(name, jobs, store=client), elsewhere(name, jobs, url=redis_url)
+    await has_listened(Limiter(f"{name}-other", ONE, store=client), elsewhere(f"{name}-other", ONE, url=redis_url))
+    holder = await other.acquire(jobs=6)
+    caller = asyncio.create_task(enter(limiter, jobs=7))
+    await waiting(other, 1)
+
+    await other.aupdate(Concurrency(3, unit="jobs"))
+    with pytest.raises(CostExceedsCapacityError, match="asks for jobs=7") as caught:
+        await soon(caller)
+
+    assert "jobs=10" not in str(caught.value)
+    assert "were changed to hold less than that" in str(caught.value)
+    holder.release()
 
 
 async def test_an_update_whose_reply_is_lost_is_made_once(name: str, proxy: Proxy, redis_url: str) -> None:

@@ -16,7 +16,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Permit, Quota, Rate, Window
 from tests.clocks import ServerClock
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Puppet, content_of, elsewhere, enter, eventually, holders_of, keys_of, waiters_of
+from tests.faults.scene import Puppet, content_of, elsewhere, enter, eventually, has_listened, holders_of, keys_of, waiters_of
 from tests.world import at_rest, soon, until, used, waiting
 
 DAY = 86_400.0
@@ -324,15 +324,6 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
         assert min(remembered(admin, name).values()) >= 590
 
     assert await permit.arelease()
-
-
-async def has_listened(limiter: Limiter, other: Limiter) -> None:
-    """Somebody has waited in this loop before: no look for what was announced earlier is to come."""
-    holder = await other.acquire()
-    caller = asyncio.create_task(enter(limiter))
-    await waiting(other, 1)
-    holder.release()
-    await (await soon(caller)).arelease()
 
 
 async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(name: str, redis_url: str) -> None:

@@ -34,9 +34,13 @@ def queue_full(name: str, request: Request, delay: int, position: int) -> QueueF
 
 
 def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
+    """`declared`: the limits as far as this process knows them; a refusal may be heard of before the new ones are."""
+    most = declared.capacity
+    known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
+    less = f"no more than {', '.join(f'{unit}={number}' for unit, number in most.items())}" if known else "less than that"
     return CostExceedsCapacityError(
         f"An acquire of limiter {unquote(name)!r} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold "
-        f"no more than {', '.join(f'{unit}={most}' for unit, most in declared.capacity.items())}: it can never pass. Ask for less."
+        f"{less}: it can never pass. Ask for less."
     )
 
 
