@@ -83,6 +83,7 @@ class Lane:
         self._timer: TimerHandle | None = None
         self._retry: TimerHandle | None = None
         self._renewal: TimerHandle | None = None
+        line.declare_in_time(link.loop)
 
     # What the line asks for ----------------------------------------------------------------------------------------------
 
@@ -469,9 +470,8 @@ class Lane:
         if wait is None and line.declares == KNOWN:
             line.declared = holds
         elif wait is not None and (line.declares, line.declared.program) == (DECLARED, sent.program):
-            ours = line.turned_down(holds, wait)
-            if wait >= 0:
-                self.link.loop.call_later(wait / 1_000_000, line.declare_again, ours)
+            line.turned_down(holds, wait)
+            line.declare_in_time(self.link.loop)
         else:
             return  # something else was declared since the call was sent
         self._renew()

@@ -53,6 +53,7 @@ class RedisLine:
         self._said = Declarations(declared.program)
         self._turned_down: Declaration | None = None  # what we have declared, and another process has replaced just now
         self._until = 0.0  # and until when it need not be declared again
+        self._comes_again = False  # and it will be, by itself: no update holds
         self.enter = shut
         self._store = store
         self._lock = threading.Lock()
@@ -78,15 +79,25 @@ class RedisLine:
         self._turned_down = None
         self.declared, self.declares = declared, how
 
-    def turned_down(self, holds: Declaration, wait: int) -> Declaration:
+    def turned_down(self, holds: Declaration, wait: int) -> None:
         """What we have declared must not be declared again for `wait` microseconds (-1: nobody knows): what holds, holds for us."""
         ours, self.declared, self.declares = self.declared, holds, KNOWN
         self._turned_down, self._until = ours, monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
+        self._comes_again = wait >= 0
         warn_of_processes(self.name, ours.program, holds.program)
-        return ours
 
-    def declare_again(self, ours: Declaration) -> None:
-        """When it was turned down long enough, and nothing else was declared since."""
+    def declare_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
+        """See to it, in `loop`, that what was turned down is declared again: the loop that heard of it may be gone by then."""
+        ours, left = self._turned_down, self._until - monotonic()
+        if ours is None or not self._comes_again:
+            return
+        if left > 0:
+            loop.call_later(left, self._declare_again, ours)
+        else:
+            self._declare_again(ours)
+
+    def _declare_again(self, ours: Declaration) -> None:
+        """If nothing else was declared since."""
         if self._turned_down is ours:
             self._declare(ours, DECLARED)
 
