@@ -199,6 +199,19 @@ async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Chan
 
 @WAYS
 @told
+async def test_many_updates_push_no_declaration_out_of_memory(world: World, change: Change) -> None:
+    """Given two parts that disagree, when updates have settled it, ten and more, then neither part's limits come back."""
+    limiter = world.limiter(Concurrency(1))
+    world.limiter(Concurrency(2))
+
+    for number in range(10, 30):
+        await change(limiter, Concurrency(number))
+    for number in (1, 2):
+        assert await capacity(world.limiter(Concurrency(number))) == 29
+
+
+@WAYS
+@told
 async def test_limits_come_and_go(world: World, change: Change) -> None:
     """S1: given holders, when a limit joins and another one goes, then those who hold since then are still counted."""
     limiter = world.limiter(Concurrency(2))

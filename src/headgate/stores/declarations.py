@@ -32,7 +32,7 @@ class Declarations:
 
     def update(self, program: str) -> None:
         """Whatever held until now is overruled by `program`, for as long as that holds."""
-        if self._update not in ("", program):
+        if self._update not in ("", program, self.last) and self._update not in self._former:
             self._replaced(self._update, -HOLD)
         self._update = program
 
@@ -56,8 +56,9 @@ class Declarations:
     def _replaced(self, program: str, now: int) -> None:
         self._former.pop(program, None)
         self._former[program] = now
-        if len(self._former) > REMEMBERED:
-            del self._former[next(iter(self._former))]
+        if len(self._former) > REMEMBERED:  # no part of the program declares what it has only updated to
+            updates = (each for each, t in self._former.items() if t == -HOLD)
+            del self._former[next(updates, next(iter(self._former)))]
 
 
 def warn_of_parts(name: str, declared: str, former: str) -> None:
