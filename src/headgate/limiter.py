@@ -77,7 +77,7 @@ class Limiter(Entrance):
         self._max_waiters = check_count(max_waiters)
         self._on_wait = check_on_wait(on_wait, "Limiter")
         self._on_lost = choice("Limiter", "on_lost", on_lost, ("mark", "cancel"))
-        self._store = with_fallback(store_of(store), name, on_store_error, processes)
+        self._store = with_fallback(store_of(store), name, declared, on_store_error, processes)
         self._open(declared)
 
     def _open(self, declared: Declaration) -> None:

@@ -260,6 +260,24 @@ async def test_limits_that_another_process_declared_are_divided_here(name: str, 
                 assert isinstance(refused.value.__cause__, StoreError)
 
 
+async def test_keys_are_taken_whatever_others_have_declared(name: str, own_server: Server) -> None:
+    """S1: given limits of another process that leave no share, when the server is there, then keys work; without it nobody passes."""
+    limiter = local(name, own_server, Concurrency(8), processes=4)
+    async with limiter:
+        pass
+    await elsewhere(name, Concurrency(2), url=own_server.url).aupdate(Concurrency(2))
+    async with limiter:
+        pass  # hears of it
+
+    tenant = limiter["tenant"]
+    async with tenant:
+        pass
+    with forbidden(own_server), pytest.raises(StoreError, match="less than one for each"):
+        await soon(tenant.acquire())
+    with pytest.raises(ValueError, match="less than one for each"):
+        local(name, own_server, Concurrency(2), processes=4)
+
+
 # What is said about it ---------------------------------------------------------------------------------------------------------
 
 

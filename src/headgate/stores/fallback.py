@@ -20,6 +20,7 @@ from headgate.checks import choice, positive_int, show
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.shares import share_of
+from headgate.names import encoded
 from headgate.permit import Permit, Refusal
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside
@@ -147,7 +148,6 @@ class FallbackStore:
         self._absence = Absence(f"Limiter {name!r}", f"{store}", f"{way}")
 
     def line(self, name: str, declared: Declaration) -> FallbackLine:
-        self._way.check(name, declared)
         return FallbackLine(self._store.line(name, declared), self._store, self._way, self._absence)
 
 
@@ -284,13 +284,17 @@ class Local:
 _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
 
 
-def with_fallback(store: Store, name: str, on_store_error: str, processes: int | None) -> Store:
-    """`store`, and what the limiter `name` does while it cannot be asked. A memory store always can."""
+def with_fallback(store: Store, name: str, declared: Declaration, on_store_error: str, processes: int | None) -> Store:
+    """`store`, and what the limiter `name` does while it cannot be asked. A memory store always can.
+
+    Only the limits as the user wrote them are refused here: what others declare for the name later is no mistake of this program.
+    """
     check_fallback(on_store_error, processes)
     if on_store_error == "raise" or isinstance(store, MemoryStore):
         return store
     remote = cast("RemoteStore", store)
     way = Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
+    way.check(encoded(name), declared)
     return FallbackStore(remote, way, name)
 
 
