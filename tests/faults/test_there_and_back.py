@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, LeaseLostError, Limiter, StoreError
+from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting
 from headgate.stores import fallback
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.store import RedisStore
-from tests.faults.absence import FAULTS, TOKENS, WAYS, forbidden, found, inside, local, opened
+from tests.faults.absence import FAULTS, TOKENS, WAYS, by_task, by_thread, forbidden, found, inside, local, opened
 from tests.faults.scene import Room, elsewhere, enter, eventually
 from tests.servers import Server
 from tests.world import at_rest, held, soon, waiting
@@ -206,6 +206,26 @@ async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name:
     await at_rest(other)
 
 
+@pytest.mark.parametrize("ask", [by_task, by_thread])
+async def test_who_has_to_queue_twice_hears_of_it_once(name: str, own_server: Server, ask: Doors) -> None:
+    """Given one who waits at the server, when that goes and the share has no room either, then it was told and is not again."""
+    told: list[Waiting] = []
+    limiter = local(name, own_server, Concurrency(2), on_wait=told.append)
+    other = elsewhere(name, Concurrency(2), url=own_server.url)
+    holders = [await soon(other.acquire()) for _ in range(2)]
+    waiters = [asyncio.create_task(ask(limiter)) for _ in range(2)]
+    await eventually(lambda: len(told) == 2)
+
+    own_server.kill()
+    first = await soon(next(asyncio.as_completed(waiters)))
+    await waiting(limiter, 1)
+    first.release()
+    for permit in [*holders, *await soon(asyncio.gather(*waiters))]:
+        permit.release()
+
+    assert len(told) == 2
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(name: str, own_server: Server, fault: Doors) -> None:
     """Promise 8: nobody passes unasked who was not told to."""
@@ -261,7 +281,7 @@ async def test_limits_that_another_process_declared_are_divided_here(name: str, 
 
 
 async def test_keys_are_taken_whatever_others_have_declared(name: str, own_server: Server) -> None:
-    """S1: given limits of another process that leave no share, when the server is there, then keys work; without it nobody passes."""
+    """S1: given limits of another process that leave no share, when the server is there, then keys work; without it none passes."""
     limiter = local(name, own_server, Concurrency(8), processes=4)
     async with limiter:
         pass

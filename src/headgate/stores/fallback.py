@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headgate.line import RemoteLine, RemoteStore, Store
     from headgate.request import Request
     from headgate.stores.status import Status
+    from headgate.waiting import OnWait, Waiting
 
 T = TypeVar("T", Permit, Permit | Refusal)
 MODES = ("raise", "open", "local")
@@ -91,6 +92,8 @@ class FallbackLine:
     async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
         """Who was turned away by the store asks the other way in the same breath: so those who waited there stay in order."""
         start, lost = monotonic(), None
+        if request.on_wait is not None:
+            request = telling_once(request, request.on_wait)
         if not self._store.away():
             try:
                 answer = await ask(self._line, request)
@@ -321,6 +324,20 @@ def rest_of(request: Request, start: float) -> Request:
     rest = copy(request)
     rest.max_sleep = max(0, request.max_sleep - int((monotonic() - start) * 1_000_000))
     return rest
+
+
+def telling_once(request: Request, on_wait: OnWait) -> Request:
+    """The same, whose `on_wait` is called for the first queue of two."""
+    told: list[Waiting] = []
+
+    def tell(waiting: Waiting) -> None:
+        if not told:
+            told.append(waiting)
+            on_wait(waiting)
+
+    once = copy(request)
+    once.on_wait = tell
+    return once
 
 
 def unfenced(answer: T, start: float) -> T:
