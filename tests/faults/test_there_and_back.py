@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting
+from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window
 from headgate.stores import fallback
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.store import RedisStore
@@ -278,6 +278,43 @@ async def test_limits_that_another_process_declared_are_divided_here(name: str, 
                 with pytest.raises(StoreError, match="less than one for each") as refused:
                     await soon(limiter.acquire())
                 assert isinstance(refused.value.__cause__, StoreError)
+
+
+async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(name: str, own_server: Server) -> None:
+    """S1: given one who waits for the share, when an update is refused because of what Redis can count, then it waits on."""
+    limiter = local(name, own_server, Concurrency(2))
+    own_server.kill()
+    first = await soon(limiter.acquire())
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+
+    windows = [Window(10 + index, per=1) for index in range(5)]
+    with pytest.raises(ValueError, match="5 Window limits"):
+        limiter.update(*windows)
+    with pytest.raises(ValueError, match="5 Window limits"):
+        await limiter.aupdate(*windows)
+
+    await waiting(limiter, 1)
+    assert not waiter.done()
+    first.release()
+    (await soon(waiter)).release()
+
+
+async def test_updates_back_and_forth_are_no_disagreement(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """S1: given updates to other limits and back, by us or by others, then the share follows, and no log blames the program."""
+    caplog.set_level(logging.WARNING, "headgate")
+    limiter = local(name, own_server, Concurrency(2))
+    for capacity in (4, 2, 4, 2, 6):
+        await limiter.aupdate(Concurrency(capacity))
+    assert caplog.messages == []
+
+    for capacity in (2, 8, 4):
+        await elsewhere(name, Concurrency(2), url=own_server.url).aupdate(Concurrency(capacity))
+        async with limiter:
+            pass  # hears of it
+        with forbidden(own_server):
+            (await soon(limiter.acquire())).release()
+            assert (await soon(limiter.astatus())).limits[0].capacity == capacity / 2
 
 
 async def test_keys_are_taken_whatever_others_have_declared(name: str, own_server: Server) -> None:

@@ -69,13 +69,17 @@ class FallbackLine:
         return self._line.declared
 
     def update(self, declared: Declaration) -> None:
-        """New limits, here and there; ValueError, and no change, where they cannot be divided."""
-        self._way.follow(self.name, declared)
+        """New limits, here and there; ValueError, and no change, where they cannot be divided, or kept by the store."""
+        self._follow(declared)
         self._line.update(declared)
 
     async def aupdate(self, declared: Declaration) -> None:
-        self._way.follow(self.name, declared)
+        self._follow(declared)
         await self._line.aupdate(declared)
+
+    def _follow(self, declared: Declaration) -> None:
+        self._line.check(declared)
+        self._way.follow(self.name, self.declared, declared)
 
     async def enter_later(self, request: Request) -> None:
         self._inside.entered(await self.acquire(request))
@@ -187,7 +191,7 @@ class Way(Protocol):
     """What stands in for a store; its text says so in a log."""
 
     def check(self, name: str, declared: Declaration) -> None: ...
-    def follow(self, name: str, declared: Declaration) -> None: ...
+    def follow(self, name: str, former: Declaration, declared: Declaration) -> None: ...
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked: ...
 
 
@@ -197,7 +201,7 @@ class Open:
     def check(self, name: str, declared: Declaration) -> None:
         """Whatever the limits are."""
 
-    def follow(self, name: str, declared: Declaration) -> None:
+    def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
         """Whatever the limits were."""
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> OpenLine:
@@ -253,8 +257,12 @@ class Local:
     def check(self, name: str, declared: Declaration) -> None:
         self._share(name, declared)
 
-    def follow(self, name: str, declared: Declaration) -> None:
-        self._store.line(name, self._share(name, declared))
+    def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
+        """An update is one of the share, too: declared instead, it would look as if two parts of this program disagreed."""
+        share = known = self._share(name, declared)
+        with suppress(ValueError):  # others have declared what cannot be divided
+            known = self._share(name, former)
+        self._store.line(name, known).update(share)
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked:
         """Under the limits as the store's line knows them by now: another process may have declared them anew."""
@@ -268,7 +276,10 @@ class Local:
                     f"An acquire of limiter {unquote(name)!r} asks for {number} {unit}. Its store cannot be asked, and without it "
                     f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back."
                 ) from cause
-        return self._store.line(name, share)
+        line = self._store.line(name, share)
+        if line.declared.program != share.program:  # an update of ours has overruled it, and was overruled by others since
+            line.update(share)
+        return line
 
     def _share(self, name: str, declared: Declaration) -> Declaration:
         try:

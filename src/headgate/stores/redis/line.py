@@ -101,6 +101,10 @@ class RedisLine:
         if self._turned_down is ours:
             self._declare(ours, DECLARED)
 
+    def check(self, declared: Declaration) -> None:
+        """ValueError for limits that Redis cannot keep."""
+        check_windows(self.name, declared)
+
     def update(self, declared: Declaration) -> None:
         words = self._updated(declared)
         if asyncio._get_running_loop() is None:
@@ -113,7 +117,7 @@ class RedisLine:
 
     def _updated(self, declared: Declaration) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
-        check_windows(self.name, declared)
+        self.check(declared)
         with self._lock:
             self._said.update(declared.program)
         self._declare(declared, UPDATED)
