@@ -374,6 +374,38 @@ async def test_a_store_that_wavers_does_not_fill_the_log(name: str, own_server: 
     assert len(caplog.messages) == 1
 
 
+async def test_limiters_made_for_each_request_are_told_of_as_one(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9: neither an outage nor its end is told once for each request; another name, and another way, are something else."""
+    monkeypatch.setattr(fallback, "CALM", 0.0)
+    monkeypatch.setattr(fallback, "MOST", 3)
+    caplog.set_level(logging.WARNING, "headgate")
+    store = Redis.from_url(own_server.url)
+
+    async def request(of: str = name, **options: Any) -> None:
+        (await soon(Limiter(of, TOKENS, store=store, **(options or {"on_store_error": "open"})).acquire())).release()
+
+    own_server.kill()
+    for _ in range(5):
+        await request()
+    assert len(caplog.messages) == 1
+    await request(on_store_error="local", processes=2)
+    await request(f"{name}2")
+    assert len(caplog.messages) == 3
+
+    own_server.start()
+    await found(Limiter(name, TOKENS, store=store, on_store_error="open"))
+    for _ in range(5):
+        await request()
+    assert len(caplog.messages) == 4
+    assert "is back at its store" in caplog.messages[3]
+
+    for number in range(9):
+        await request(f"{name}3.{number}")
+    assert len(fallback._absences[Limiter(name, TOKENS, store=store)._store]) <= 3  # type: ignore[index]
+
+
 async def test_a_password_is_in_no_message(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     url = own_server.url.replace("redis://", "redis://guest:canary@")
     limiter = Limiter(name, TOKENS, store=url, on_store_error="local", processes=2)

@@ -152,7 +152,7 @@ class FallbackStore:
     def __init__(self, store: RemoteStore, way: Way, name: str) -> None:
         self._store = store
         self._way = way
-        self._absence = Absence(f"Limiter {name!r}", f"{store}", f"{way}")
+        self._absence = absence_of(store, name, way)
 
     def line(self, name: str, declared: Declaration) -> FallbackLine:
         return FallbackLine(self._store.line(name, declared), self._store, self._way, self._absence)
@@ -182,6 +182,21 @@ class Absence:
                 self._told.release()
                 limiter, store, _ = self._words
                 LOG.warning("%s is back at its store, %s.", limiter, store)
+
+
+# All limiters of one name in one store that go the same way are told of as one: some programs make one for each request.
+_absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = WeakKeyDictionary()
+MOST = 1024  # of them that are remembered in each store
+
+
+def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
+    known = _absences.setdefault(store, {})
+    found = known.get((name, f"{way}"))
+    if found is None:
+        if len(known) >= MOST:
+            known.clear()
+        found = known.setdefault((name, f"{way}"), Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
+    return found
 
 
 # The ways without a store ----------------------------------------------------------------------------------------------------
