@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from time import monotonic
@@ -11,7 +12,9 @@ from time import monotonic
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, Rate, StoreError
+from headgate import Concurrency, Limiter, Permit, Rate, StoreError
+from headgate.stores.redis import endpoint, lane, line, shortcut
+from tests.faults.absence import frozen, opened
 from tests.faults.haste import OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, enter, eventually
@@ -64,6 +67,119 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
     assert not successor.lost
     assert await successor.arelease()
     assert used(await at_rest(limiter)) == [0]
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """How long a reply may take whatever `max_sleep` says: half a second in the product."""
+    for module in (lane, line, shortcut):
+        monkeypatch.setattr(module, "SILENCE", 0.05)
+    monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * OUTAGE)
+    return 0.05
+
+
+@pytest.mark.parametrize("thread", [False, True])
+async def test_whoever_will_not_wait_for_long_learns_in_time_that_nobody_answers(
+    name: str, own_server: Server, freeze: tuple[Freeze, Freeze], impatient: float, thread: bool
+) -> None:
+    """L5, F36: `max_sleep` is over when it is over, also behind a call on its way; what was granted is undone."""
+    stop, go_on = freeze
+    limiter = elsewhere(name, Concurrency(2, lease=60.0), url=own_server.url)
+    for _ in range(2):
+        (await acquired(limiter, thread, None)).release()
+    await at_rest(limiter)
+
+    stop()
+    start = monotonic()
+    callers = [asyncio.create_task(acquired(limiter, thread, impatient))]
+    await asyncio.sleep(0)
+    callers.append(asyncio.create_task(acquired(limiter, thread, impatient)))
+    assert [type(found) for found in await asyncio.gather(*callers, return_exceptions=True)] == [StoreError] * 2
+    assert monotonic() - start <= impatient + SLACK
+    go_on()
+
+    assert used(await at_rest(limiter)) == [0]
+
+
+async def acquired(limiter: Limiter, thread: bool, max_sleep: float | None) -> Permit:
+    if thread:
+        return await asyncio.to_thread(lambda: limiter.acquire_sync(max_sleep=max_sleep))
+    return await limiter.acquire(max_sleep=max_sleep)
+
+
+@pytest.mark.parametrize("thread", [False, True])
+async def test_who_need_not_be_limited_passes_a_silent_server_in_time(
+    name: str, own_server: Server, impatient: float, thread: bool
+) -> None:
+    """F36: `on_store_error` says what becomes of who has waited for an answer as long as it may."""
+    limiter = opened(name, own_server, Concurrency(2, lease=60.0))
+    for _ in range(2):
+        (await acquired(limiter, thread, None)).release()
+    await at_rest(limiter)
+
+    with frozen(own_server):
+        start = monotonic()
+        passed = await acquired(limiter, thread, impatient)
+        assert impatient <= passed.waited <= monotonic() - start <= impatient + SLACK
+        assert not passed.held
+
+    assert used(await at_rest(limiter)) == [0]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_try_waits_for_one_reply(name: str, own_server: Server, freeze: tuple[Freeze, Freeze]) -> None:
+    """L5, F36: a try that nobody answers is an error when a reply is overdue, and waits for no other connection."""
+    stop, go_on = freeze
+    limiter = elsewhere(name, Concurrency(2, lease=60.0), url=own_server.url)
+    (await limiter.acquire()).release()
+    await asyncio.to_thread(lambda: limiter.acquire_sync().release())
+    await at_rest(limiter)
+
+    stop()
+    start = monotonic()
+    tries = limiter.atry_acquire(), asyncio.to_thread(limiter.try_acquire)
+    assert [type(found) for found in await asyncio.gather(*tries, return_exceptions=True)] == [StoreError] * 2
+    assert monotonic() - start <= PATIENCE + SLACK
+    go_on()
+
+    assert used(await at_rest(limiter)) == [0]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -> None:
+    """F22: given a thread's own connection, when nothing comes back, then another one would only be silent, too."""
+    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+    for _ in range(2):
+        await asyncio.to_thread(lambda: limiter.acquire_sync().release())
+    proxy.replies.hold()
+    met = proxy.met
+
+    with pytest.raises(StoreError):
+        await acquired(limiter, True, 0.05)
+
+    assert proxy.met == met
+    proxy.resume()
+    await at_rest(limiter)
+
+
+async def test_replies_that_are_slow_are_no_wait(name: str, proxy: Proxy) -> None:
+    """L5: given a reply that takes longer than `max_sleep`, then who need not wait has passed."""
+    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+    (await limiter.acquire()).release()
+    proxy.replies.delay = 0.02
+    for thread in (False, True):
+        assert await (await acquired(limiter, thread, 0.001)).arelease()
+
+
+async def test_a_loop_that_was_blocked_says_nothing_of_the_server(name: str, redis_url: str, impatient: float) -> None:
+    """L5: given a loop that comes to nothing for longer than `max_sleep`, when it goes on, then its call is made and answered."""
+    limiter = elsewhere(name, Concurrency(1), url=redis_url)
+    await (await limiter.acquire()).arelease()
+    (await limiter.acquire()).release()
+    caller = asyncio.create_task(acquired(limiter, False, impatient))
+    await asyncio.sleep(0)
+    time.sleep(2 * impatient)  # noqa: ASYNC251 - that is the fault
+    assert await (await soon(caller)).arelease()
 
 
 async def test_a_short_pause_goes_by_unnoticed(name: str, own_server: Server, freeze: tuple[Freeze, Freeze]) -> None:

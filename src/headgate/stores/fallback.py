@@ -110,10 +110,14 @@ class FallbackLine:
         return unfenced(await ask(line, rest_of(request, start) if lost else request), start)
 
     def acquire_sync(self, request: Request) -> Permit:
+        start = monotonic()
         if self._store.away():
-            start = monotonic()
             return unfenced(self._without(request, None).acquire_sync(request), start)
-        permit = self._line.quickly(request)
+        try:
+            permit = self._line.quickly(request)
+        except StoreError as error:
+            line = self._without(request, error.with_traceback(None))
+            return unfenced(line.acquire_sync(rest_of(request, start)), start)
         if permit is None:
             return self._line.waited(request, self.acquire)
         self._absence.ends()

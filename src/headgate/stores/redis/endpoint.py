@@ -22,6 +22,7 @@ from headgate.stores.redis.wire import hang_up
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
+SILENCE = 0.5  # the same where a caller's `max_sleep` is less: a reply that is slow is no wait
 LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)  # what a server that is away looks like
 CARRIED = (
     "host",
@@ -98,12 +99,12 @@ class Endpoint:
             await connection.send_command(*words)
             return await connection.read_response()
 
-    def blocking(self) -> redis.connection.AbstractConnection:
-        """A new connection for a thread without a loop."""
+    def blocking(self, patience: float) -> redis.connection.AbstractConnection:
+        """A new connection for a thread without a loop, which waits so many seconds for each answer."""
         kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
         connection: redis.connection.AbstractConnection = kind(
-            **self._settings,
-            socket_timeout=REPLY_TIMEOUT,
+            **{**self._settings, "socket_connect_timeout": min(patience, self._settings["socket_connect_timeout"])},
+            socket_timeout=patience,
             retry=BlockingRetry(NoBackoff(), 0),
             health_check_interval=0,
             protocol=2,

@@ -30,6 +30,7 @@ from headgate.stores.redis.calls import (
     nobody,
     runs,
 )
+from headgate.stores.redis.endpoint import REPLY_TIMEOUT, SILENCE
 from headgate.stores.redis.script import library
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.waiting import Waiting, queued_at
@@ -91,6 +92,9 @@ class Lane:
         """The grant of `request`, at its moment."""
         self._number += 1
         ticket = Ticket(self._number, request, self.link.loop.create_future())
+        if request.max_sleep is not None:
+            patience = request.max_sleep / 1_000_000 or REPLY_TIMEOUT
+            ticket.deadline = self.link.loop.call_later(patience, self._unheard, ticket)
         self._tickets.append(ticket)
         self._send()
         try:
@@ -393,15 +397,20 @@ class Lane:
             self._retry = self.link.loop.call_later(RETRY, self._try_again)
 
     def adrift(self, lost: BaseException) -> None:
-        """The call on its way has lost its connection, and there is hope: who will not wait so long learns in time."""
+        """The call on its way has lost its connection, and there is hope: who only tries does not wait for that."""
         for ticket in [*(self._sent.tickets if self._sent else ()), *self._tickets]:
-            if ticket.request.max_sleep is not None and ticket.deadline is None:
-                left = ticket.request.max_sleep / 1_000_000 - ticket.waited
-                ticket.deadline = self.link.loop.call_later(max(0.0, left), self._unheard, ticket, self.link.cannot(lost))
+            if ticket.request.max_sleep == 0:
+                ticket.settle(self.link.cannot(lost))
 
-    def _unheard(self, ticket: Ticket, error: StoreError) -> None:
-        if not ticket.t:
-            ticket.settle(error)
+    def _unheard(self, ticket: Ticket) -> None:
+        """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
+        if ticket.t:
+            return
+        silent = 0.0 if self._sent is None else monotonic() - max(self._sent.at, ticket.start)
+        if silent < SILENCE:
+            ticket.deadline = self.link.loop.call_later(SILENCE - silent, self._unheard, ticket)
+        else:
+            ticket.settle(self.link.cannot(TimeoutError()))
 
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""

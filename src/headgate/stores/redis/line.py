@@ -23,7 +23,9 @@ from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside
 from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED
+from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.link import cannot
 from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
 
@@ -138,8 +140,7 @@ class RedisLine:
             self._inside.entered(self._permit(lane, request, grant, ticket))
 
     def enter_sync(self, request: Request) -> None:
-        found = self._store.shortcut().acquire(self, request, self._unsure)
-        permit = self.waited(request, self.acquire) if found is None else self._found(request, found, 0.0)
+        permit = self.acquire_sync(request)
         if permit.held:
             self._inside.entered(permit)
         else:
@@ -160,10 +161,15 @@ class RedisLine:
         return self.waited(request, self.acquire) if permit is None else permit
 
     def quickly(self, request: Request) -> Permit | None:
-        """By this thread itself, if it can pass this instant."""
+        """By this thread itself, if it can pass this instant. StoreError when `max_sleep` was spent on a server that is silent."""
         start = monotonic()
         found = self._store.shortcut().acquire(self, request, self._unsure)
-        return None if found is None else self._found(request, found, monotonic() - start)
+        spent = monotonic() - start
+        if found is not None:
+            return self._found(request, found, spent)
+        if request.max_sleep is not None and spent >= max(SILENCE, request.max_sleep / 1_000_000):
+            raise cannot(self._store.topology, TimeoutError())
+        return None
 
     def blocking(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work` for a thread without a loop, done where its other calls are."""

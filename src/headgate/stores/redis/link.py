@@ -200,10 +200,7 @@ class Link:
         self._stir()
 
     def cannot(self, lost: BaseException) -> StoreError:
-        return StoreError(
-            f"The Redis server at {self.topology} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
-            "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
-        )
+        return cannot(self.topology, lost)
 
     # Connecting ----------------------------------------------------------------------------------------------------------
 
@@ -359,6 +356,13 @@ class Link:
                     await self._quiet
         except TimeoutError:
             pass  # the leases end by themselves
+
+
+def cannot(topology: Topology, lost: BaseException) -> StoreError:
+    return StoreError(
+        f"The Redis server at {topology} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
+        "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
+    )
 
 
 def reason(lost: BaseException) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hiredis import HiredisError, Reader, pack_command
 
 from headgate.gate.gate import Grant
+from headgate.stores.redis.endpoint import REPLY_TIMEOUT, SILENCE
 from headgate.stores.redis.script import library
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Shortcut:
             self._lock.release()
 
     def _ask(self, server: Endpoint, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
-        if server not in self._talks and not self._open(server):
+        patience = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+        if server not in self._talks and not self._open(server, patience):
             return None
         self._calls += 1
         caller, declared = f"{self._session}:{self._calls}:{request.text}", line.declared
@@ -68,7 +70,7 @@ class Shortcut:
         header = (len(keys), *keys, declared.program, self._session, self._calls)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
-            reply = self._exchange_surely(server, words)
+            reply = self._exchange_surely(server, words, patience)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # a name may lead to another one now
             return passed(reply, caller, believed, declared.lease)
@@ -79,30 +81,32 @@ class Shortcut:
                 raise
             return None
 
-    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...]) -> Any:
+    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
         """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
         try:
-            return self._exchange(server, words)
+            return self._exchange(server, words, patience)
+        except TimeoutError:
+            raise  # one silence is enough
         except (OSError, HiredisError):
             self._close(server)
-            if not self._open(server):
+            if not self._open(server, patience):
                 raise
-            return self._exchange(server, words)
+            return self._exchange(server, words, patience)
 
-    def _exchange(self, server: Endpoint, words: tuple[Any, ...]) -> Any:
+    def _exchange(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
         quick = library().quick
         name = ("FCALL", quick.function) if self._topology.functions else ("EVALSHA", quick.digest)
-        return self._talks[server].exchange(pack_command((*name, *words)))
+        return self._talks[server].exchange(pack_command((*name, *words)), patience)
 
-    def _open(self, server: Endpoint) -> bool:
-        connection = server.blocking()
+    def _open(self, server: Endpoint, patience: float) -> bool:
+        connection = server.blocking(patience)
         try:
             connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except Exception:
             return False  # the portal finds the words for that
         its, connection._sock = connection._sock, None  # as in wire.py: ours from here on
         assert its is not None, "it was made just now"
-        self._talks[server] = Talk(its)
+        self._talks[server] = Talk(its, patience)
         return True
 
     def _close(self, server: Endpoint) -> None:
@@ -118,12 +122,16 @@ class Shortcut:
 class Talk:
     """One command, one reply."""
 
-    def __init__(self, its: socket.socket) -> None:
+    def __init__(self, its: socket.socket, patience: float) -> None:
         self._socket = its
+        self._patience = patience
         self._reader = Reader()
         self.close = its.close
 
-    def exchange(self, command: bytes) -> Any:
+    def exchange(self, command: bytes, patience: float) -> Any:
+        if patience != self._patience:
+            self._socket.settimeout(patience)
+            self._patience = patience
         self._socket.sendall(command)
         while (reply := self._reader.gets()) is False:
             data = self._socket.recv(4096)
