@@ -274,6 +274,29 @@ async def test_a_full_server_still_takes_releases(name: str, own_server: Server,
         assert used(await at_rest(each)) == [0, 3]
 
 
+async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F42, S1: given scripts, an acquire by itself is a StoreError, one that travels with a release passes: within the limits."""
+    own_admin.acl_setuser("default", enabled=True, nopass=True, commands=["-fcall"])
+    limiter = Limiter(name, Concurrency(2), store=own_server.url)
+    first, second = [await soon(limiter.acquire()) for _ in range(2)]
+    await soon(first.arelease())
+
+    own_admin.config_set("maxmemory", 1)
+    with pytest.raises(StoreError, match="OOM"):
+        await soon(limiter.acquire())
+    await soon(limiter.astatus())  # what the refused one may have left is taken back
+    with pytest.raises(StoreError, match="OOM"):
+        await soon(limiter.acquire())
+    await soon(limiter.astatus())
+    second.release()
+    third = await soon(limiter.acquire())
+    own_admin.config_set("maxmemory", 0)
+
+    assert used(await soon(limiter.astatus())) == [1]
+    assert await third.arelease()
+    assert used(await at_rest(limiter)) == [0]
+
+
 async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server: Server, own_admin: Redis) -> None:
     """F28: typed, and over as soon as there is room."""
     own_admin.config_set("maxclients", len(own_admin.client_list()))
