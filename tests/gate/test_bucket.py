@@ -377,6 +377,42 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
         assert total < left + 1 + came  # of the last token a part may have been there
 
 
+@pytest.mark.parametrize(
+    "rates",
+    [
+        (Rate(5, per=1, capacity=20, steps=True), Rate(5, per=1, capacity=21, steps=True)),
+        (Rate(5, per=1, capacity=20, steps=True), Rate(6, per=1, capacity=20, steps=True)),
+        (Rate(5, per=1, capacity=20, steps=True), Rate(10, per=2, capacity=20, steps=True)),
+        (Rate(5, per=1, capacity=20, steps=True), Rate(5, per=1, capacity=20, slack=0.1, steps=True)),
+    ],
+    ids=str,
+)
+def test_changes_in_quick_succession_put_no_step_off(rates: tuple[Rate, Rate]) -> None:
+    """T2, T9: given rates in steps that take turns four times a second, then in 40 s no more comes than each of them would bring in
+    its time, and no less than the slower one alone, but for a step begun.
+    """
+    crowd = empty(rates[0])
+    due, slower = Fraction(0), min(map(tokens_a_microsecond, rates))
+    for number in range(160):
+        crowd.time(SECOND // 4)
+        due += tokens_a_microsecond(rates[number % 2]) * SECOND / 4
+        while isinstance(crowd.ask(1, 0), Grant):
+            pass
+        crowd.gate.follow(crowd.now, rules_of([rates[1 - number % 2]]))
+
+    came = sum(passed.cost for passed in crowd.passed) - rates[0].burst
+    assert slower * 40 * SECOND - max(rate.amount for rate in rates) <= came <= due
+
+
+def test_a_step_that_runs_brings_no_more_for_the_time_before_the_change() -> None:
+    """T9: given 9 of 10 s of a step of 10, when it is to bring 1,000, then those 9 s are worth 9 of them, and not a tick more."""
+    crowd = empty(Rate(10, per=10, steps=True)).play([("time", 9 * SECOND)])
+
+    crowd.gate.follow(crowd.now, rules_of([Rate(1_000, per=10, steps=True)]))
+
+    assert crowd.ask(1, 0).t - crowd.now - 10 * SECOND * (1_000 - 9) // 1_000 in (0, 1)
+
+
 def test_what_ran_over_under_the_former_rate_does_not_come_back_under_the_new_one() -> None:
     """T1, T9: given a bucket that was full before it was emptied, when the rate is changed, then nothing of before comes back."""
     crowd = Crowd(Rate(10, per=1)).play([("ask", 10, None), ("time", SECOND), ("ask", 10, None)])

@@ -97,10 +97,14 @@ function Bucket.left(rule, t)
   return floor(rule.level / rule.price)
 end
 
+function Bucket.pace(rule)
+  return rule.gain / rule.price / rule.tick
+end
+
 function Bucket.adopt(rule, old, t)
   old:refresh(t)
   rule.level = min(rule.size, floor(old.level / old.price * rule.price))
-  rule.at = max(t, old.at)
+  rule.at = t - min(rule.tick - 1, floor((t - old.at) * (old:pace() / rule:pace())))
   rule.taken = old.taken
   rule.top = rule.size
 end

@@ -146,10 +146,18 @@ class Bucket:
         self.refresh(t)
         return self.level // self.price
 
+    def pace(self) -> float:
+        """Tokens a microsecond."""
+        return self.gain / self.price / self.tick
+
     def adopt(self, old: Bucket, t: int) -> None:
-        """Go on from where a bucket of other numbers stood: as many tokens, nothing minted (T9)."""
+        """Go on from where a bucket of other numbers stood: as many tokens, nothing minted (T9).
+
+        Of the step that runs, as much has gone by as the former rate would have brought by now, so that changes in quick
+        succession put no step off for ever; and what is left of it comes at the new rate.
+        """
         old.refresh(t)
         self.level = min(self.size, int(old.level / old.price * self.price // 1))
-        self.at = max(t, old.at)
+        self.at = t - min(self.tick - 1, int((t - old.at) * (old.pace() / self.pace()) // 1))
         self.taken = old.taken
         self.top = self.size  # what was taken before keeps what it did not need
