@@ -230,6 +230,45 @@ async def test_limits_come_and_go(world: World, change: Change) -> None:
     await at_rest(limiter)
 
 
+PLACES, MEGABYTES, REQUESTS = Concurrency(2), Concurrency(64, unit="mb"), Concurrency(10, unit="requests")
+RATE = Rate(100, per=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "units", "held"),
+    [
+        ([[MEGABYTES], [RATE], [MEGABYTES]], {"mb": 64}, [64]),
+        ([[MEGABYTES], [PLACES]], {"mb": 16}, [1]),
+        ([[MEGABYTES], [PLACES]], {}, [1]),
+        ([[MEGABYTES], [RATE], [PLACES]], {}, [1]),
+        ([[REQUESTS], [PLACES]], {"requests": 5}, [1]),
+        ([[REQUESTS], [RATE], [REQUESTS]], {"requests": 3}, [3]),
+        ([[REQUESTS], [MEGABYTES], [REQUESTS, PLACES]], {"requests": 3}, [3, 1]),
+        ([[PLACES, MEGABYTES], [MEGABYTES], [PLACES, MEGABYTES]], {"mb": 10}, [1, 10]),
+        ([[PLACES], [MEGABYTES], [PLACES]], {}, [1]),
+    ],
+    ids=str,
+)
+@told
+async def test_who_holds_is_counted_under_whatever_follows(
+    world: World, changes: list[list[Concurrency | Rate]], units: dict[str, int], held: list[int]
+) -> None:
+    """S1, S7: given one who holds, when the limits change in kind or unit, then what it has of them is counted until its release,
+    and nothing of what others hold is freed by that.
+    """
+    limiter = world.limiter(*changes[0])
+    holder = await acquired(limiter, units.get("requests", 1), **{"mb": units["mb"]} if "mb" in units else {})
+    for limits in changes[1:]:
+        await limiter.aupdate(*limits)
+
+    assert used(await soon(limiter.astatus())) == held
+    other = await soon(limiter.acquire())
+    assert await soon(holder.arelease())
+    assert used(await soon(limiter.astatus())) == [int(limit.unit != "mb") for limit in changes[-1]]
+    other.release()
+    await at_rest(limiter)
+
+
 # Who follows -------------------------------------------------------------------------------------------------------------------
 
 

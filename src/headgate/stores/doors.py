@@ -28,12 +28,12 @@ def shut() -> bool:
     return False
 
 
-def timed_door(gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None]) -> Door:
+def timed_door(gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None) -> Door:
     """For limits that count over time: one decision under the lock. Who is `inside` is counted where no limit counts it."""
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules = gate.rules
     acquire, release, brought = lock.acquire, lock.release, lock.brought  # not `with`, which costs much (benchmarks, rate-async)
-    count = None if gate.slots else inside.append
+    count = None if inside is None else inside.append
 
     def enter() -> bool:
         acquire()
@@ -54,7 +54,7 @@ def timed_door(gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None
 
 
 def timed_exit(line: Pooled, inside: list[None]) -> Callable[[], None]:
-    """Out of limits of which none is held."""
+    """Out of limits of which an entry holds none."""
     pop = inside.pop
 
     def leave() -> None:

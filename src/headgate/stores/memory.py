@@ -20,11 +20,12 @@ from weakref import WeakSet, WeakValueDictionary
 from headgate.clock import Clock, SystemClock
 from headgate.gate.gate import Gate, Grant, Wait
 from headgate.gate.rules import Declaration
-from headgate.gate.slots import NEVER, Slots
+from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
 from headgate.stores.declarations import Declarations, warn_of_parts
 from headgate.stores.doors import Crowd, Place, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
+from headgate.stores.holders import Holders
 from headgate.stores.lock import Lock
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
@@ -50,8 +51,8 @@ class MemoryLine:
         "_epoch",
         "_gate",
         "_gone",
+        "_holders",
         "_inherits",
-        "_inside",
         "_lock",
         "_loose",
         "_moved",
@@ -80,7 +81,7 @@ class MemoryLine:
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
         self._moved: dict[int, MovedWaiter] = {}  # by id of their place: whom it has become, until its task sees it
         self._gone: WeakSet[Place] = WeakSet()  # places that were given up while somebody had them in hand
-        self._inside: list[None] = []  # who entered, where no limit counts it
+        self._holders = Holders(self._gate)
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._inherits = False  # somebody was inside at the fork, and may leave in the child too
         self._lock = Lock(threading.Lock())
@@ -89,15 +90,16 @@ class MemoryLine:
     def _open(self) -> None:
         """The ways in and out of who asks for nothing in particular: see doors.py."""
         gate, pool, crowd = self._gate, self._pool, self._crowd
+        inside = None if self._holders.counted else self._holders.inside
         self._pools = self._may_pool()
-        self.enter = timed_door(gate, self._lock, self._clock.now, self._inside)
+        self.enter = timed_door(gate, self._lock, self._clock.now, inside)
         self.leave, self.enter_later = self.put_back, self.queue
         if self._pools:
             self.enter = pooled_door(gate, pool, crowd, self.enter)
             self.enter_later = pooled_queue(self, gate, pool, crowd)
             self.leave = pooled_exit(self, gate, pool, crowd)
-        elif not self.declared.holds:
-            self.leave = timed_exit(self, self._inside)
+        elif inside is not None:
+            self.leave = timed_exit(self, inside)
 
     def _may_pool(self) -> bool:
         """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's."""
@@ -116,7 +118,7 @@ class MemoryLine:
         """Count who is inside and holds nothing."""
         if not waiter.holds:
             with self._lock:
-                self._count_in(1)
+                self._holders.add_late({})
 
     def take(self, request: Request) -> Permit | Refusal:
         """A permit now, or why not."""
@@ -129,7 +131,7 @@ class MemoryLine:
             self._advance()
             decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
             if isinstance(decision, Grant):
-                return self._permit(request, decision, 0, self.declared.holds)
+                return self._permit_now(request, decision)
             return Refusal(max(0, decision.t - self._gate.t) / 1_000_000)
 
     async def atake(self, request: Request) -> Permit | Refusal:
@@ -189,7 +191,7 @@ class MemoryLine:
                 return None
             self._empty_pool()
             grant = self._gate.at_once(self._clock.now())
-            return None if grant is None else self._permit(request, grant, 0, self.declared.holds)
+            return None if grant is None else self._permit_now(request, grant)
 
     async def acquire(self, request: Request) -> Permit:
         permit = self._at_once(request)
@@ -304,6 +306,11 @@ class MemoryLine:
 
     # Under the lock ------------------------------------------------------------------------------------------------------
 
+    def _permit_now(self, request: Request, grant: Grant) -> Permit:
+        if self.declared.holds:
+            self._holders.add(request.units)
+        return self._permit(request, grant, 0, self.declared.holds)
+
     def _permit(self, request: Request, grant: Grant, start: int, holds: bool) -> Permit:
         waited = (grant.t - start) / 1_000_000 if start else 0.0
         return Permit(self, request.units, grant, waited, self._epoch, inf if holds else None)
@@ -329,9 +336,8 @@ class MemoryLine:
 
     def _put_back(self, units: Units) -> None:
         self._gate.release(units)
-        if not self.declared.holds:  # it was held when it was granted, and counted on since
-            del self._inside[-1:]
-        elif not self._pools and self._may_pool():
+        self._holders.remove(units)
+        if not self._pools and self._may_pool():
             self._open()  # enough are gone since the cut
 
     def _move(self, place: Place) -> MovedWaiter:
@@ -352,42 +358,24 @@ class MemoryLine:
         """Take a waiter out, and what it was granted back."""
         self._gather()
         if waiter.grant is not None:
-            if waiter.holds is not self.declared.holds:  # the limits have changed since the grant
-                if waiter.holds:
-                    del self._inside[-1:]
-                else:
-                    self._count_in(1)
-            self._gate.cancel(self._clock.now(), waiter.request.units, waiter.grant.t)
+            units = waiter.request.units
+            if not waiter.holds:
+                self._holders.add_late(units)  # the limits may have changed since the grant
+            self._gate.cancel(self._clock.now(), units, waiter.grant.t)
+            self._holders.remove(units)
         self._gate.leave(waiter)
         self._advance()
-
-    def _count_out(self) -> int:
-        """How many are inside: nobody is any more."""
-        number = max((rule.used for rule, _ in self._gate.single if isinstance(rule, Slots)), default=0)
-        while self._inside:
-            with suppress(IndexError):  # somebody leaves this moment
-                self._inside.pop()
-                number += 1
-        return number
-
-    def _count_in(self, number: int) -> None:
-        """So many more are inside, whether or not a limit counts them."""
-        if not self.declared.holds:
-            self._inside.extend([None] * number)
-        for rule, _ in self._gate.single:
-            if rule.holds:
-                rule.take(number, self._gate.t, self._gate.t)
 
     def _follow(self, declared: Declaration) -> None:
         """Whoever waits is queued again under the new limits."""
         self._gather()
         self._empty_pool()
-        inside = 0 if declared.holds is self.declared.holds else self._count_out()
+        inside = self._holders.take_out()
         self.declared = declared
         for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
             waiter.never = True
             waiter.wake()
-        self._count_in(inside)
+        self._holders.put_in(inside)
         self._open()
         self._advance()
 
@@ -420,6 +408,8 @@ class MemoryLine:
             decision = gate.acquire(now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters)
             if isinstance(decision, Grant):
                 waiter.grant, waiter.holds = decision, self.declared.holds
+                if waiter.holds:
+                    self._holders.add(request.units)
                 return True
             if not isinstance(decision, Wait):
                 if decision.full:
@@ -468,6 +458,8 @@ class MemoryLine:
                 if not self._grant(waiter, grant, self.declared.holds):  # it is for those behind it
                     gate.cancel(gate.t, waiter.request.units, grant.t)
                     lost = True
+                elif waiter.holds:
+                    self._holders.add(waiter.request.units)
         self._arm_head()
 
     def _gather(self) -> None:
@@ -534,11 +526,12 @@ class MemoryLine:
         """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
         self._epoch += 1
         self._empty_pool()
-        self._inherits = self._inherits or self._count_out() > 0
+        self._inherits = self._holders.take_out() > 0 or self._inherits
         self._crowd.clear()
         self._moved.clear()
         self._gone.clear()
         self._gate.orphan()
+        self._holders.forget()
         self._lock = Lock(threading.Lock())
         self._open()
 
