@@ -126,6 +126,9 @@ async def test_less_capacity_waits_for_holders(world: World, change: Change) -> 
         (Rate(10, per=HOUR), Rate(10, per=HOUR, capacity=100)),
         (Window(10, per=HOUR), Window(10, per=2 * HOUR)),
         (Quota(10, per=24 * HOUR), Quota(10, per=12 * HOUR)),
+        (Rate(10, per=HOUR), Window(10, per=HOUR)),
+        (Window(10, per=HOUR), Quota(10, per=24 * HOUR)),
+        (Quota(10, per=24 * HOUR), Rate(10, per=HOUR, steps=True)),
     ],
     ids=str,
 )

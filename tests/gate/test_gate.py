@@ -318,6 +318,44 @@ def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
     assert [rule.left(START) for rule in gate.rules] == [-2, 0, 50, 5]
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
+    """T9: given any history and a debt, when the limit is of another kind, then as much of it is used: at most all, and a debt."""
+    former, limit = data.draw(rated), data.draw(rated)
+    assume(type(former) is not type(limit))
+    crowd = Crowd(former).play(data.draw(events([former])))
+    crowd.gate.settle(crowd.now, {"requests": data.draw(st.sampled_from([0, 0, 3, 40]))}, crowd.gate.t)
+    now = max(crowd.gate.clamp(crowd.now), crowd.gate.act)
+    old, fresh = twin(crowd.gate).rules[0], rules_of([limit])[0]
+    fresh.open(now)
+    left = old.left(now)
+
+    crowd.gate.follow(crowd.now, rules_of([limit]))
+
+    used = old.capacity - left
+    assert crowd.gate.rules[0].left(now) == min(fresh.left(now), max(fresh.capacity - used, min(0, left)))
+
+
+def test_kinds_that_take_turns_mint_nothing() -> None:
+    """T1, T9: given 10 of each kind, when they take the place of one another over and over, then 10 pass in all."""
+    crowd = Crowd(Rate(10, per=60))
+    for limit in [Window(10, per=60), Quota(10, per=10**6), Rate(10, per=60, steps=True), Window(10, per=60)] * 3:
+        crowd.play([("ask", 3, 0)] * 9 + [("ask", 1, 0)] * 9)
+        crowd.gate.follow(crowd.now, rules_of([limit]))
+
+    assert sum(passed.cost for passed in crowd.passed) == 10
+
+
+def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
+    """T9: given a bucket that goes on, when a window is added to it, then the window has counted nothing."""
+    crowd = Crowd(Rate(10, per=60)).play([("ask", 10, None)])
+
+    crowd.gate.follow(crowd.now, rules_of([Window(10, per=60), Rate(10, per=60), Concurrency(5, unit="requests")]))
+
+    assert [rule.left(crowd.now) for rule in crowd.gate.rules] == [10, 0, 5]
+
+
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
     """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes now passes after it."""
     crowd = Crowd(Rate(1, per=1), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])

@@ -119,16 +119,23 @@ end
 
 function Gate.follow(program)
   local now, former, rules = max(gate.t, gate.act), gate.rules, Rules.parsed(program)
-  local taken, opened = {}, {}
+  local taken, opened, others = {}, {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)
     opened[i] = rule.holds or nil
+    others[i] = true
     for j, old in ipairs(former) do
       if not taken[j] and old.kind == rule.kind and old.unit == rule.unit then
-        taken[j], opened[i] = true, nil
+        taken[j], opened[i], others[i] = true, nil, false
         rule:adopt(old, now)
         break
       end
+    end
+  end
+  for i, rule in ipairs(rules) do
+    for j, old in ipairs(former) do
+      local heir = others[i] and not taken[j] and rule.unit == old.unit
+      if heir and not (rule.holds or old.holds) then Gate.carry_over(rule, old, now) end
     end
   end
   gate.program, gate.rules = program, rules
@@ -136,6 +143,14 @@ function Gate.follow(program)
   Sessions.count_holders(opened)
   Rules.give_slots(rules)
   Gate.requeue()
+end
+
+function Gate.carry_over(rule, old, t)
+  local left, before = rule:left(t), old:left(t)
+  local spent = left - max(rule.capacity - old.capacity + before, min(0, before))
+  local room = min(spent, max(0, left))
+  if room > 0 then rule:take(room, t, t) end
+  if spent > room then rule:settle(spent - room, t, t) end
 end
 
 -- What the whole queue costs under the present rules. A waiter that can never pass any more is told so when it is the head.

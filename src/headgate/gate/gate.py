@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import product
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from headgate.gate.slots import NEVER
@@ -241,21 +242,36 @@ class Gate:
                 rule.settle(extras[rule.unit], t, self.t)
 
     def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
-        """Go on under other rules: each takes over from the old one of its kind and unit, a new kind starts afresh (T9).
+        """Go on under other rules: each takes over from the old one of its kind and unit, or from those of its unit that go (T9).
 
         Returns the waiters that ask for more than a rule now holds at all: they have left the queue, and can never pass.
         """
         now = max(self.clamp(now), self.act)
-        former = list(self.rules)
+        former, others = list(self.rules), []
         for rule in rules:
             rule.open(now)
             old = next((old for old in former if type(old) is type(rule) and old.unit == rule.unit), None)
-            if old is not None:
+            if old is None:
+                others.append(rule)
+            else:
                 former.remove(old)
                 rule.adopt(old, now)
+        for rule, old in product(others, former):
+            if rule.unit == old.unit and not (rule.holds or old.holds):
+                self.carry_over(rule, old, now)
         self.rules = tuple(rules)
         self.read_rules()
         return self.requeue()
+
+    def carry_over(self, rule: Rule, old: Rule, t: int) -> None:
+        """Start `rule` with as much used as `old` has, of another kind: at most all of it, and a debt if that has one."""
+        left, before = rule.left(t), old.left(t)
+        spent = left - max(rule.capacity - old.capacity + before, min(0, before))
+        room = min(spent, max(0, left))
+        if room > 0:
+            rule.take(room, t, t)
+        if spent > room:
+            rule.settle(spent - room, t, t)
 
     def requeue(self) -> list[Hashable]:
         """Queue everybody again, in order, at what they cost under the present rules."""
