@@ -265,7 +265,8 @@ class Wire:
 
     def send(self, script: Script, words: list[str], now: int) -> Any:
         """The raw reply to raw arguments."""
-        keys = [*self.keys, self.log] if "window " in words[0] else self.keys
+        declares = script is not LUA.quick and words[3] != "0"
+        keys = [*self.keys, self.log] if declares or "window " in words[0] else self.keys
         name = ("FCALL", script.function) if self.functions else ("EVALSHA", script.digest)
         pipeline = self.client.pipeline(transaction=False)
         pipeline.set(HOUR_HAND, now)

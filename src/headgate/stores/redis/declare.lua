@@ -3,11 +3,12 @@
 
 -- Each window has a slot of the log for as long as it lives; a new one gets the first that is free. What was there before is gone.
 function Rules.give_slots(rules)
-  if not LOG then return end
-  local free = { true, true, true, true }
+  local free, logs = { true, true, true, true }, false
   for _, rule in ipairs(rules) do
     if rule.slot then free[rule.slot] = false end
+    logs = logs or rule.logs
   end
+  if not logs then return end
   Log.open()
   for slot = 1, #free do
     if free[slot] then Log.drop(slot, MOST - 1) end

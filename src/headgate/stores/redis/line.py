@@ -126,8 +126,8 @@ class RedisLine:
         return f"update {self._said.last.replace(' ', ',')}"
 
     def keys(self, declared: Declaration) -> tuple[str, ...]:
-        """The keys that the script works on: all share one hash tag."""
-        return keys_of(self.key, "window " in declared.program)
+        """The keys that the script works on: all share one hash tag. What is replaced by a declaration may have had windows."""
+        return keys_of(self.key, self.declares != KNOWN or "window " in declared.program)
 
     # Ways in -------------------------------------------------------------------------------------------------------------
 
