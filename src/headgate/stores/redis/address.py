@@ -50,7 +50,9 @@ def of_url(where: str) -> Topology:
 def read(reader: Callable[[str], Topology], where: str) -> Topology | None:
     """None when it cannot be read, by redis-py or by us: what is wrong may be part of a password, so its error stays here."""
     try:
-        return reader(where)
+        parts = urlsplit(where)
+        cut = "#" in where or "@" in parts.query  # a password that nobody encoded, of which the rest was taken for something else
+        return None if cut else reader(where)
     except (ValueError, TypeError, redis.RedisError):
         return None
 
@@ -87,7 +89,7 @@ def split_words(query: str) -> tuple[dict[str, str], dict[str, str]]:
 
 def of_cluster(where: str) -> Cluster:
     parts = urlsplit(where)
-    if parts.path.strip("/") not in ("", "0"):
+    if parts.path.strip("/") not in ("", "0") or dict(parse_qsl(parts.query)).get("db", "0") != "0":
         raise ValueError("a Cluster has no databases")
     like = endpoint_of(f"{parts.scheme.partition('+')[0]}://{login_of(parts.netloc)}localhost/?{parts.query}")
     return Cluster([like.at(*address) for address in addresses(parts.netloc, SERVER_PORT)])
@@ -114,7 +116,7 @@ def login_of(netloc: str) -> str:
 def addresses(netloc: str, port: int) -> list[tuple[str, int]]:
     """host:port,host:port; without a port the usual one."""
     parts = [urlsplit(f"//{part}") for part in netloc.rpartition("@")[2].split(",")]
-    if not all(part.hostname and part.port != 0 for part in parts):
+    if not all(part.hostname and part.port != 0 and " " not in part.netloc for part in parts):
         raise ValueError("no host")
     return [(part.hostname or "", part.port or port) for part in parts]
 
@@ -145,6 +147,7 @@ def of_client(where: Any) -> Topology:
 
 def of_cluster_client(nodes: Any) -> Cluster:
     settings = nodes.connection_kwargs
+    refuse_other_addresses("address_remap", getattr(nodes, "address_remap", None))
     kind = settings.get("connection_class") or (SSLConnection if settings.get("ssl") else Connection)
     like = endpoint_like(kind, settings)
     return Cluster([like.at(node.host, node.port) for node in nodes.startup_nodes.values()])
@@ -153,6 +156,7 @@ def of_cluster_client(nodes: Any) -> Cluster:
 def of_sentinel_pool(pool: Any) -> Sentinel:
     if not pool.is_master:
         raise TypeError("store= got a client of a service's replicas, which must not be written: give it Sentinel.master_for(...).")
+    refuse_other_addresses("force_master_ip", getattr(pool.sentinel_manager, "_force_master_ip", None))
     pools = [client.connection_pool for client in pool.sentinel_manager.sentinels]
     sentinels = [endpoint_like(its.connection_class, its.connection_kwargs) for its in pools]
     return Sentinel(endpoint_like(pool.connection_class, pool.connection_kwargs), sentinels, pool.service_name)
@@ -188,6 +192,14 @@ def refuse_what_is_lost(kind: type[AbstractConnection], settings: Iterable[tuple
         raise TypeError(
             f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio connections do not have: "
             "give headgate a rediss:// URL, or a client without."
+        )
+
+
+def refuse_other_addresses(name: str, value: object) -> None:
+    if value is not None:
+        raise TypeError(
+            f"store= got a client with {name}, and headgate goes by the addresses that its servers tell: let them announce those "
+            "that can be reached from here (cluster-announce-ip, sentinel announce-ip)."
         )
 
 

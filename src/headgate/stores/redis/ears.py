@@ -10,8 +10,6 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headgate.stores.redis.endpoint import LOST
-
 if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
 
@@ -35,7 +33,7 @@ class Ears:
         attempt = 0
         while True:
             subscribed = False
-            with suppress(*LOST):
+            with suppress(Exception):  # lost, or what a user's credential_provider raises
                 server = await self._link.anybody(again=attempt > 0)
                 async with server.talk() as connection:
                     await connection.send_command("SUBSCRIBE", f"headgate:{self._link.id}")

@@ -59,7 +59,8 @@ class Lane:
         self.link = link
         self.line = line
         self.key = line.key
-        self.peer: Peer | None = None  # where its calls go: the link's to know
+        self.peer: Peer | None = None  # where its calls go: the link's to know, as is
+        self.met: bool | None = None  # whether the last was answered; None: there was none
         self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
         self._session = link.new_session()
         self._call = 0

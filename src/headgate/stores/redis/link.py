@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
 BACKOFF, LONGEST = 0.05, 1.0  # seconds before another attempt, doubled for each further one up to so many, with full jitter
+Troubles = dict["Endpoint | None", Exception]
 REVIVAL = 5.0  # the same up to so many, while the store is away and nothing hangs on it
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
@@ -58,8 +59,8 @@ class Link:
         self._said = False  # something was sent at once in this turn of the loop
         self._peers: dict[Endpoint, Peer] = {}
         self._stranded: list[Call] = []  # on no connection: it was lost, or is to be made
-        self._failures = 0  # since the last good answer
-        self._met = False  # the store has answered before
+        self._doubted: set[Endpoint] = set()  # servers that were asked in vain: where everything is has to be looked for
+        self._met = False  # the store has answered before, and was not given up since
         self._away = False  # and was looked for in vain since
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: asyncio.Task[None] | None = None
@@ -106,7 +107,7 @@ class Link:
     def at_once(self, lane: Lane) -> None:
         """`lane` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
         peer = lane.peer
-        if peer is None or peer.saying or (self._said and not peer.keeps()):  # saying: the collector has dropped a permit just then
+        if peer is None or peer.busy_or_gone or (self._said and not peer.keeps()):
             self.ready(lane)
         else:
             self._said_something()
@@ -138,11 +139,14 @@ class Link:
         else:
             peer.say(call)
 
+    def send_again(self, call: Call) -> None:
+        self.send(call._replace(sent=self.loop.time()))
+
     def _peer_for(self, call: Call) -> Peer | None:
         if call.there is not None:
             return self._peers.get(call.there)
         lane = call.lane
-        if lane.peer is None:
+        if lane.peer is None or lane.peer.gone:
             server = self.topology.where(lane.key)
             lane.peer = None if server is None else self._peers.get(server)
         return lane.peer
@@ -151,7 +155,8 @@ class Link:
 
     def answered(self, call: Call, reply: Any, peer: Peer) -> None:
         self._away = isinstance(reply, Exception) and str(reply).startswith(NOT_NOW)
-        self._met, self._failures = True, 0
+        call.lane.met = not self._away
+        self._met = self._met or call.lane.met
         try:
             call.lane.answered(reply)
         except Exception as senseless:
@@ -168,35 +173,40 @@ class Link:
     def lost(self, peer: Peer, calls: list[Call], lost: Exception) -> None:
         """A connection is gone: what was on its way goes another, if there is hope."""
         self._peers = {server: other for server, other in self._peers.items() if other is not peer}
-        for lane in self.lanes.values():
-            if lane.peer is peer:
-                lane.peer = None
-        self._failures += 1
-        hopeless = [call for call in calls if not self._may_go_on(call, lost)]
+        self._doubted.add(peer.endpoint)
         for call in calls:
-            if call not in hopeless:
-                self.strand(call)
-        self._give_up(hopeless, lost)
+            self._go_another_way(call._replace(there=None), lost)
+
+    def _go_another_way(self, call: Call, lost: Exception) -> None:
+        """A password does not become right by being sent again."""
+        passes = isinstance(lost, LOST) and not isinstance(lost, AuthenticationError)
+        if passes and self.hopes(call):
+            self.strand(call)
+        else:
+            self._give_up(call, lost)
 
     def strand(self, call: Call) -> None:
         self._stranded.append(call)
         self._seek_soon()
 
+    def _seek_soon(self) -> None:
+        if (self._seeking is None or self._seeking.done()) and not self.closed:
+            self._seeking = self.start(self._seek(), "headgate-connect")
+
     def hopes(self, call: Call) -> bool:
-        """Whether it is worth while to try a call again that was refused for this moment."""
-        return not self._away and self.loop.time() - call.first < OUTAGE
+        """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
+        nor where it was given up, and has not answered since.
+        """
+        met = self._met if call.lane.met is None else call.lane.met
+        return met and self.loop.time() - call.first < OUTAGE
 
-    def _may_go_on(self, call: Call, lost: Exception | None) -> bool:
-        """Not where a store was never met: a wrong address is to be told at once; a wrong password does not become right either."""
-        passes = lost is None or (isinstance(lost, LOST) and not isinstance(lost, AuthenticationError))
-        return self._met and passes and self.hopes(call)
+    def is_there(self) -> None:
+        """The store has answered, though not to the point."""
+        self._met = True
 
-    def _give_up(self, calls: Sequence[Call], lost: Exception) -> None:
-        if not calls:
-            return
-        self._away, self._failures = True, 0
-        for call in calls:
-            call.lane.failed(self.cannot(lost))
+    def _give_up(self, call: Call, lost: Exception) -> None:
+        self._away, self._met, call.lane.met = True, False, False
+        call.lane.failed(self.cannot(lost))
         self._stir()
 
     def cannot(self, lost: BaseException) -> StoreError:
@@ -204,29 +214,44 @@ class Link:
 
     # Connecting ----------------------------------------------------------------------------------------------------------
 
-    def _seek_soon(self) -> None:
-        if (self._seeking is None or self._seeking.done()) and not self.closed:
-            self._seeking = self.start(self._seek(), "headgate-connect")
-
     async def _seek(self) -> None:
         """Until everything that was stranded is on its way again, or was given up."""
+        attempt = 0
         while self._stranded:
-            if self._failures:
-                await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**self._failures)))
-            self._go_on(await self._reach())
+            attempt += 1
+            if attempt > 1 or self._doubted:
+                await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**attempt)))
+            calls = list(self._stranded)
+            troubles = await self._reach(calls)
+            del self._stranded[: len(calls)]  # others have come behind them, and were not looked for yet
+            for call in calls:
+                self._go_on(call, troubles)
 
-    async def _reach(self) -> Exception | None:
-        """Connect to whoever is wanted. What stood in the way, if anything did."""
-        lost: Exception | None = None
-        if self._failures or not all(map(self._place, self._stranded)):
+    async def _reach(self, calls: Sequence[Call]) -> Troubles:
+        """Connect to whoever is wanted. What stood in the way, by server; of all of them, under None."""
+        troubles: Troubles = {None: LostConnectionError("no server has this name's slot")}
+        if self._doubted or not all(map(self._place, calls)):
             try:
                 await self.topology.look()
+                self._doubted.clear()
             except Exception as error:
-                lost = error
-        wanted = {server for call in self._stranded if (server := self._place(call)) is not None} - self._peers.keys()
-        met = await asyncio.gather(*map(self._meet, wanted))
+                troubles[None] = error
+        wanted = [server for server in set(map(self._place, calls)) if server is not None and server not in self._peers]
+        for server, trouble in zip(wanted, await asyncio.gather(*map(self._meet, wanted)), strict=True):
+            if trouble is not None:
+                troubles[server] = trouble
+                self._doubted.add(server)
         self._leave_unused()
-        return next((error for error in met if error is not None), lost)
+        return troubles
+
+    def _go_on(self, call: Call, troubles: Troubles) -> None:
+        """Who has a connection now is sent; who has none hopes on, if the store was there before, or learns."""
+        if self._peer_for(call) is not None:
+            self.send_again(call._replace(by_text=False))
+        else:
+            lost = troubles.get(self._place(call)) or troubles[None]
+            self._go_another_way(call._replace(there=None), lost)
+            call.lane.adrift(lost)
 
     def _place(self, call: Call) -> Endpoint | None:
         return call.there or self.topology.where(call.lane.key)
@@ -248,9 +273,9 @@ class Link:
         while True:
             try:
                 await sentinel.switched()
-            except LOST:
+            except Exception:  # lost, or what a user's credential_provider raises
                 await asyncio.sleep(JITTER.uniform(0, REVIVAL))
-                with suppress(*LOST):
+                with suppress(Exception):
                     await sentinel.look()  # it may have been announced meanwhile
             for server, peer in list(self._peers.items()):
                 if server is not sentinel.anywhere():
@@ -258,28 +283,12 @@ class Link:
 
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
-        wanted = {self._place(call) for call in self._stranded}
+        wanted = set(map(self._place, self._stranded))
         used = {lane.peer for lane in self.lanes.values()}
         for server, peer in list(self._peers.items()):
             if server not in wanted and peer not in used and not peer.calls:
                 del self._peers[server]
                 peer.close()
-
-    def _go_on(self, lost: Exception | None) -> None:
-        """Who has a connection now is sent; who has none hopes on, if the store was there before, or learns."""
-        calls, self._stranded = self._stranded, []
-        hopeless = []
-        for call in calls:
-            if self._peer_for(call) is not None:
-                self.send(call._replace(sent=self.loop.time(), by_text=False))
-            elif self._may_go_on(call, lost):
-                self._stranded.append(call)
-                call.lane.adrift(lost or LostConnectionError("it is looked for"))
-            else:
-                hopeless.append(call)
-        if self._stranded:
-            self._failures += 1
-        self._give_up(hopeless, lost or LostConnectionError("no server has this name's slot"))
 
     async def anybody(self, again: bool) -> Endpoint:
         """Any server of the store; `again`: the last was asked in vain."""
@@ -305,14 +314,16 @@ class Link:
     async def _revive(self) -> None:
         """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
         attempt = 0
-        while self._away:
-            await asyncio.sleep(JITTER.uniform(0, min(REVIVAL, BACKOFF * 2**attempt)))
-            attempt += 1
-            with suppress(*LOST):
-                server = await self.anybody(again=True)
-                await server.asked("PING")
-                self._away = False
-        self._reviving = None
+        try:
+            while self._away:
+                await asyncio.sleep(JITTER.uniform(0, min(REVIVAL, BACKOFF * 2**attempt)))
+                attempt = min(attempt + 1, 10)
+                with suppress(Exception):  # a user's credential_provider may raise anything
+                    server = await self.anybody(again=True)
+                    await server.asked("PING")
+                    self._away = False
+        finally:
+            self._reviving = None
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
@@ -368,7 +379,7 @@ def cannot(topology: Topology, lost: BaseException) -> StoreError:
 def reason(lost: BaseException) -> str:
     """What went wrong in a few words: the server's own, or only the kind of a lost connection, whose text may tell secrets."""
     if isinstance(lost, (ResponseError, StoreError)):
-        return str(lost)
+        return str(lost).partition(", with args")[0]  # a server that knows no AUTH repeats what it was sent
     cause: BaseException | None = lost
     while cause is not None and not isinstance(cause, SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__

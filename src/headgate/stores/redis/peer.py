@@ -55,6 +55,7 @@ class Peer:
     def __init__(self, link: Link, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
         self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
+        self.gone = False
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.link = link
         self._loop = link.loop
@@ -64,6 +65,11 @@ class Peer:
         self._wire = Wire(connection, self._replied, self._lose)
         self.keep, self.keeps, self.write = self._wire.keep, self._wire.keeps, self._wire.write
         self._eviction = Eviction(self)
+
+    @property
+    def busy_or_gone(self) -> bool:
+        """Whether nothing can be said this moment. In the middle of sending, the collector may have dropped a permit."""
+        return self.saying or self.gone
 
     @property
     def busy(self) -> bool:
@@ -125,17 +131,27 @@ class Peer:
             self._load(call)
         elif elsewhere:
             self._redirect(call, *elsewhere.groups())
-        elif refusal.startswith(TRANSIENT) and self.link.hopes(call):
-            self._loop.call_later(PAUSE, self.link.send, call._replace(there=None, sent_on=False))
-        elif refusal.startswith("READONLY") and self.link.hopes(call):
-            self.link.strand(call)
-            self.cut(ReadOnlyError(refusal))
+        elif refusal.startswith(TRANSIENT):
+            self._not_now(call, refusal)
+        else:
+            if refusal.startswith("READONLY") and self.link.hopes(call):
+                self.link.strand(call)
+            else:
+                self.link.answered(call, ResponseError(refusal), self)
+            if refusal.startswith("READONLY"):  # it is a replica by now, or its address leads to another: left in any case
+                self.cut(ReadOnlyError(refusal))
+
+    def _not_now(self, call: Call, refusal: str) -> None:
+        if call.lane.met is None:
+            self.link.is_there()
+        if self.link.hopes(call):
+            self._loop.call_later(PAUSE, self.link.send_again, call._replace(there=None, sent_on=False))
         else:
             self.link.answered(call, ResponseError(refusal), self)
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.link.topology.server(host, int(port), self.endpoint)
-        if server is None or not self.link.hopes(call):
+        if server is None:
             told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
             self.link.answered(call, ResponseError(told), self)
             return
@@ -143,10 +159,12 @@ class Peer:
             self.link.topology.moved(int(slot), server)
             call.lane.peer = None
         onward = call._replace(there=server if word == "ASK" else None, sent_on=True)
-        if call.sent_on:
-            self._loop.call_later(PAUSE, self.link.send, onward)
+        if not call.sent_on:
+            self.link.send_again(onward)
+        elif self.link.hopes(call):
+            self._loop.call_later(PAUSE, self.link.send_again, onward)
         else:
-            self.link.send(onward)
+            self.link.answered(call, ResponseError(f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"), self)
 
     def _load(self, call: Call) -> None:
         script, words = call.command
@@ -178,15 +196,16 @@ class Peer:
         self._wire.cut(lost)
 
     def _lose(self, lost: Exception) -> None:
-        self._still()
+        self._end()
         calls, self.calls = self.calls, deque()
         self.link.lost(self, [call for call in calls if isinstance(call, Call)], lost)
 
     def close(self) -> None:
-        self._still()
+        self._end()
         self._wire.close()
 
-    def _still(self) -> None:
+    def _end(self) -> None:
+        self.gone = True
         self._eviction.stop()
         if self._watch is not None:
             self._watch.cancel()

@@ -91,17 +91,15 @@ class Sentinel:
         """There is but one."""
 
     async def look(self) -> None:
-        """Ask one Sentinel after another; who answered is asked last the next time, lest one that lags is believed for ever."""
+        """Ask one Sentinel after another; who was asked is asked last the next time, lest one that lags is believed for ever."""
         lost: BaseException | None = None
         for sentinel in list(self._sentinels):
             try:
                 address = await sentinel.asked("SENTINEL", "get-master-addr-by-name", self._service)
             except LOST as error:
-                lost = error
-                continue
+                lost, address = error, None
+            self._sentinels = [other for other in self._sentinels if other is not sentinel] + [sentinel]
             if address:
-                self._sentinels.remove(sentinel)
-                self._sentinels.append(sentinel)
                 self._believe(*address)
                 return
         raise lost or LostConnectionError(f"no Sentinel knows a service named {self._service!r}")
@@ -151,11 +149,13 @@ class Cluster:
     async def look(self) -> None:
         lost: BaseException | None = None
         known = list(dict.fromkeys(self._slots.values()))
-        for endpoint in [*CHANCE.sample(known, len(known)), *self._seeds]:
+        for endpoint in [*CHANCE.sample(known, len(known)), *CHANCE.sample(self._seeds, len(self._seeds))]:
             try:
                 ranges = await endpoint.asked("CLUSTER", "SLOTS")
             except LOST as error:
                 lost = error
+                continue
+            if not ranges:  # one that was reset, or has met nobody yet
                 continue
             self._slots = {slot: server for slots, server in self._read(ranges, endpoint) for slot in slots}
             return
