@@ -14,8 +14,10 @@ from urllib.parse import quote
 import pytest
 import redis
 import redis.asyncio
+from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
+from headgate.stores.redis.link import reason
 from tests.bad_input.values import CANARY, INF, Hostile, assert_sentence, shown
 from tests.processes import finished
 from tests.servers import Server, as_user
@@ -75,6 +77,7 @@ NO_URL = [
     *["unix://", f"unix://user:{CANARY}@"],
     # A password that nobody encoded: each of these characters ends it early, or begins something else.
     *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
+    *[f"redis://default:12345{special}{CANARY}@localhost:6379/0" for special in "?#"],  # what is before it could be a port
     *[f"redis://:{CANARY}@localhost:{CANARY}", f"redis://:{CANARY}@localhost:99999/0", f"redis://:{CANARY}@localhost/{CANARY}"],
 ]
 NO_FLEET = [
@@ -88,8 +91,11 @@ NO_FLEET = [
     "rediss+sentinel://h/mymaster?ssl_cert_reqs=perhaps",
     "redis+cluster://",
     "redis+cluster://h/1",
+    "redis+cluster://h?db=1",
+    "redis+cluster://h, i",
     "redis+cluster://h,i:0",
     "redis+cluster://h?socket_connect_timeout=nan",
+    *[f"redis+cluster://user:12345{special}{CANARY}@h:6379" for special in "?#"],
     *[f"redis+cluster://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379" for special in "/?#["],
     *[f"redis+sentinel://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379/mymaster" for special in "/?#["],
 ]
@@ -179,6 +185,12 @@ def test_a_client_of_replicas_is_refused() -> None:
     with pytest.raises(TypeError) as caught:
         Limiter("x", "5/second", store=sentinel)
     assert_sentence(caught.value, "store=", "replicas", "master_for")
+
+
+def test_what_a_server_repeats_of_a_login_is_not_told() -> None:
+    """One that knows no AUTH says what it was sent."""
+    said = reason(ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'"))
+    assert said == "unknown command 'AUTH'"
 
 
 def test_a_check_of_certificates_that_we_cannot_make_is_not_dropped() -> None:

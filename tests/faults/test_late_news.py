@@ -93,3 +93,39 @@ async def test_several_give_up_in_one_breath(name: str, redis_url: str) -> None:
     await asyncio.wait(waiters)
 
     assert await left(limiter) == 5
+
+
+async def test_news_of_later_grants_wait_for_those_before(
+    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: given a reply that grants the first in the queue, when the news of the second are faster, then the first goes first."""
+    limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
+    permit = await other.acquire(tokens=10)
+    through: list[int] = []
+
+    async def caller(number: int) -> None:
+        await limiter.acquire(tokens=1)
+        through.append(number)
+
+    callers = [asyncio.create_task(caller(number)) for number in (1, 2)]
+    await waiting(other, 2)
+    await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
+    await limiter.astatus()  # it has listened since before this was asked
+    lane, heard, answered = limiter._line._store.lane(limiter._line), Lane.heard, Lane.answered
+    news: list[str] = []
+    replies: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "heard", lambda lane, announcement: None)  # lost: a reply will tell of the first
+        permit.settle(tokens=9)
+        await waiting(other, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "heard", lambda lane, announcement: (news.append(announcement), heard(lane, announcement)))
+        patch.setattr(Lane, "answered", lambda its, reply: replies.append(reply) if its is lane else answered(its, reply))
+        lane.look()
+        await eventually(lambda: replies)
+        permit.settle(tokens=8)
+        await eventually(lambda: any(len(each.split()) > 3 for each in news))
+    answered(lane, replies[0])
+    await soon(asyncio.gather(*callers))
+
+    assert through == [1, 2]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from tests.faults.scene import Puppet, Room, enter, eventually
+from tests.faults.scene import Puppet, Room, enter, eventually, once_back
 from tests.sentinels import Copy, Sentinels, Watcher
 from tests.servers import connections_of
 from tests.world import LONG, at_rest, soon, used, waiting
@@ -227,6 +227,20 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
 
     assert str(told.value).endswith("lets us in.")
     assert "canary" not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r} {limiter!r}"
+
+
+@pytest.mark.slow
+async def test_who_starts_when_there_is_no_primary_finds_the_next(name: str, own_sentinels: Sentinels) -> None:
+    """L5: given a process that begins while the primary is dead, when another is promoted, then that is found."""
+    limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
+    former = own_sentinels.kill_primary()
+    with pytest.raises(StoreError):
+        await soon(limiter.acquire())
+
+    await eventually(lambda: own_sentinels.promoted(former), PROMOTION)
+
+    permit = await once_back(limiter.acquire)
+    assert await permit.arelease()
 
 
 async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(name: str, own_sentinels: Sentinels, hurried: None) -> None:

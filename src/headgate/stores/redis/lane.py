@@ -73,6 +73,7 @@ class Lane:
         self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
         self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
         self._alarm: TimerHandle | None = None  # for the first of them
+        self._early: list[str] = []  # announcements that were faster than the reply before them
         self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
         self._queued = False  # the link knows that there is something to send
         self._hears = False  # a reply is being read: what it says at its end must be known before anything is sent
@@ -232,6 +233,7 @@ class Lane:
             self._act_on(sent, verdict, words)
         finally:
             self._hears = False
+        self._catch_up()
         if self._wanted or self._tickets or self._errands:
             self._send()
 
@@ -305,9 +307,16 @@ class Lane:
     def heard(self, announcement: str) -> None:
         """Act on an announcement: "session now head grants..."; it may come late, twice or never."""
         session, server, head, *grants = announcement.split()
-        if session == self._session:
+        if grants and self._sent is not None and self._waiting and next(iter(self._waiting)) != int(grants[0]):
+            self._early.append(announcement)  # those before were granted by the call on its way, or they would be told first (S6)
+        elif session == self._session:
             self._mail(grants, int(server))
             self._plan(int(head) if head != "-1" else None, int(server))
+
+    def _catch_up(self) -> None:
+        early, self._early = self._early, []
+        for announcement in early:
+            self.heard(announcement)
 
     def _mail(self, words: list[str], server: int) -> None:
         """Grants that were made behind our back: "number moment fence lease" each."""
@@ -384,6 +393,7 @@ class Lane:
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         sent, self._sent = self._sent or self._owed, None
+        self._catch_up()
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
         self._errands[:0] = [errand for errand in errands if is_owed(errand)]

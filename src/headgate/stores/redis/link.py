@@ -200,9 +200,10 @@ class Link:
         met = self._met if call.lane.met is None else call.lane.met
         return met and self.loop.time() - call.first < OUTAGE
 
-    def is_there(self) -> None:
+    def is_there(self, call: Call) -> None:
         """The store has answered, though not to the point."""
-        self._met = True
+        if call.lane.met is None:
+            self._met = True
 
     def _give_up(self, call: Call, lost: Exception) -> None:
         self._away, self._met, call.lane.met = True, False, False

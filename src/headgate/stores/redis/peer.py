@@ -131,23 +131,23 @@ class Peer:
             self._load(call)
         elif elsewhere:
             self._redirect(call, *elsewhere.groups())
-        elif refusal.startswith(TRANSIENT):
+        elif refusal.startswith(NOT_NOW):
             self._not_now(call, refusal)
         else:
-            if refusal.startswith("READONLY") and self.link.hopes(call):
-                self.link.strand(call)
-            else:
-                self.link.answered(call, ResponseError(refusal), self)
-            if refusal.startswith("READONLY"):  # it is a replica by now, or its address leads to another: left in any case
-                self.cut(ReadOnlyError(refusal))
+            self.link.answered(call, ResponseError(refusal), self)
 
     def _not_now(self, call: Call, refusal: str) -> None:
-        if call.lane.met is None:
-            self.link.is_there()
-        if self.link.hopes(call):
-            self._loop.call_later(PAUSE, self.link.send_again, call._replace(there=None, sent_on=False))
-        else:
+        """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
+        demoted = refusal.startswith("READONLY")
+        self.link.is_there(call)
+        if not self.link.hopes(call):
             self.link.answered(call, ResponseError(refusal), self)
+        elif demoted:
+            self.link.strand(call)
+        else:
+            self._loop.call_later(PAUSE, self.link.send_again, call._replace(there=None, sent_on=False))
+        if demoted:
+            self.cut(ReadOnlyError(refusal))
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.link.topology.server(host, int(port), self.endpoint)
