@@ -272,9 +272,12 @@ class Turn:
         self.model.mail.pop(session, None)
 
     def sweep(self) -> None:
-        """Once in a while the dead leave the queue, wherever they stand, a stretch of it in each call."""
+        """Once in a while, if any session has died, the dead leave the queue, wherever they stand, a stretch of it in each call."""
         model, queue = self.model, self.gate.queue
         if not queue or model.sweep > self.gate.t:
+            return
+        if not model.cursor and all(until > self.gate.t for until in model.alive.values()):
+            model.sweep = self.gate.t + WAITER
             return
         stretch = list(queue)[model.cursor : model.cursor + CLEANUP]
         for caller in stretch:

@@ -25,7 +25,7 @@ end
 function Promises.attend(alive_until)
   if alive_until >= gate.t + 0.75 * WAITER and alive_until >= gate.born + WAITER then return alive_until end
   Who.keep_alive(SESSION, gate.t + WAITER)
-  for _, session in ipairs(Who.silent_since(gate.t - KEEP)) do
+  for _, session in ipairs(Who.silent_since(gate.t - KEEP, CLEANUP)) do
     Who.drop_session(session)
     redis.call('HDEL', HASH, 'r' .. session, 'm' .. session)
   end

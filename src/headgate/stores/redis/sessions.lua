@@ -180,9 +180,14 @@ function Sessions.head_of_queue()
   return nil
 end
 
--- Walks the queue for dead waiters, a stretch each call, once in WAITER: a count of waiters is a count of live ones.
+-- Walks the queue for dead waiters, a stretch each call, once in WAITER if any session has died: a count of waiters is a count of live
+-- ones. The dead are known for longer than that (KEEP).
 function Sessions.sweep_queue()
   if gate.sweep > gate.t then return end
+  if gate.cursor == 0 and not Who.silent_since(gate.t, 1)[1] then
+    gate.sweep = gate.t + WAITER
+    return
+  end
   local callers = Who.ranked(gate.cursor, min(gate.cursor + CLEANUP, gate.queued) - 1)
   for _, caller in ipairs(callers) do
     if Sessions.alive(State.session_of(caller)) then

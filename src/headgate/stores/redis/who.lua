@@ -108,8 +108,8 @@ function Who.end_session(session, t)
   redis.call('ZADD', WHO, 'XX', State.int(t), session)
 end
 
-function Who.silent_since(t)
-  return redis.call('ZRANGEBYSCORE', WHO, 0, State.int(t), 'LIMIT', 0, CLEANUP)
+function Who.silent_since(t, most)
+  return redis.call('ZRANGEBYSCORE', WHO, 0, State.int(t), 'LIMIT', 0, most)
 end
 
 function Who.drop_session(session)
