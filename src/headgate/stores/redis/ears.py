@@ -43,7 +43,7 @@ class Ears:
                         lane.look()  # what was announced before we listened
                     while True:
                         self._heard(await connection.read_response())
-            attempt = 0 if subscribed else attempt + 1
+            attempt = 0 if subscribed else min(attempt + 1, 10)
             if not any(lane.waits for lane in self._link.lanes.values()):
                 return
             await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**attempt)))
