@@ -393,7 +393,7 @@ class Lane:
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         sent, self._sent = self._sent or self._owed, None
-        self._catch_up()
+        self._early = []  # hints: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
         self._errands[:0] = [errand for errand in errands if is_owed(errand)]

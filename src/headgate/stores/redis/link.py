@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.topology import Topology
 
+PAUSE = 0.05  # seconds until a server that was not ready is asked again
 OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
 BACKOFF, LONGEST = 0.05, 1.0  # seconds before another attempt, doubled for each further one up to so many, with full jitter
 Troubles = dict["Endpoint | None", Exception]
@@ -58,8 +59,10 @@ class Link:
         self._ready: list[Lane] = []
         self._said = False  # something was sent at once in this turn of the loop
         self._peers: dict[Endpoint, Peer] = {}
+        self._paused: list[Call] = []  # to be sent again in a moment
         self._stranded: list[Call] = []  # on no connection: it was lost, or is to be made
         self._doubted: set[Endpoint] = set()  # servers that were asked in vain: where everything is has to be looked for
+        self._attempts = 0  # to reach it since it has answered
         self._met = False  # the store has answered before, and was not given up since
         self._away = False  # and was looked for in vain since
         self._quiet: asyncio.Future[None] | None = None
@@ -142,6 +145,14 @@ class Link:
     def send_again(self, call: Call) -> None:
         self.send(call._replace(sent=self.loop.time()))
 
+    def send_later(self, call: Call) -> None:
+        self._paused.append(call)
+        self.loop.call_later(PAUSE, self._resume, call)
+
+    def _resume(self, call: Call) -> None:
+        self._paused.remove(call)
+        self.send_again(call)
+
     def _peer_for(self, call: Call) -> Peer | None:
         if call.there is not None:
             return self._peers.get(call.there)
@@ -156,7 +167,8 @@ class Link:
     def answered(self, call: Call, reply: Any, peer: Peer) -> None:
         self._away = isinstance(reply, Exception) and str(reply).startswith(NOT_NOW)
         call.lane.met = not self._away
-        self._met = self._met or call.lane.met
+        if call.lane.met:
+            self._met, self._attempts = True, 0
         try:
             call.lane.answered(reply)
         except Exception as senseless:
@@ -217,26 +229,29 @@ class Link:
 
     async def _seek(self) -> None:
         """Until everything that was stranded is on its way again, or was given up."""
-        attempt = 0
+        in_vain = False
         while self._stranded:
-            attempt += 1
-            if attempt > 1 or self._doubted:
-                await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**attempt)))
+            if in_vain or self._doubted:
+                await self._breathe(LONGEST)
             calls = list(self._stranded)
             troubles = await self._reach(calls)
             del self._stranded[: len(calls)]  # others have come behind them, and were not looked for yet
-            for call in calls:
-                self._go_on(call, troubles)
+            on_their_way = [self._go_on(call, troubles) for call in calls]
+            in_vain = not all(on_their_way)
+
+    async def _breathe(self, longest: float) -> None:
+        self._attempts = min(self._attempts + 1, 10)
+        await asyncio.sleep(JITTER.uniform(0, min(longest, BACKOFF * 2**self._attempts)))
 
     async def _reach(self, calls: Sequence[Call]) -> Troubles:
         """Connect to whoever is wanted. What stood in the way, by server; of all of them, under None."""
         troubles: Troubles = {None: LostConnectionError("no server has this name's slot")}
         if self._doubted or not all(map(self._place, calls)):
-            try:
-                await self.topology.look()
+            trouble = await trouble_of(self.topology.look())
+            if trouble is None:
                 self._doubted.clear()
-            except Exception as error:
-                troubles[None] = error
+            else:
+                troubles[None] = trouble
         wanted = [server for server in set(map(self._place, calls)) if server is not None and server not in self._peers]
         for server, trouble in zip(wanted, await asyncio.gather(*map(self._meet, wanted)), strict=True):
             if trouble is not None:
@@ -245,39 +260,36 @@ class Link:
         self._leave_unused()
         return troubles
 
-    def _go_on(self, call: Call, troubles: Troubles) -> None:
+    def _go_on(self, call: Call, troubles: Troubles) -> bool:
         """Who has a connection now is sent; who has none hopes on, if the store was there before, or learns."""
         if self._peer_for(call) is not None:
             self.send_again(call._replace(by_text=False))
-        else:
-            lost = troubles.get(self._place(call)) or troubles[None]
-            self._go_another_way(call._replace(there=None), lost)
-            call.lane.adrift(lost)
+            return True
+        lost = troubles.get(self._place(call)) or troubles[None]
+        self._go_another_way(call._replace(there=None), lost)
+        call.lane.adrift(lost)
+        return False
 
     def _place(self, call: Call) -> Endpoint | None:
         return call.there or self.topology.where(call.lane.key)
 
     async def _meet(self, server: Endpoint) -> Exception | None:
-        try:
-            connection = await server.connected()
-        except Exception as error:
-            return error
+        return await trouble_of(self._connect(server))
+
+    async def _connect(self, server: Endpoint) -> None:
+        connection = await server.connected()
         self._peers[server] = Peer(self, server, connection)
         if self._closed:  # the loop began to end just now
             self._peers.pop(server).close()
         if self._following is None and isinstance(self.topology, Sentinel):
             self._following = self.start(self._follow(self.topology), "headgate-follow")
-        return None
 
     async def _follow(self, sentinel: Sentinel) -> None:
         """Leave a server as soon as it is announced that another one has taken its place."""
         while True:
-            try:
-                await sentinel.switched()
-            except Exception:  # lost, or what a user's credential_provider raises
+            if await trouble_of(sentinel.switched()):
                 await asyncio.sleep(JITTER.uniform(0, REVIVAL))
-                with suppress(Exception):
-                    await sentinel.look()  # it may have been announced meanwhile
+                await trouble_of(sentinel.look())  # it may have been announced meanwhile
             for server, peer in list(self._peers.items()):
                 if server is not sentinel.anywhere():
                     peer.cut(LostConnectionError("another server has taken its place"))
@@ -314,17 +326,17 @@ class Link:
 
     async def _revive(self) -> None:
         """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
-        attempt = 0
         try:
             while self._away:
-                await asyncio.sleep(JITTER.uniform(0, min(REVIVAL, BACKOFF * 2**attempt)))
-                attempt = min(attempt + 1, 10)
-                with suppress(Exception):  # a user's credential_provider may raise anything
-                    server = await self.anybody(again=True)
-                    await server.asked("PING")
+                await self._breathe(REVIVAL)
+                if await trouble_of(self._ping()) is None:
                     self._away = False
         finally:
             self._reviving = None
+
+    async def _ping(self) -> None:
+        server = await self.anybody(again=True)
+        await server.asked("PING")
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
@@ -361,7 +373,7 @@ class Link:
     async def _say_goodbye(self) -> None:
         try:
             async with asyncio.timeout(FAREWELL):
-                while self._ready or self._stranded or any(peer.busy for peer in self._peers.values()):
+                while self._ready or self._stranded or self._paused or any(peer.busy for peer in self._peers.values()):
                     if self._stranded:
                         self._seek_soon()
                     self._quiet = self.loop.create_future()
@@ -385,3 +397,17 @@ def reason(lost: BaseException) -> str:
     while cause is not None and not isinstance(cause, SSLCertVerificationError):
         cause = cause.__cause__ or cause.__context__
     return f"{type(lost).__name__}{f': {cause.verify_message}' if cause else ''}"
+
+
+async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
+    """What came in the way of `work`: a user's credential_provider may raise anything, a cancellation that is not ours included."""
+    try:
+        await work
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        return LostConnectionError("it was cancelled")
+    except Exception as error:
+        return error
+    return None

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
 
 LIBRARY = "library"
-PAUSE = 0.05  # seconds until a server that was not ready is asked again
 TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
 NOT_NOW = (*TRANSIENT, "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
@@ -143,9 +142,9 @@ class Peer:
         if not self.link.hopes(call):
             self.link.answered(call, ResponseError(refusal), self)
         elif demoted:
-            self.link.strand(call)
+            self.link.strand(call._replace(there=None))
         else:
-            self._loop.call_later(PAUSE, self.link.send_again, call._replace(there=None, sent_on=False))
+            self.link.send_later(call._replace(there=None, sent_on=False))
         if demoted:
             self.cut(ReadOnlyError(refusal))
 
@@ -162,7 +161,7 @@ class Peer:
         if not call.sent_on:
             self.link.send_again(onward)
         elif self.link.hopes(call):
-            self._loop.call_later(PAUSE, self.link.send_again, onward)
+            self.link.send_later(onward)
         else:
             self.link.answered(call, ResponseError(f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"), self)
 
