@@ -109,7 +109,8 @@ def test_a_loop_that_ends_leaves_no_connection_open(name: str, certificates: Cer
         await at_rest(limiter)
         server.pause()
 
-    with warnings.catch_warnings(record=True):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         gc.collect()  # loops that other tests have closed without a word
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import redis.connection
@@ -90,8 +90,9 @@ class Endpoint:
         try:
             yield connection
         finally:
-            hang_up(writer)
-            await connection.disconnect(nowait=True)
+            connection._writer = connection._reader = None  # as in wire.py
+            with suppress(RuntimeError):  # the loop was closed without a word to its tasks
+                hang_up(writer)
 
     async def asked(self, *words: str) -> Any:
         """The reply to one command, on a connection for this alone."""
