@@ -41,7 +41,7 @@ class Node(Server):
 
     def ask(self, *words: object) -> Any:
         """CLUSTER ..., and the answer as the server gives it."""
-        return self.admin.execute_command("CLUSTER", *words)  # type: ignore[no-untyped-call]
+        return self.admin.execute_command("CLUSTER", *words)  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
 
     def meet(self, other: Node) -> None:
         self.ask("MEET", "127.0.0.1", other.port, other._bus)

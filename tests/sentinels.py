@@ -55,7 +55,7 @@ class Watcher(Server):
 
     def ask(self, *words: object) -> Any:
         """SENTINEL ..., about the service."""
-        return self.admin.execute_command("SENTINEL", *words, SERVICE)  # type: ignore[no-untyped-call]
+        return self.admin.execute_command("SENTINEL", *words, SERVICE)  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
 
     def knows(self) -> tuple[int, int]:
         """How many other Sentinels and how many replicas."""

@@ -403,7 +403,7 @@ async def test_limiters_made_for_each_request_are_told_of_as_one(
 
     for number in range(9):
         await request(f"{name}3.{number}")
-    assert len(fallback._absences[Limiter(name, TOKENS, store=store)._store]) <= 3  # type: ignore[index]
+    assert len(fallback._absences[Limiter(name, TOKENS, store=store)._store]) <= 3  # type: ignore[index]  # the store behind it
 
 
 async def test_a_password_is_in_no_message(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -366,7 +366,7 @@ async def enter_and_leave(limiter: Limiter) -> None:
 def test_a_memory_store_is_never_away(name: str) -> None:
     """What is said about its failing is taken, and changes nothing."""
     for options in ({"on_store_error": "open"}, {"on_store_error": "local", "processes": 3}):
-        limiter = Limiter(name, Concurrency(1), **options)  # type: ignore[arg-type]
+        limiter = Limiter(name, Concurrency(1), **options)  # type: ignore[arg-type]  # options by name
         with limiter:
             assert not limiter.try_acquire()
         assert type(limiter._line) is type(Limiter(name, Concurrency(1))._line)
