@@ -12,19 +12,18 @@ from redis import Redis
 from headgate import Concurrency, Limiter
 from headgate.stores.redis.wire import Wire
 from tests.faults.scene import commands_of, enter
-from tests.servers import Server
 
 PLENTY = Concurrency(1000)
 
 
 @pytest.fixture
-def writes(redis_server: Server, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all writes to the server, as they are made."""
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of all writes of calls to the server, as they are made: what listens subscribes when it likes."""
     written: list[int] = []
     write: Callable[[Transport, bytes], None] = Transport.write
 
     def noted(self: Transport, data: bytes) -> None:
-        if self.get_extra_info("peername")[1:2] == (redis_server.port,):
+        if isinstance(self.get_protocol(), Wire):
             written.append(len(data))
         write(self, data)
 
