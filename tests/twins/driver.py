@@ -155,7 +155,7 @@ class Player:
             return [self.cancel(caller, *details[1:])]
         if kind == "settle":
             return [Settle(self.moments.get(caller, self.now), *details[1:])]
-        return [Release(caller) if kind == "release" else Renew(caller, *details[1:])]
+        return [(Release if kind == "release" else Renew)(caller, *details[1:])]
 
     def acquire(self, session: Session, count: int, asked: str, max_sleep: int | None, max_waiters: int | None) -> Acquire:
         request = Acquire(session.asked + 1, count, asked, max_sleep, max_waiters)
@@ -237,7 +237,7 @@ class Player:
 def callers_of(session: str, request: Request) -> list[Any]:
     """One place for each answer: who asked, or None where the answer is not a decision."""
     if not isinstance(request, Acquire):
-        return [None]
+        return [None] * (request.count if isinstance(request, Release) else 1)
     return [Caller(session, request.first + index, request.asked) for index in range(request.count)]
 
 

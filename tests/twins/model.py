@@ -333,7 +333,8 @@ class Turn:
             case Cancel():
                 return [("done", 1, int(self.cancel(request)), 0)]
             case Release():
-                return [("done", 1, int(self.release(request.caller)), 0)]
+                held = sum(map(self.release, request.callers))
+                return [("done", 1, 1, 0)] * held + [("done", 1, 0, 0)] * (request.count - held)
             case Renew():
                 return [("done", 1, int(self.renew(request)), 0)]
             case Quit():

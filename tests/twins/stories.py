@@ -140,6 +140,7 @@ class Author:
             return [kind, self.asked(1)]
         details = {
             "cancel": [self.dice.random() < 0.8],
+            "release": [self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],
             "settle": [self.asked(-4)],
             "renew": [round(self.dice.choice(LEASES) * 1_000_000)],
         }

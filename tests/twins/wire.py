@@ -81,11 +81,19 @@ class Cancel(NamedTuple):
 
 
 class Release(NamedTuple):
+    """Whoever asked does not hold any more; so do as many in all, by their numbers."""
+
     caller: Caller
+    count: int = 1
+
+    @property
+    def callers(self) -> list[Caller]:
+        return [self.caller._replace(number=self.caller.number + index) for index in range(self.count)]
 
     @property
     def words(self) -> str:
-        return f"release {self.caller.text}"
+        session, number, asked = self.caller
+        return f"release {session} {number} {self.count} {asked}"
 
 
 class Renew(NamedTuple):

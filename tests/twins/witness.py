@@ -63,8 +63,10 @@ class Witness:
         """Both twins have given this reply."""
         for request in call.requests:
             if isinstance(request, Release | Cancel):
-                self.believed.pop(request.caller, None)
-                self.given_up.add(request.caller)
+                callers = request.callers if isinstance(request, Release) else [request.caller]
+                for caller in callers:
+                    self.believed.pop(caller, None)
+                self.given_up.update(callers)
         if self.lost or not model.acted or model.gate is None:
             return
         self.arrive(call, reply)
@@ -112,8 +114,8 @@ class Witness:
 
 
 def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
-    """Each answer with the request that it answers: an acquire of many has as many."""
-    asked = [request for request in call.requests for _ in range(request.count if isinstance(request, Acquire) else 1)]
+    """Each answer with the request that it answers: an acquire of many has as many, and a release of many."""
+    asked = [request for request in call.requests for _ in range(request.count if isinstance(request, Acquire | Release) else 1)]
     return zip(asked, reply.each(), strict=True)
 
 

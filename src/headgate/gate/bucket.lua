@@ -45,7 +45,7 @@ function Bucket.note(rule, t)
   if level > rule.top then
     while #marks > 0 and marks[#marks][2] <= level do marks[#marks] = nil end
     rule.top = level
-  elseif rule.top - level >= rule.grain then
+  elseif t > rule.taken and rule.top - level >= rule.grain then
     marks[#marks + 1] = { rule.taken, rule.top }
     rule.top = level
     if #marks > MARKS then

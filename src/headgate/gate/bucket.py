@@ -79,7 +79,7 @@ class Bucket:
             while marks and marks[-1][1] <= level:
                 marks.pop()
             self.top = level
-        elif self.top - level >= self.grain:
+        elif t > self.taken and self.top - level >= self.grain:  # of takes at one moment the first has seen it at its fullest
             marks.append((self.taken, self.top))
             self.top = level
             if len(marks) > MARKS:

@@ -41,6 +41,20 @@ function Gate.take(costs, t)
   return t, gate.fence
 end
 
+-- So many times acquire(), for less: of `count` who ask for the same, lets pass at once those who may this moment. Returns how many,
+-- and the fence of the first.
+function Gate.pass(costs, count)
+  local t, all = gate.t, {}
+  if State.queue_length() > 0 or Gate.ready(costs) ~= t then return 0 end
+  for i = 1, #costs do
+    if costs[i] > 0 then count = min(count, floor(gate.rules[i]:left(t) / costs[i])) end
+  end
+  for i = 1, #costs do all[i] = count * costs[i] end
+  local _, fence = Gate.take(all, t)
+  gate.fence = fence + count - 1
+  return count, fence
+end
+
 -- Returns 'grant', t, fence; 'wait', t, position (the caller is to join); 'late', t (beyond max_sleep); 'full', t, position.
 function Gate.acquire(costs, horizon, max_sleep, max_waiters)
   local now = gate.t
@@ -62,17 +76,15 @@ function Gate.estimate(costs)
   return t
 end
 
-function Gate.join(caller, costs)
-  gate.order = gate.order + 1
-  if not Who.add_waiter(gate.order, caller) then return end
-  gate.queued = gate.queued + 1
-  for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + cost end
+-- So many more are in the queue, who ask for the same each; or so many less.
+function Gate.count_waiters(count, costs)
+  gate.queued = gate.queued + count
+  for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + count * cost end
 end
 
 function Gate.leave(caller)
   if not State.queue_remove(caller) then return false end
-  gate.queued = gate.queued - 1
-  for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] - cost end
+  Gate.count_waiters(-1, State.costs_of(State.units_of(caller)))
   return true
 end
 
@@ -96,10 +108,11 @@ function Gate.next_at()
   return caller and Gate.ready(State.costs_of(State.units_of(caller))) or NEVER
 end
 
-function Gate.release(units)
+-- Of `count` who held the same each.
+function Gate.release(units, count)
   local costs = State.costs_of(units)
   for i, rule in ipairs(gate.rules) do
-    if rule.holds then rule:give(costs[i], gate.t, gate.t) end
+    if rule.holds then rule:give(count * costs[i], gate.t, gate.t) end
   end
 end
 

@@ -54,7 +54,7 @@ local function advance(known)
   local caller, t = Gate.advance(horizon, function(caller, t, fence)
     -- Another session may be dead: it has what it is granted for as long as it would have had its place (L3).
     local granted = lease and min(lease, Sessions.alive(State.session_of(caller)) - gate.t)
-    Promises.hold(caller, t, granted)
+    if granted then Promises.hold({ caller }, t, granted) end
     Sessions.deliver(caller, t, fence, granted)
   end)
   Promises.write_holds()

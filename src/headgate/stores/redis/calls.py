@@ -143,6 +143,26 @@ def runs(tickets: list[Ticket]) -> Iterator[str]:
         yield f"acquire {first.number} {index - start} {asked}"
 
 
+def lines(errands: list[Errand]) -> Iterator[str]:
+    """The errands as the script reads them: releases of neighbours are one line, if nobody waits for the answers.
+
+    Of many it is told how many were still held, not which.
+    """
+    index = 0
+    while index < len(errands):
+        first, start = errands[index], index
+        index += 1
+        if not first.words.startswith("release "):
+            yield first.words
+            continue
+        session, number, asked = first.words[8:].split(":")
+        while index < len(errands) and first.told is errands[index].told is nobody:
+            if errands[index].words != f"release {session}:{int(number) + index - start}:{asked}":
+                break
+            index += 1
+        yield f"release {session} {number} {index - start} {asked}"
+
+
 def follows(ticket: Ticket, number: int, asked: str) -> bool:
     return ticket.number == number and ticket.request.on_wait is None and asked_of(ticket) == asked
 

@@ -27,6 +27,7 @@ from headgate.stores.redis.calls import (
     Sent,
     Ticket,
     answers_in,
+    lines,
     nobody,
     runs,
 )
@@ -210,7 +211,7 @@ class Lane:
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
         header = (*header, line.declares, int(waits), HORIZON)
-        return Command(script, (*header, *(errand.words for errand in errands), *runs(tickets)))
+        return Command(script, (*header, *lines(errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 

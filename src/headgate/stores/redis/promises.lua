@@ -8,11 +8,9 @@ function Promises.fresh()
   holds = {}
 end
 
-function Promises.hold(caller, t, lease)
-  if lease then
-    Who.list_holder(holds, caller, t + lease)
-    if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
-  end
+function Promises.hold(callers, t, lease)
+  Who.list_holders(holds, callers, t + lease)
+  if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
 end
 
 function Promises.write_holds()

@@ -55,10 +55,11 @@ end
 
 local stretch
 local front, at -- the callers at its head, and the first of them that is still there
+local joining -- who has come, and is not written yet
 
 function State.fresh()
   units_seen, costs_seen, callers_seen = {}, {}, {}
-  stretch, front, at = 2, {}, 1
+  stretch, front, at, joining = 2, {}, 1, {}
 end
 
 function State.queue_length()
@@ -71,6 +72,23 @@ function State.first_in_queue()
     stretch = 63 -- whoever needs more than the first few needs many
   end
   return front[at]
+end
+
+-- Behind all others; with the next write_queue.
+function State.queue_add(callers, costs)
+  for _, caller in ipairs(callers) do
+    gate.order = gate.order + 1
+    Who.list_waiter(joining, caller, gate.order)
+  end
+  Gate.count_waiters(#callers, costs)
+end
+
+-- Those who came are written. Who was there already is counted once: all of them ask for the same.
+function State.write_queue(costs)
+  if #joining == 0 then return end
+  local known = #joining / 2 - Who.add_waiters(joining)
+  if known > 0 then Gate.count_waiters(-known, costs) end
+  joining = {}
 end
 
 function State.queue_remove(caller)

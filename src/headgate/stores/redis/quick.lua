@@ -24,7 +24,7 @@ local function take(now)
   local lease = gate.rules.lease
   if lease then
     Promises.fresh()
-    Promises.hold(SESSION .. ':' .. args[4] .. ':' .. args[5], now, lease)
+    Promises.hold({ SESSION .. ':' .. args[4] .. ':' .. args[5] }, now, lease)
     Promises.write_holds()
   end
 end

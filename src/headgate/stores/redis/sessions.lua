@@ -105,16 +105,17 @@ end
 function Sessions.expire_holders()
   if gate.soonest == 0 or gate.soonest > gate.t then return end
   for _, caller in ipairs(Who.ended(gate.t)) do
-    Sessions.let_go(caller)
-    Gate.release(State.units_of(caller))
+    Sessions.let_go({ caller })
+    Gate.release(State.units_of(caller), 1)
   end
   gate.soonest = Who.first_end()
 end
 
-function Sessions.let_go(caller)
-  local held = Who.drop_holder(caller)
+-- Returns how many of them were held.
+function Sessions.let_go(callers)
+  local held = Who.drop_holders(callers)
   gate.held = gate.held - held
-  return held == 1
+  return held
 end
 
 -- A concurrency limit that is new here may have been there before: who holds a permit of that time still does (S1).

@@ -37,8 +37,15 @@ function Who.count_waiters()
   return redis.call('ZCOUNT', WHO, '-inf', LAST_WAITER)
 end
 
-function Who.add_waiter(place, caller)
-  return add('NX', State.int(WAITERS + place), caller) == 1 -- who is there already keeps the place (S3)
+-- Puts a waiter on a list for add_waiters.
+function Who.list_waiter(waiters, caller, place)
+  local count = #waiters
+  waiters[count + 1], waiters[count + 2] = State.int(WAITERS + place), caller
+end
+
+-- All at once: one by one they would cost more than all the rest. Returns how many are new.
+function Who.add_waiters(waiters)
+  return add('NX', unpack(waiters)) -- who is there already keeps the place (S3)
 end
 
 function Who.drop_waiter(caller)
@@ -51,19 +58,22 @@ function Who.count_holders()
   return redis.call('ZCOUNT', WHO, FIRST_HOLDER, LAST_HOLDER)
 end
 
--- Puts a holder on a list for add_holders.
-function Who.list_holder(holders, caller, lease_end)
-  local count = #holders
-  holders[count + 1], holders[count + 2] = State.int(HOLDERS + lease_end), '+' .. caller
+-- Puts holders on a list for add_holders.
+function Who.list_holders(holders, callers, lease_end)
+  local score, count = State.int(HOLDERS + lease_end), #holders
+  for i = 1, #callers do holders[count + 2 * i - 1], holders[count + 2 * i] = score, '+' .. callers[i] end
 end
 
--- All at once: one by one they would cost more than all the rest. Returns how many are new.
+-- Returns how many are new.
 function Who.add_holders(holders)
   return add(unpack(holders))
 end
 
-function Who.drop_holder(caller)
-  return redis.call('ZREM', WHO, '+' .. caller)
+-- Returns how many were there.
+function Who.drop_holders(callers)
+  local holders = {}
+  for i, caller in ipairs(callers) do holders[i] = '+' .. caller end
+  return redis.call('ZREM', WHO, unpack(holders))
 end
 
 function Who.prolong(caller, lease_end)
