@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.stage import Goal, Role
-from benchmarks.table import REACHED, columns, compared, figure, goal_words, say
+from benchmarks.table import REACHED, columns, compared, figure, goal_words, reached_words, say
 from benchmarks.timing import Outcome, Result
 
 HEADS = ("work", "best peer", "bare floor", "headgate", "goal", "")
@@ -25,6 +25,7 @@ class Line:
     ours: str
     goal: str
     reached: bool | None  # None: it could not be measured
+    verdict: str = ""  # when there is more to say than that
 
 
 def lines_of(outcomes: Sequence[Outcome]) -> list[Line]:
@@ -35,7 +36,9 @@ def line_of(outcome: Outcome, goal: Goal) -> Line:
     ours = f"{figure(outcome.ours.microseconds)} us" if outcome.ours.finished else "fails"
     work = goal.work.format(times=f"{outcome.times:,}")
     floor = Role.VARIANT if goal.role is Role.VARIANT else Role.FLOOR
-    return Line(work, best(outcome, Role.PEER), best(outcome, floor), ours, goal_words(outcome), outcome.reached)
+    return Line(
+        work, best(outcome, Role.PEER), best(outcome, floor), ours, goal_words(outcome), outcome.reached, reached_words(outcome)
+    )
 
 
 def best(outcome: Outcome, role: Role) -> str:
@@ -51,6 +54,7 @@ def show(lines: Sequence[Line]) -> None:
     if not lines:
         return
     say("The goals (DESIGN, section 5). Microseconds are medians; ratios compare with headgate, round by round, in this run.")
-    columns(HEADS, [(line.work, line.peer, line.floor, line.ours, line.goal, REACHED[line.reached]) for line in lines], {1, 2, 4})
+    cells = [(line.work, line.peer, line.floor, line.ours, line.goal, line.verdict or REACHED[line.reached]) for line in lines]
+    columns(HEADS, cells, {1, 2, 4})
     reached = sum(line.reached is True for line in lines)
     say(f"{reached} of {len(lines)} goals reached\n")

@@ -16,6 +16,7 @@ from benchmarks.peers import (
     standard,
     steindamm,
     throttled,
+    wire,
 )
 from benchmarks.stage import Contestant, Goal, Opening, Role, Row, Shape
 
@@ -33,6 +34,7 @@ NARROW = 2
 BELOW = 1.0
 NEAR_BARE = 1 / 1.15
 AS_FAST = 1 / 1.1  # a tenth is what two halves of one run differ by anyway
+ONE_TRIP = "one bare trip for all"
 SEMAPHORE_LEADS = {1: 3.0, 10: 10.0, 100: 20.0}
 
 
@@ -159,7 +161,7 @@ def buckets_at_once() -> list[Row]:
             "bucket-classic",
             "token bucket on Redis: {times} instances made and entered at once",
             AT_ONCE,
-            (ours(headgate.token_bucket, made), *documented),
+            (ours(headgate.token_bucket, made), *documented, floor(ONE_TRIP, wire.gate(AT_ONCE), made)),
             rounds=25,
             goal=Goal("bucket on Redis, {times} at once", Role.PEER, 10.0),
         ),
@@ -173,6 +175,7 @@ def buckets_at_once() -> list[Row]:
                 peer("redis-rate-limiters", limiters.token_bucket, entered),
                 peer("steindamm", steindamm.token_bucket, entered),
                 peer("throttled-py", throttled.token_bucket, entered),
+                floor(ONE_TRIP, wire.gate(AT_ONCE), entered),
             ),
             rounds=25,
         ),
@@ -254,6 +257,7 @@ def semaphore_row(key: str, title: str, capacity: int, shape: Shape, goal: Goal 
             peer("self-limiters", self_limiters.semaphore(capacity), shape),
             peer("redis-rate-limiters", limiters.semaphore(capacity), shape),
             peer("steindamm", steindamm.semaphore(capacity), shape),
+            floor(f"a bare trip for each {capacity}", wire.gate(capacity), shape),
         ),
         goal=goal,
     )

@@ -69,7 +69,12 @@ def goal_line(outcome: Outcome) -> str:
     if lead is None:
         return ""
     now = f"x{lead:.2f} ahead" if lead >= 1 else f"x{1 / lead:.2f} behind"
-    return f"  goal: {goal_words(outcome)}; now {now}: {REACHED[outcome.reached]}"
+    return f"  goal: {goal_words(outcome)}; now {now}: {reached_words(outcome)}"
+
+
+def reached_words(outcome: Outcome) -> str:
+    most = outcome.out_of_reach
+    return REACHED[outcome.reached] + ("" if most is None or outcome.reached else f", the floor is x{most:.2f} ahead")
 
 
 def goal_words(outcome: Outcome) -> str:

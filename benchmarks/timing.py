@@ -92,6 +92,15 @@ class Outcome:
         return None if self.mark is None else self.ratio(self.mark)
 
     @property
+    def out_of_reach(self) -> float | None:
+        """How far ahead of the goal's mark the floor is, where even that is less than the goal."""
+        goal, floor, mark = self.row.goal, self.best(Role.FLOOR), self.mark
+        if goal is None or floor is None or mark is None or floor is mark:
+            return None
+        most = median(mark.ratios(floor))
+        return most if most < goal.factor else None
+
+    @property
     def reached(self) -> bool | None:
         """Whether the goal is; None where there is none, or nothing to compare with."""
         goal, lead = self.row.goal, self.lead

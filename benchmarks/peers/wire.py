@@ -1,4 +1,4 @@
-"""The same bare EVALSHA over headgate's own wire: what a thin connection makes of it, without a limiter.
+"""The same bare EVALSHA over headgate's own wire: what a thin connection makes of it, without a limiter, alone or for a crowd.
 
 redis-py connects and logs in; then the wire takes over, as it does in the store (stores/redis/wire.py).
 """
@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.connection import Connection, parse_url
 
 from benchmarks.peers.bare import PER_TOKEN, SCRIPT, EmptyError
-from benchmarks.stage import PLENTY, Maker, Stage
+from benchmarks.stage import PLENTY, Maker, Opening, Stage
 
 if TYPE_CHECKING:
     from headgate.stores.redis.wire import Wire
+
+    Asking = Callable[[str], asyncio.Future[Any]]
 
 
 class Talk:
@@ -52,6 +55,63 @@ class Talk:
 
 @contextmanager
 def evalsha(stage: Stage) -> Iterator[Maker]:
+    with talking(stage) as asking:
+        yield lambda name: partial(once, asking, name)
+
+
+async def once(asking: Asking, name: str) -> None:
+    checked(await asking(name))
+
+
+def gate(capacity: int) -> Opening:
+    """Whoever enters: as many at a time as there is room for, all of them by one round trip."""
+
+    @contextmanager
+    def opening(stage: Stage) -> Iterator[Maker]:
+        with talking(stage) as asking:
+            yield lru_cache(lambda name: Gate(capacity, partial(asking, name)))
+
+    return opening
+
+
+class Gate:
+    """What any semaphore in a store has to pay: a round trip before the first come in, and one more each time that there is room.
+
+    Nothing is decided, nobody is safe: so many are let in as were there when the last had left.
+    """
+
+    def __init__(self, capacity: int, ask: Callable[[], asyncio.Future[Any]]) -> None:
+        self._capacity = capacity
+        self._ask = ask
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._inside = 0  # or about to be
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(future)
+        if not self._inside:
+            self._inside = 1  # whoever asks for all
+            loop.call_soon(self._go)
+        await future
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._inside -= 1
+        if not self._inside and self._waiting:
+            self._go()
+
+    def _go(self) -> None:
+        self._inside = min(self._capacity, len(self._waiting))
+        self._ask().add_done_callback(self._let_in)
+
+    def _let_in(self, asked: asyncio.Future[Any]) -> None:
+        checked(asked.result())
+        for _ in range(self._inside):
+            self._waiting.popleft().set_result(None)
+
+
+@contextmanager
+def talking(stage: Stage) -> Iterator[Asking]:
     from headgate.stores.redis.wire import packed
 
     talk = Talk()
@@ -61,15 +121,12 @@ def evalsha(stage: Stage) -> Iterator[Maker]:
         return str((await talk.ask(packed("SCRIPT", "LOAD", SCRIPT.read_bytes()))).decode())
 
     sha = stage.run(opened())
-
-    def make(name: str) -> object:
-        async def call() -> None:
-            if await talk.ask(packed("EVALSHA", sha, 1, name, PLENTY, PER_TOKEN)) != 1:
-                raise EmptyError
-
-        return call
-
     try:
-        yield make
+        yield lambda name: talk.ask(packed("EVALSHA", sha, 1, name, PLENTY, PER_TOKEN))
     finally:
         stage.run(talk.close())
+
+
+def checked(reply: object) -> None:
+    if reply != 1:
+        raise EmptyError

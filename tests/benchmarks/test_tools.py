@@ -39,6 +39,15 @@ def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
     assert (below.goal, below.reached) == ("below floor", False)
 
 
+def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
+    """Given a floor that is only 5 times ahead of the peer, then a goal of 10 is missed for everybody, and one of 4 is not."""
+    beyond, missed = goals.lines_of(
+        [outcome(Goal("{times} at once", Role.PEER, factor), headgate=2e-6, peer=5e-6, floor=1e-6) for factor in (10.0, 4.0)]
+    )
+    assert (beyond.reached, beyond.verdict) == (False, "NOT REACHED, the floor is x5.00 ahead")
+    assert (missed.reached, missed.verdict) == (False, "NOT REACHED")
+
+
 def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
     (line,) = goals.lines_of([outcome(Goal("one by one", Role.PEER, 10.0), headgate=1e-6)])
     assert (line.peer, line.reached) == ("-", None)
