@@ -187,7 +187,7 @@ async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy:
     proxy.requests.seen.clear()
 
     await eventually(lambda: renewals(proxy) >= 100)
-    calls = [piece.count(b"renew ") for piece in proxy.requests.seen]
+    calls = [piece.count(b"$5\r\nrenew\r\n") for piece in proxy.requests.seen]
 
     assert calls == [50] * len(calls)
     for stay in stays:
@@ -199,7 +199,7 @@ async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy:
 
 def renewals(proxy: Proxy) -> int:
     """How often a permit was to be renewed so far."""
-    return sum(piece.count(b"renew ") for piece in proxy.requests.seen)
+    return sum(piece.count(b"$5\r\nrenew\r\n") for piece in proxy.requests.seen)
 
 
 # Time that nobody saw pass -----------------------------------------------------------------------------------------------------

@@ -442,8 +442,8 @@ class Turn:
             t = self.model.soonest or self.gate.t + WAITER
         if caller.session != self.call.session and self.model.told != (caller, t) and t < self.gate.t + 0.3 * WAITER:
             self.model.told = caller, t
-            self.heads[caller.session] = t
-        return t, caller.session == self.call.session
+            self.heads[caller.session] = max(t, self.gate.t)
+        return max(t, self.gate.t), caller.session == self.call.session
 
     def deliver(self, caller: Caller, t: int, fence: int, lease: int = 0) -> None:
         box = self.own if caller.session == self.call.session else self.others[caller.session]

@@ -7,7 +7,7 @@ the test sets, so that time stands still until somebody moves it.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
@@ -166,7 +166,8 @@ class Call:
 
     def words(self) -> list[str]:
         flags = (self.declares, int(self.waits), self.horizon)
-        return [*self.header(), *map(str, flags), *(request.words for request in self.requests)]
+        words = (word for request in self.requests for word in request.words.split(" "))
+        return [*self.header(), *map(str, flags), *words]
 
     def quick_words(self) -> list[str]:
         """The same for the quick script, which knows one acquire and is told its costs."""
@@ -222,22 +223,45 @@ def parsed(text: str, rules: int) -> Reply:
     if verdict != "ok":
         assert not words, text
         return bare
-    bar = words.index("|")
-    numbers = [int(word) for word in words[bar + 1 :] if word]
-    mail = zip(*(numbers[at::4] for at in range(4)), strict=True)
+    bar, t, head = words.index("|"), int(words[0]), int(words[1])
     return replace(
         bare,
-        t=int(words[0]),
-        head=int(words[1]),
+        t=t,
+        head=head if head < 0 else t + head,
         mine=words[2] == "1",
-        answers=tuple(_answers(iter(words[3:bar]), rules)),
-        mail=tuple(mail),
+        answers=tuple(_answers(iter(words[3:bar]), rules, t)),
+        mail=tuple(letters(words[bar + 1 :], t)),
     )
 
 
-def _answers(words: Iterator[str], rules: int) -> Iterator[Answer]:
+def _answers(words: Iterator[str], rules: int, t: int) -> Iterator[Answer]:
+    """A grant is told as what it is beyond t."""
     for kind in words:
-        yield (kind, *map(int, islice(words, 2 + rules if kind == "status" else 3)))
+        numbers = [int(word) for word in islice(words, 2 + rules if kind == "status" else 3)]
+        if kind == "grant":
+            numbers[1:] = [t + number for number in numbers[1:]]
+        yield (kind, *numbers)
+
+
+def letters(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number, moment, fence and lease of each letter: runs of them, beyond t or the "@t" before them."""
+    words = iter(words)
+    for word in words:
+        if word.startswith("@"):
+            t = int(word[1:])
+            continue
+        first, count, moment, fence, lease = int(word), *map(int, islice(words, 4))
+        if moment < 0:
+            yield from ((first + index, -1, 0, lease) for index in range(count))
+        else:
+            yield from ((first + index, t + moment, t + fence + index, lease) for index in range(count))
+
+
+def spelled_out(announcement: str) -> str:
+    """Each letter by itself, and nothing beyond anything."""
+    key, session, t, head, *words = announcement.split()
+    until = head if head == "-1" else str(int(t) + int(head))
+    return " ".join([key, session, t, until, " ".join(" ".join(map(str, letter)) for letter in letters(words, int(t)))])
 
 
 def load(client: redis.Redis) -> None:
@@ -293,7 +317,7 @@ class Wire:
             assert message is not None, "the last announcement did not come"
             if message["channel"].decode() == end:
                 return heard
-            heard.append(message["data"].decode())
+            heard.append(spelled_out(message["data"].decode()))
 
     def state(self) -> str:
         """What the script remembers of the gate."""

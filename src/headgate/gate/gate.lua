@@ -12,8 +12,9 @@ function Gate.clamp(now)
 end
 
 function Gate.never(costs)
-  for i, cost in ipairs(costs) do
-    if cost > gate.rules[i].capacity then return true end
+  local rules = gate.rules
+  for i = 1, #costs do
+    if costs[i] > rules[i].capacity then return true end
   end
   return false
 end
@@ -78,13 +79,14 @@ end
 
 -- So many more are in the queue, who ask for the same each; or so many less.
 function Gate.count_waiters(count, costs)
+  local waiting = gate.waiting
   gate.queued = gate.queued + count
-  for i, cost in ipairs(costs) do gate.waiting[i] = gate.waiting[i] + count * cost end
+  for i = 1, #costs do waiting[i] = waiting[i] + count * costs[i] end
 end
 
 function Gate.leave(caller)
   if not State.queue_remove(caller) then return false end
-  Gate.count_waiters(-1, State.costs_of(State.units_of(caller)))
+  Gate.count_waiters(-1, State.costs_of(State.asked_of(caller)))
   return true
 end
 
@@ -94,10 +96,11 @@ function Gate.advance(horizon, granted)
   while true do
     local caller = Sessions.head_of_queue()
     if not caller then return nil, NEVER end
-    local costs = State.costs_of(State.units_of(caller))
+    local costs = State.costs_of(State.asked_of(caller))
     local t = Gate.ready(costs)
     if t > gate.t + horizon or left == 0 then return caller, t end
-    Gate.leave(caller)
+    State.queue_pass()
+    Gate.count_waiters(-1, costs)
     granted(caller, Gate.take(costs, t))
     left = left - 1
   end
@@ -105,19 +108,19 @@ end
 
 function Gate.next_at()
   local caller = Sessions.head_of_queue()
-  return caller and Gate.ready(State.costs_of(State.units_of(caller))) or NEVER
+  return caller and Gate.ready(State.costs_of(State.asked_of(caller))) or NEVER
 end
 
 -- Of `count` who held the same each.
-function Gate.release(units, count)
-  local costs = State.costs_of(units)
+function Gate.release(asked, count)
+  local costs = State.costs_of(asked)
   for i, rule in ipairs(gate.rules) do
     if rule.holds then rule:give(count * costs[i], gate.t, gate.t) end
   end
 end
 
-function Gate.cancel(units, t)
-  local costs = State.costs_of(units)
+function Gate.cancel(asked, t)
+  local costs = State.costs_of(asked)
   for i, rule in ipairs(gate.rules) do
     if costs[i] > 0 then rule:give(costs[i], t, gate.t) end
   end
@@ -152,7 +155,6 @@ function Gate.follow(program)
     end
   end
   gate.program, gate.rules = program, rules
-  State.forget_costs()
   Sessions.count_holders(opened)
   Rules.give_slots(rules)
   Gate.requeue()
@@ -170,6 +172,6 @@ end
 function Gate.requeue()
   for i = 1, #gate.rules do gate.waiting[i] = 0 end
   Who.each(0, gate.queued, function(caller)
-    for i, cost in ipairs(State.costs_of(State.units_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
+    for i, cost in ipairs(State.costs_of(State.asked_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
   end)
 end

@@ -5,7 +5,9 @@
 -- of yours, for so long), when nothing was done.
 --
 -- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 whether the session has waiters,
--- 6 horizon, 7... one request each.
+-- 6 horizon, 7... requests: verb word... each.
+--
+-- Moments and fences in a reply are told as what they are beyond `now`: mostly that is nothing.
 
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until)
@@ -21,9 +23,9 @@ local function open_state(program, state, alive_until)
   end
   Gate.clamp(now)
   if program ~= PROGRAM then
-    if args[4] == '0' then return Calls.reply('stale', program) end
+    if args[4] == '0' then return Calls.reply('stale ' .. program) end
     local held = Rules.held()
-    if held then return Calls.reply('held', State.int(held), program) end
+    if held then return Calls.reply('held ' .. State.int(held) .. ' ' .. program) end
   end
   Sessions.repair()
   if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER) then
@@ -36,27 +38,33 @@ end
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet, and would not
 -- ask by itself before (lane.py, HEARTBEAT).
 local function look_at_head(caller, t, known)
-  if not caller then return State.queue_length() > 0 and State.int(gate.t) .. ' 1' or '-1 0' end -- more dead than one call drops
+  if not caller then return State.queue_length() > 0 and '0 1' or '-1 0' end -- more dead than one call drops
   if t >= NEVER then t = gate.soonest > 0 and gate.soonest or gate.t + WAITER end
   local session = State.session_of(caller)
-  if session == SESSION then return State.int(t) .. ' 1' end
+  local away = max(0, t - gate.t)
+  if session == SESSION then return State.int(away) .. ' 1' end
   local told = caller .. ' ' .. State.int(t)
   if told ~= known and t < gate.t + 0.3 * WAITER then
     redis.call('HSET', HASH, 'told', told)
-    Sessions.announce_head(session, t)
+    Sessions.announce_head(session, away)
   end
-  return State.int(t) .. ' 0'
+  return State.int(away) .. ' 0'
+end
+
+-- Another session may be dead: it has what it is granted for as long as it would have had its place (L3).
+local function granted(caller, t, fence)
+  local lease = gate.rules.lease
+  if lease then
+    lease = min(lease, Sessions.alive(State.session_of(caller)) - gate.t)
+    Promises.hold({ caller }, t, lease)
+  end
+  Sessions.deliver(caller, t - gate.t, fence - gate.t, lease or 0)
 end
 
 local function advance(known)
   if State.queue_length() == 0 then return '-1 0' end
-  local lease, horizon = gate.rules.lease, tonumber(args[6])
-  local caller, t = Gate.advance(horizon, function(caller, t, fence)
-    -- Another session may be dead: it has what it is granted for as long as it would have had its place (L3).
-    local granted = lease and min(lease, Sessions.alive(State.session_of(caller)) - gate.t)
-    if granted then Promises.hold({ caller }, t, granted) end
-    Sessions.deliver(caller, t, fence, granted)
-  end)
+  local caller, t = Gate.advance(HORIZON, granted)
+  State.write_passed()
   Promises.write_holds()
   return look_at_head(caller, t, known)
 end
@@ -67,7 +75,7 @@ function Calls.whole(its_keys, its_args)
   Promises.fresh()
   Sessions.fresh()
   Requests.fresh()
-  local requests = Requests.read()
+  Requests.read()
   local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION, 'm' .. SESSION, 'told')
   local program, state, mail = stored[1], stored[2], stored[4]
   local former, alive_until = Calls.recall(stored[3])
@@ -83,13 +91,14 @@ function Calls.whole(its_keys, its_args)
   end
   if gate.program ~= PROGRAM then Gate.follow(PROGRAM) end
   if State.queue_length() > 0 then Sessions.sweep_queue() end
-  local answers = Requests.answers(requests)
+  local answers = Requests.answers()
   local head = advance(stored[5])
   Sessions.send_mail()
   alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or 0
   if args[4] == UPDATED then Promises.outlast(DAY) end
   local extended = Promises.extend()
-  local answered = Calls.reply('ok', State.int(gate.t), head, answers .. (answers == '' and '' or ' ') .. Sessions.own_mail())
+  local answered = Calls.reply('ok ') .. State.int(gate.t) .. ' ' .. head .. ' ' .. answers .. (answers == '' and '|' or ' |')
+    .. Sessions.own_mail()
   redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
   if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
   Promises.keep(extended)

@@ -5,7 +5,7 @@ Here lives writing and reading them; when they are sent, and what is done about 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.script import Script
     from headgate.waiting import Waiting
 
-Answer = list[str] | StoreError
+Answer = Sequence[Any] | StoreError
 KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: they are known, declared, or declared come what may
 
 
@@ -113,25 +113,42 @@ def seen(future: Future[Any]) -> None:
         future.exception()
 
 
-def answers_in(words: Iterator[str], program: str) -> Iterator[list[str]]:
+def answers_in(words: Iterator[str], program: str, now: int) -> Iterator[Sequence[Any]]:
     """One answer for each request, in order: runs of equal ones are told as one. A status says under which limits it was asked.
 
-    Fences of grants follow one another, and so do positions of those who wait.
+    Fences of grants follow one another, and so do positions of those who wait. A grant is told as what it is beyond `now`.
     """
     for word in words:
         if word == "status":
             yield [program, *islice(words, 3 + program.count(";"))]
             continue
-        count, number, fence = islice(words, 3)
+        count, number, fence = map(int, islice(words, 3))
+        if word == "grant":
+            number, fence = now + number, now + fence
         step = 0 if word == "full" else 1  # of who is turned away nobody stands before the next one
-        for index in range(int(count)):
-            yield [word, number, str(int(fence) + index * step)]
+        for index in range(count):
+            yield word, number, fence + index * step
 
 
-def runs(tickets: list[Ticket]) -> Iterator[str]:
-    """The acquires as the script reads them: neighbours that ask for the same are one line.
+def letters_in(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int, int]]:
+    """Number, moment, fence and lease of each grant in mail; its moment is below 0 if it can never pass.
 
-    Who wants to know when it has to wait begins a line: of each the script tells the estimate of the first.
+    Told like answers: as runs, and as what they are beyond `now`, or the "@now" that stands before them.
+    """
+    words = iter(words)
+    for word in words:
+        if word[0] == "@":
+            now = int(word[1:])
+            continue
+        count, t, fence, lease = map(int, islice(words, 4))
+        for index in range(count):
+            yield int(word) + index, t if t < 0 else now + t, now + fence + index, lease
+
+
+def runs(tickets: list[Ticket]) -> Iterator[Any]:
+    """The acquires as the script reads them, word by word: neighbours that ask for the same are one request.
+
+    Who wants to know when it has to wait begins one: of each the script tells the estimate of the first.
     """
     index = 0
     while index < len(tickets):
@@ -140,11 +157,11 @@ def runs(tickets: list[Ticket]) -> Iterator[str]:
         index += 1
         while index < len(tickets) and follows(tickets[index], first.number + index - start, asked):
             index += 1
-        yield f"acquire {first.number} {index - start} {asked}"
+        yield from ("acquire", first.number, index - start, *asked)
 
 
-def lines(errands: list[Errand]) -> Iterator[str]:
-    """The errands as the script reads them: releases of neighbours are one line, if nobody waits for the answers.
+def chores(errands: list[Errand]) -> Iterator[Any]:
+    """The errands as the script reads them, word by word: releases of neighbours are one request, if nobody waits for the answers.
 
     Of many it is told how many were still held, not which.
     """
@@ -153,22 +170,22 @@ def lines(errands: list[Errand]) -> Iterator[str]:
         first, start = errands[index], index
         index += 1
         if not first.words.startswith("release "):
-            yield first.words
+            yield from first.words.split(" ")
             continue
         session, number, asked = first.words[8:].split(":")
         while index < len(errands) and first.told is errands[index].told is nobody:
             if errands[index].words != f"release {session}:{int(number) + index - start}:{asked}":
                 break
             index += 1
-        yield f"release {session} {number} {index - start} {asked}"
+        yield from ("release", session, number, index - start, asked)
 
 
-def follows(ticket: Ticket, number: int, asked: str) -> bool:
+def follows(ticket: Ticket, number: int, asked: tuple[Any, ...]) -> bool:
     return ticket.number == number and ticket.request.on_wait is None and asked_of(ticket) == asked
 
 
-def asked_of(ticket: Ticket) -> str:
+def asked_of(ticket: Ticket) -> tuple[Any, ...]:
     request = ticket.request
     max_sleep = -1 if request.max_sleep is None else request.max_sleep
     max_waiters = -1 if request.max_waiters is None else request.max_waiters
-    return f"{max_sleep} {max_waiters} {request.text}"
+    return max_sleep, max_waiters, request.text

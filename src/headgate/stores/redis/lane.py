@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from itertools import islice
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +28,8 @@ from headgate.stores.redis.calls import (
     Sent,
     Ticket,
     answers_in,
-    lines,
+    chores,
+    letters_in,
     nobody,
     runs,
 )
@@ -38,6 +40,7 @@ from headgate.waiting import Waiting, queued_at
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
+    from collections.abc import Iterable, Sequence
 
     from headgate.permit import Permit
     from headgate.stores.redis.line import RedisLine
@@ -110,9 +113,9 @@ class Lane:
             if ticket.deadline is not None:
                 ticket.deadline.cancel()
 
-    async def ask(self, words: str) -> list[str]:
+    async def ask(self, words: str) -> Sequence[Any]:
         """The answer to any other request."""
-        future: Future[list[str]] = self.link.loop.create_future()
+        future: Future[Sequence[Any]] = self.link.loop.create_future()
 
         def told(answer: Answer) -> None:
             if future.done():
@@ -211,7 +214,7 @@ class Lane:
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
         header = (*header, line.declares, int(waits), HORIZON)
-        return Command(script, (*header, *lines(errands), *runs(tickets)))
+        return Command(script, (*header, *chores(errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
@@ -247,13 +250,13 @@ class Lane:
             self._again(sent, verdict, words)
 
     def _pass(self, sent: Sent, words: list[str]) -> None:
-        """A quick call says: "now -1 0 grant 1 moment fence |"."""
+        """A quick call says: "now -1 0 grant 1 0 fence |"."""
         if words[3] != "grant":
             raise StoreError("it gave the reply to another call")
         self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
-        ticket = sent.tickets[0]
+        ticket, now = sent.tickets[0], self._server
         if self._waiting.pop(ticket.number, None) or ticket.future.done():
-            self._granted(ticket, Grant(int(words[5]), int(words[6])), sent.lease, self._server)
+            self._granted(ticket, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
         if self.line.declares and (sent.program, sent.declares) == (self.line.declared.program, self.line.declares):
@@ -261,13 +264,13 @@ class Lane:
         self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
         head, mine = int(words[1]), words[2] == "1"
         rest = iter(words[3:])
-        answers = answers_in(rest, sent.program)
+        answers = answers_in(rest, sent.program, self._server)
         for errand, answer in zip(sent.errands, answers, strict=False):
             errand.told(answer)
         for ticket, (kind, number, fence) in zip(sent.tickets, answers, strict=False):
             if ticket.number in self._waiting or ticket.future.done():
-                self._decided(ticket, kind, int(number), int(fence))
-        self._mail(list(rest)[1:], self._server)
+                self._decided(ticket, kind, number, fence)
+        self._mail(islice(rest, 1, None), self._server)
         self._calm = not (self._waiting or self._booked)
         if self._gone and not self._quits:  # of all others the server knows now
             owed = set(self._errands)
@@ -306,23 +309,22 @@ class Lane:
             ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
 
     def heard(self, announcement: str) -> None:
-        """Act on an announcement: "session now head grants..."; it may come late, twice or never."""
+        """Act on an announcement: "session now head mail..."; it may come late, twice or never."""
         session, server, head, *grants = announcement.split()
         if grants and self._sent is not None and self._waiting and next(iter(self._waiting)) != int(grants[0]):
             self._early.append(announcement)  # those before were granted by the call on its way, or they would be told first (S6)
         elif session == self._session:
             self._mail(grants, int(server))
-            self._plan(int(head) if head != "-1" else None, int(server))
+            self._plan(int(head) if head != "-1" else None)
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
         for announcement in early:
             self.heard(announcement)
 
-    def _mail(self, words: list[str], server: int) -> None:
-        """Grants that were made behind our back: "number moment fence lease" each."""
-        for index in range(0, len(words) - 3, 4):
-            number, t, fence, lease = map(int, words[index : index + 4])
+    def _mail(self, words: Iterable[str], server: int) -> None:
+        """Grants that were made behind our back."""
+        for number, t, fence, lease in letters_in(words, server):
             ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
             if ticket is None:
                 continue  # heard before, or given up
@@ -499,7 +501,7 @@ class Lane:
 
     # Time ----------------------------------------------------------------------------------------------------------------
 
-    def _plan(self, head: int | None, server: int | None = None) -> None:
+    def _plan(self, head: int | None) -> None:
         """See to it that the head of the queue is asked for in time if it is ours, and that waiters are never silent for long."""
         if self._timer is not None:
             self._timer.cancel()
@@ -510,7 +512,7 @@ class Lane:
         if head is None:
             wait = self._overdue()
         else:
-            away = (head - (server or self._server)) / 1_000_000
+            away = head / 1_000_000
             wait = away - MARGIN if away > 2 * MARGIN else max(0.0, away)
         self._timer = self.link.loop.call_later(min(HEARTBEAT, wait), self._send)
 
@@ -540,7 +542,7 @@ class Lane:
     def _renewed(self, permit: Permit, lease: int, answer: Answer) -> None:
         if isinstance(answer, StoreError):
             return  # the lease runs on, and the next renewal may be in time
-        if answer[1] == "1":
+        if answer[1]:
             self._held[permit] = lease = self._lease or lease
             self._renew_in(lease / 3_000_000)
             permit.renewed(self._asked_at + lease / 1_000_000)

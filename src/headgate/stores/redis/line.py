@@ -220,7 +220,7 @@ class RedisLine:
         lane = permit.home
         if not isinstance(lane, Lane) or lane.link.loop is not asyncio.get_running_loop():
             lane = self._store.lane(self)
-        return (await lane.ask(f"release {permit.key}"))[1] == "1"
+        return bool((await lane.ask(f"release {permit.key}"))[1])
 
     def abandon(self, permit: Permit) -> None:
         """Release from a finalizer, which may run in the middle of anything, so later; where no loop is left, the lease ends."""

@@ -5,18 +5,19 @@ local SLACK = 60000000 -- for which keys live beyond what they must, so that the
 local holds -- leases that are not written yet
 
 function Promises.fresh()
-  holds = {}
+  holds = nil
 end
 
 function Promises.hold(callers, t, lease)
+  holds = holds or {}
   Who.list_holders(holds, callers, t + lease)
   if gate.soonest == 0 or t + lease < gate.soonest then gate.soonest = t + lease end
 end
 
 function Promises.write_holds()
-  if #holds == 0 then return end
+  if not holds then return end
   gate.held = gate.held + Who.add_holders(holds)
-  holds = {}
+  holds = nil
 end
 
 -- Stay alive, and forget sessions that have been silent for long. The moment until which, before and after.
@@ -57,12 +58,12 @@ end
 function Promises.outlast(time)
   if gate.t + time <= gate.ttl then return end
   gate.ttl = gate.t + time + SLACK
-  for _, key in ipairs(keys) do touched[key] = true end
+  for _, key in ipairs(keys) do touch(key) end
 end
 
 -- Every key outlives every promise made in it (S8, T12).
 function Promises.keep(extended)
-  if not extended and not next(touched) then return end
+  if not extended and not touched then return end
   local left = State.int(ceil((gate.ttl - gate.t) / 1000))
   for _, key in ipairs(keys) do
     if extended or touched[key] then redis.call('PEXPIRE', key, left) end

@@ -1,65 +1,74 @@
 -- The queue, callers by place, and what a caller's name says of it.
 
-local units_seen, costs_seen, callers_seen -- by text, by units, and by name
+local SOME = 1000 -- texts that are remembered
 
-function State.parsed_units(text)
-  local units = units_seen[text]
+-- What is asked for, by its text: "-" or "requests=3,tokens=900".
+local units_seen, units_known = {}, 0
+
+function State.units_of(asked)
+  local units = units_seen[asked]
   if not units then
+    if units_known == SOME then units_seen, units_known = {}, 0 end
     units = {}
-    for unit, number in string.gmatch(text, '([a-z0-9_]+)=(-?%d+)') do units[unit] = tonumber(number) end
-    units_seen[text] = units
+    for unit, number in string.gmatch(asked, '([a-z0-9_]+)=(-?%d+)') do units[unit] = tonumber(number) end
+    units_seen[asked], units_known = units, units_known + 1
   end
   return units
 end
 
--- A caller is "session:number:asked", and asked is "-" or "requests=3,tokens=900".
-local function parsed(caller)
-  local parts = callers_seen[caller]
-  if not parts then
-    local session, number, asked = string.match(caller, '^([^:]*):([^:]*):(.*)$')
-    parts = { session = session, number = number, units = State.parsed_units(asked) }
-    callers_seen[caller] = parts
-  end
-  return parts
-end
-
-function State.session_of(caller)
-  return parsed(caller).session
-end
-
-function State.number_of(caller)
-  return parsed(caller).number
-end
-
-function State.units_of(caller)
-  return parsed(caller).units
-end
-
 local ONE_EACH = { requests = 1, permits = 1 }
 
-function State.costs_of(units)
-  local costs = costs_seen[units]
-  if not costs then
-    costs = {}
-    for i, rule in ipairs(gate.rules) do costs[i] = units[rule.unit] or ONE_EACH[rule.unit] or 0 end
-    costs_seen[units] = costs
+-- The same as numbers, one for each rule: by declaration and text.
+local costs_seen, costs_known = {}, 0
+
+function State.costs_of(asked)
+  local declared = gate.rules.declared
+  local known = costs_seen[declared]
+  if known and known[asked] then return known[asked] end
+  if costs_known == SOME then costs_seen, costs_known, known = {}, 0, nil end
+  if not known then
+    known = {}
+    costs_seen[declared] = known
   end
+  local costs, units = {}, State.units_of(asked)
+  for i, rule in ipairs(gate.rules) do costs[i] = units[rule.unit] or ONE_EACH[rule.unit] or 0 end
+  known[asked], costs_known = costs, costs_known + 1
   return costs
 end
 
-function State.forget_costs()
-  costs_seen = {}
+-- A caller is "session:number:asked". Mostly several things are asked about one.
+local caller_read, its_session, its_number, its_asked
+
+local function read(caller)
+  if caller ~= caller_read then
+    caller_read, its_session, its_number, its_asked = caller, string.match(caller, '^([^:]*):([^:]*):(.*)$')
+  end
+end
+
+function State.session_of(caller)
+  read(caller)
+  return its_session
+end
+
+function State.number_of(caller)
+  read(caller)
+  return its_number
+end
+
+function State.asked_of(caller)
+  read(caller)
+  return its_asked
 end
 
 -- The queue -----------------------------------------------------------------------------------------------------------------
 
+local NOBODY = {}
 local stretch
 local front, at -- the callers at its head, and the first of them that is still there
-local joining -- who has come, and is not written yet
+local joining, passed -- who has come, and who has left the head; neither is written yet
 
 function State.fresh()
-  units_seen, costs_seen, callers_seen = {}, {}, {}
-  stretch, front, at, joining = 2, {}, 1, {}
+  stretch, front, at, joining, passed = 3, NOBODY, 1, nil, nil
 end
 
 function State.queue_length()
@@ -68,31 +77,43 @@ end
 
 function State.first_in_queue()
   if not front[at] and gate.queued > 0 then
-    front, at = Who.ranked(0, min(stretch, gate.queued - 1)), 1
-    stretch = 63 -- whoever needs more than the first few needs many
+    State.write_passed()
+    front, at = Who.ranked(0, min(stretch, gate.queued) - 1), 1
+    stretch = min(64, 4 * stretch) -- whoever needs more than the first few needs many
   end
   return front[at]
 end
 
 -- Behind all others; with the next write_queue.
 function State.queue_add(callers, costs)
-  for _, caller in ipairs(callers) do
-    gate.order = gate.order + 1
-    Who.list_waiter(joining, caller, gate.order)
-  end
+  joining = joining or {}
+  Who.list_waiters(joining, callers, gate.order + 1)
+  gate.order = gate.order + #callers
   Gate.count_waiters(#callers, costs)
 end
 
 -- Those who came are written. Who was there already is counted once: all of them ask for the same.
 function State.write_queue(costs)
-  if #joining == 0 then return end
+  if not joining then return end
   local known = #joining / 2 - Who.add_waiters(joining)
   if known > 0 then Gate.count_waiters(-known, costs) end
-  joining = {}
+  joining = nil
+end
+
+-- The first leaves, with the next write_passed.
+function State.queue_pass()
+  passed = passed or {}
+  passed[#passed + 1] = front[at]
+  at = at + 1
+end
+
+function State.write_passed()
+  if passed then Who.drop_waiters(passed) end
+  passed = nil
 end
 
 function State.queue_remove(caller)
-  if not Who.drop_waiter(caller) then return false end
-  if front[at] == caller then at = at + 1 else front, at = {}, 1 end
+  if Who.drop_waiters({ caller }) == 0 then return false end
+  if front[at] == caller then at = at + 1 else front, at = NOBODY, 1 end
   return true
 end

@@ -44,9 +44,8 @@ function Calls.quick(its_keys, its_args)
   take(now)
   alive_until = Promises.attend(alive_until)
   local extended = Promises.extend()
-  local moment = State.int(now)
-  local fence = gate.fence == now and moment or State.int(gate.fence)
-  local answered = SESSION .. ' ' .. args[3] .. ' ok ' .. moment .. ' -1 0 grant 1 ' .. moment .. ' ' .. fence .. ' |'
+  local fence = State.int(gate.fence - now)
+  local answered = SESSION .. ' ' .. args[3] .. ' ok ' .. State.int(now) .. ' -1 0 grant 1 0 ' .. fence .. ' |'
   redis.call('HSET', HASH, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
   Promises.keep(extended)
   return answered

@@ -2,8 +2,8 @@
 
 local RECORD = '<dd' -- and then the reply
 
-function Calls.reply(...)
-  return table.concat({ SESSION, args[3], ... }, ' ')
+function Calls.reply(verdict)
+  return SESSION .. ' ' .. args[3] .. ' ' .. verdict
 end
 
 function Calls.record(alive_until, number, reply)

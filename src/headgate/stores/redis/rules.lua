@@ -35,7 +35,7 @@ end
 -- Fresh rules: each state has its own.
 function Rules.parsed(program)
   local its = rules_declared(program)
-  local rules = { lease = its.lease }
+  local rules = { declared = its, lease = its.lease }
   for i, rule in ipairs(its) do rules[i] = setmetatable({}, rule) end
   return rules
 end

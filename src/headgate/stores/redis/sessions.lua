@@ -4,14 +4,13 @@
 -- is answered from there, one that arrives after a later one changes nothing (S3, T10). A session that waits and falls silent for
 -- WAITER loses its places (L3).
 
-local alive_seen, own_mail, others_mail
-
-function Sessions.fresh()
-  alive_seen, own_mail, others_mail = { [SESSION] = NEVER }, {}, {}
-end
+local gone -- this session has quit
+local alive_seen -- until when others are alive
 
 -- Until when a session is alive, if it is.
 function Sessions.alive(session)
+  if session == SESSION then return not gone and NEVER end
+  alive_seen = alive_seen or {}
   local known = alive_seen[session]
   if known == nil then
     local t = Who.alive_until(session)
@@ -23,7 +22,12 @@ end
 
 -- A session whose places are lost is not known any more: if it lives after all, it is asked who it is, and queues again.
 function Sessions.quit(session)
-  alive_seen[session] = false
+  if session == SESSION then
+    gone = true
+  else
+    alive_seen = alive_seen or {}
+    alive_seen[session] = false
+  end
   Who.end_session(session, gate.t)
   redis.call('HDEL', HASH, 'm' .. session)
   local record = redis.call('HGET', HASH, 'r' .. session)
@@ -43,60 +47,94 @@ function Sessions.forbid(session, number)
   Who.keep_alive(session, gate.t)
 end
 
--- Mail: grants that were made outside the answer to an acquire, "number moment fence lease" each, in their order. Those for
--- other sessions are kept for them until their next call, and announced: an announcement may be lost.
+-- Mail: grants that were made outside the answer to an acquire, in their order, runs of neighbours as one: "number count moment fence
+-- lease", both what they are beyond the `now` of the call that made them; moment -1: it can never pass. That of others is kept for them
+-- until their next call, as " @now" and then what was granted there, and announced: an announcement may be lost.
+
+local inbox, boxes -- what was kept for this session; what this call grants, by session
+local session_told, number_told, count_told, t_told, fence_told, lease_told -- the run that is being counted
+
+function Sessions.fresh()
+  gone, alive_seen, inbox, boxes, session_told = false, nil, nil, nil, nil
+end
 
 function Sessions.read_mail(text)
-  for number, t, fence, lease in string.gmatch(text or '', '(%d+) (%-?%d+) (%d+) (%d+)') do
-    own_mail[#own_mail + 1] = { number, t, fence, lease }
+  inbox = text
+end
+
+local function box_of(session)
+  boxes = boxes or {}
+  boxes[session] = boxes[session] or {}
+  return boxes[session]
+end
+
+local function letter(number, count, t, fence, lease)
+  return State.int(number) .. ' ' .. State.int(count) .. ' ' .. State.int(t) .. ' ' .. State.int(fence) .. ' ' .. State.int(lease)
+end
+
+local function seal()
+  if not session_told then return end
+  local box = box_of(session_told)
+  box[#box + 1] = letter(number_told, count_told, t_told, fence_told, lease_told)
+  session_told = nil
+end
+
+function Sessions.deliver(caller, t, fence, lease)
+  local session, number = State.session_of(caller), tonumber(State.number_of(caller))
+  local follows = session == session_told and number == number_told + count_told and t == t_told and t >= 0
+  if follows and fence == fence_told + count_told and lease == lease_told then
+    count_told = count_told + 1
+  else
+    seal()
+    session_told, number_told, count_told, t_told, fence_told, lease_told = session, number, 1, t, fence, lease
   end
 end
 
-function Sessions.deliver(caller, t, fence, its_lease)
-  local session, number = State.session_of(caller), State.number_of(caller)
-  local lease = State.int(its_lease or 0)
-  if session == SESSION then
-    own_mail[#own_mail + 1] = { number, State.int(t), State.int(fence), lease }
-  else
-    local mail = others_mail[session] or {}
-    others_mail[session] = mail
-    mail[#mail + 1] = number .. ' ' .. State.int(t) .. ' ' .. State.int(fence) .. ' ' .. lease
-  end
+-- The letter without one of the callers that it names.
+local function torn(number, first, count, t, fence, lease)
+  local before, text = number - first, ''
+  if before > 0 then text = ' ' .. letter(first, before, t, fence, lease) end
+  if before < count - 1 then text = text .. ' ' .. letter(number + 1, count - before - 1, t, fence + before + 1, lease) end
+  return text
 end
 
 -- The moment that mail brings for a caller of this session who has given up before reading it; 0: none.
 function Sessions.recall(number)
-  for i, grant in ipairs(own_mail) do
-    if grant[1] == number then
-      table.remove(own_mail, i)
-      return tonumber(grant[2])
-    end
-  end
-  return 0
+  local found = 0
+  number = tonumber(number)
+  inbox = inbox and string.gsub(inbox, '@(%d+)([^@]*)', function(now, letters)
+    return '@' .. now .. string.gsub(letters, ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)', function(first, count, t, fence, lease)
+      first, count, t = tonumber(first), tonumber(count), tonumber(t)
+      if found ~= 0 or number < first or number >= first + count then return nil end
+      found = t < 0 and t or now + t
+      return torn(number, first, count, t, tonumber(fence), tonumber(lease))
+    end)
+  end)
+  return found
 end
 
-function Sessions.announce_head(session, t)
-  others_mail[session] = others_mail[session] or {}
-  others_mail[session].head = State.int(t)
+function Sessions.announce_head(session, away)
+  box_of(session).head = State.int(away)
 end
 
 function Sessions.send_mail()
-  for session, mail in pairs(others_mail) do
-    local text = table.concat(mail, ' ')
-    if #mail > 0 then
-      local field = 'm' .. session
-      redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. text .. ' ')
+  seal()
+  for session, box in pairs(boxes or {}) do
+    if session ~= SESSION then
+      local text, now = table.concat(box, ' '), State.int(gate.t)
+      if #box > 0 then
+        local field = 'm' .. session
+        redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. ' @' .. now .. ' ' .. text)
+      end
+      local link = string.match(session, '^[^.]+')
+      redis.pcall('PUBLISH', 'headgate:' .. link, table.concat({ HASH, session, now, box.head or '-1', text }, ' '))
     end
-    local link = string.match(session, '^[^.]+')
-    redis.pcall('PUBLISH', 'headgate:' .. link,
-      table.concat({ HASH, session, State.int(gate.t), mail.head or '-1', text }, ' '))
   end
 end
 
 function Sessions.own_mail()
-  local words = { '|' }
-  for _, grant in ipairs(own_mail) do words[#words + 1] = table.concat(grant, ' ') end
-  return table.concat(words, ' ')
+  local own = boxes and boxes[SESSION]
+  return (inbox or '') .. (own and ' @' .. State.int(gate.t) .. ' ' .. table.concat(own, ' ') or '')
 end
 
 -- Holders ---------------------------------------------------------------------------------------------------------------------
@@ -106,7 +144,7 @@ function Sessions.expire_holders()
   if gate.soonest == 0 or gate.soonest > gate.t then return end
   for _, caller in ipairs(Who.ended(gate.t)) do
     Sessions.let_go({ caller })
-    Gate.release(State.units_of(caller), 1)
+    Gate.release(State.asked_of(caller), 1)
   end
   gate.soonest = Who.first_end()
 end
@@ -122,7 +160,7 @@ end
 function Sessions.count_holders(opened)
   if not next(opened) then return end
   Who.each_holder(function(caller)
-    for i, cost in ipairs(State.costs_of(State.units_of(caller))) do
+    for i, cost in ipairs(State.costs_of(State.asked_of(caller))) do
       if opened[i] then gate.rules[i].used = gate.rules[i].used + cost end
     end
   end)
@@ -174,9 +212,9 @@ function Sessions.head_of_queue()
     local caller = State.first_in_queue()
     if not caller then return nil end
     local dead = not Sessions.alive(State.session_of(caller))
-    if not dead and not Gate.never(State.costs_of(State.units_of(caller))) then return caller end
+    if not dead and not Gate.never(State.costs_of(State.asked_of(caller))) then return caller end
     Gate.leave(caller)
-    if dead then Sessions.quit(State.session_of(caller)) else Sessions.deliver(caller, -1, 0) end
+    if dead then Sessions.quit(State.session_of(caller)) else Sessions.deliver(caller, -1, 0, 0) end
   end
   return nil
 end

@@ -142,8 +142,9 @@ class Talk:
 
 
 def passed(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
-    """What the quick script said: "session number ok now -1 0 grant 1 moment fence |", or nothing, or a limit we do not know."""
+    """What the quick script said: "session number ok now -1 0 grant 1 0 fence |", or nothing, or a limit we do not know."""
     words = reply.decode().split(" ") if isinstance(reply, bytes) else []  # an error: the portal finds the words for it
     if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
         return None
-    return Passed(Grant(int(words[8]), int(words[9])), caller, believed, lease)
+    now = int(words[3])
+    return Passed(Grant(now + int(words[8]), now + int(words[9])), caller, believed, lease)

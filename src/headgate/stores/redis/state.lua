@@ -1,15 +1,47 @@
 -- Numbers and keys. All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
+--
+-- Both ways cost as much as a small command does, so what is asked for again is remembered: small and round numbers, and the one before.
 
 local format = string.format
 local INTEGER = format('%d', MOST) == '4503599627370496' and '%d' or '%.0f' -- the second is slow, and right where a long is short
-local number_seen, text_seen -- most numbers are asked for again at once
+local SOME = 1000
+local texts, texts_known, numbers, numbers_known = {}, 0, {}, 0
+local last, last_text
+
+local function is_common(number)
+  return (number >= -1 and number < SOME) or number % 1000 == 0
+end
+
+local function text_of(number)
+  return format(number < NEVER and INTEGER or '%.0f', number)
+end
 
 function State.int(number)
-  if number ~= number_seen then number_seen, text_seen = number, format(number < NEVER and INTEGER or '%.0f', number) end
-  return text_seen
+  local text = texts[number]
+  if text then return text end
+  if not is_common(number) then
+    if number ~= last then last, last_text = number, text_of(number) end
+    return last_text
+  end
+  if texts_known == SOME then texts, texts_known = {}, 0 end
+  text = text_of(number)
+  texts[number], texts_known = text, texts_known + 1
+  return text
+end
+
+function State.number(text)
+  local number = numbers[text]
+  if number then return number end
+  number = tonumber(text)
+  assert(number and number == floor(number) and number < NEVER, 'headgate: not a whole number: ' .. tostring(text))
+  if is_common(number) then
+    if numbers_known == SOME then numbers, numbers_known = {}, 0 end
+    numbers[text], numbers_known = number, numbers_known + 1
+  end
+  return number
 end
 
 function State.add(key, score, member)
-  touched[key] = true
+  touch(key)
   redis.call('ZADD', key, score, member)
 end

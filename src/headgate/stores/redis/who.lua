@@ -15,9 +15,22 @@ function Who.count()
   return redis.call('ZCARD', WHO)
 end
 
+-- Redis keeps a small sorted set as a list, and walks it from the front for each member that is added: for a crowd that costs ten times
+-- as much as a proper set does. A member that is too long for such a list makes one of it, for good.
+local CROWD, LONG = 16, string.rep('-', 65)
+
+local function spread()
+  if gate.spread or gate.queued + gate.held < CROWD then return end
+  redis.call('ZADD', WHO, 0, LONG)
+  redis.call('ZREM', WHO, LONG)
+  gate.spread = true
+end
+
 local function add(...)
-  if not lasts then touched[WHO] = true end
-  return redis.call('ZADD', WHO, ...)
+  if not lasts then touch(WHO) end
+  local new = redis.call('ZADD', WHO, ...)
+  spread()
+  return new
 end
 
 function Who.ranked(from, to)
@@ -37,10 +50,10 @@ function Who.count_waiters()
   return redis.call('ZCOUNT', WHO, '-inf', LAST_WAITER)
 end
 
--- Puts a waiter on a list for add_waiters.
-function Who.list_waiter(waiters, caller, place)
+-- Puts waiters on a list for add_waiters, from a place on.
+function Who.list_waiters(waiters, callers, place)
   local count = #waiters
-  waiters[count + 1], waiters[count + 2] = State.int(WAITERS + place), caller
+  for i = 1, #callers do waiters[count + 2 * i - 1], waiters[count + 2 * i] = State.int(WAITERS + place + i - 1), callers[i] end
 end
 
 -- All at once: one by one they would cost more than all the rest. Returns how many are new.
@@ -48,8 +61,9 @@ function Who.add_waiters(waiters)
   return add('NX', unpack(waiters)) -- who is there already keeps the place (S3)
 end
 
-function Who.drop_waiter(caller)
-  return redis.call('ZREM', WHO, caller) == 1
+-- Returns how many were there.
+function Who.drop_waiters(callers)
+  return redis.call('ZREM', WHO, unpack(callers))
 end
 
 -- Holders ------------------------------------------------------------------------------------------------------------------------
@@ -72,7 +86,7 @@ end
 -- Returns how many were there.
 function Who.drop_holders(callers)
   local holders = {}
-  for i, caller in ipairs(callers) do holders[i] = '+' .. caller end
+  for i = 1, #callers do holders[i] = '+' .. callers[i] end
   return redis.call('ZREM', WHO, unpack(holders))
 end
 
