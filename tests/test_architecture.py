@@ -48,6 +48,7 @@ ONLY_PYTHON = {
 ONLY_LUA = {
     "new": "`__init__` in Python",
     "each": "the log is a sorted set here, read in pages by log.lua",
+    "pass": "many `acquire`s in one: memory is asked for one at a time",
     "recount": "a key can be lost without the rest of the state",
 }
 LUA = re.compile(r"redis\.p?call|\b(?:KEYS|ARGV)\s*\[|^\s*(?:if .* then$|(?:for|while) .* do$)", re.MULTILINE)

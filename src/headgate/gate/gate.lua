@@ -78,7 +78,7 @@ function Gate.estimate(costs)
 end
 
 -- So many more are in the queue, who ask for the same each; or so many less.
-function Gate.count_waiters(count, costs)
+function Gate.join(count, costs)
   local waiting = gate.waiting
   gate.queued = gate.queued + count
   for i = 1, #costs do waiting[i] = waiting[i] + count * costs[i] end
@@ -86,7 +86,7 @@ end
 
 function Gate.leave(caller)
   if not State.queue_remove(caller) then return false end
-  Gate.count_waiters(-1, State.costs_of(State.asked_of(caller)))
+  Gate.join(-1, State.costs_of(State.asked_of(caller)))
   return true
 end
 
@@ -100,7 +100,7 @@ function Gate.advance(horizon, granted)
     local t = Gate.ready(costs)
     if t > gate.t + horizon or left == 0 then return caller, t end
     State.queue_pass()
-    Gate.count_waiters(-1, costs)
+    Gate.join(-1, costs)
     granted(caller, Gate.take(costs, t))
     left = left - 1
   end

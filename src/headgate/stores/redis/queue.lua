@@ -89,14 +89,14 @@ function State.queue_add(callers, costs)
   joining = joining or {}
   Who.list_waiters(joining, callers, gate.order + 1)
   gate.order = gate.order + #callers
-  Gate.count_waiters(#callers, costs)
+  Gate.join(#callers, costs)
 end
 
 -- Those who came are written. Who was there already is counted once: all of them ask for the same.
 function State.write_queue(costs)
   if not joining then return end
   local known = #joining / 2 - Who.add_waiters(joining)
-  if known > 0 then Gate.count_waiters(-known, costs) end
+  if known > 0 then Gate.join(-known, costs) end
   joining = nil
 end
 
