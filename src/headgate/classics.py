@@ -6,8 +6,9 @@ do not meet.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec
 
 from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 from headgate.entrance import Entrance
@@ -16,6 +17,8 @@ from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded
 from headgate.request import Request, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
+
+Numbers = ParamSpec("Numbers")
 
 
 class Semaphore(Entrance):
@@ -44,13 +47,10 @@ class Semaphore(Entrance):
         connection_pool_size: int | None = None,
     ) -> None:
         check_pool_size("Semaphore", connection_pool_size)
-        self.name, self.capacity = check_name(name, "Semaphore"), positive_int("Semaphore", "capacity", capacity)
-        self.expiry = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
-        self.max_sleep = check_max_sleep(max_sleep, "Semaphore")
-        self.max_position = check_count(max_position, "Semaphore", "max_position")
-        most = None if self.max_position is None else self.max_position + 1
-        declared = of_semaphore(self.capacity, self.expiry)
-        super().__init__(*shared("Semaphore", name, declared, redis_url, store, max_sleep, most))
+        self.name = check_name(name, "Semaphore")
+        terms = of_semaphore(capacity, max_sleep, expiry, max_position)
+        self.capacity, self.max_sleep, self.expiry, self.max_position = terms.said
+        super().__init__(line_of("Semaphore", name, terms.declared, redis_url, store), terms.request)
 
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r}: {self._line.describe()}>"
@@ -82,13 +82,10 @@ class TokenBucket(Entrance):
         connection_pool_size: int | None = None,
     ) -> None:
         check_pool_size("TokenBucket", connection_pool_size)
-        self.name, self.capacity = check_name(name, "TokenBucket"), positive_int("TokenBucket", "capacity", capacity)
-        self.initial_tokens = filling("TokenBucket", "initial_tokens", initial_tokens, self.capacity)
-        self.refill_amount = positive_int("TokenBucket", "refill_amount", refill_amount)
-        self.refill_frequency = seconds("TokenBucket", "refill_frequency", refill_frequency)
-        self.max_sleep = check_max_sleep(max_sleep, "TokenBucket")
-        declared = of_bucket(self.capacity, self.refill_amount, self.refill_frequency, self.initial_tokens)
-        super().__init__(*shared("TokenBucket", name, declared, redis_url, store, max_sleep, None))
+        self.name = check_name(name, "TokenBucket")
+        terms = of_bucket(capacity, refill_amount, refill_frequency, max_sleep, initial_tokens)
+        self.capacity, self.refill_amount, self.refill_frequency, self.max_sleep, self.initial_tokens = terms.said
+        super().__init__(line_of("TokenBucket", name, terms.declared, redis_url, store), terms.request)
 
     def __repr__(self) -> str:
         return f"<TokenBucket {self.name!r}: {self._line.describe()}>"
@@ -117,17 +114,52 @@ class RateLimiter:
         return f"<RateLimiter: {self._entrance._line.describe()}>"
 
 
-# Declared once and a thousand times again: code of this kind makes an instance for every call (benchmarks, bucket-classic).
+# Said once and a thousand times again: code of this kind makes an instance for every call (benchmarks, bucket-classic).
 
 
-@lru_cache(maxsize=1024)
-def of_semaphore(capacity: int, lease: float) -> Declaration:
-    return Declaration(rules_of([Concurrency(capacity, lease)]))
+class Terms(NamedTuple):
+    """The numbers of an instance, checked; what they declare, and what each entry asks."""
+
+    said: tuple[Any, ...]
+    declared: Declaration
+    request: Request
 
 
-@lru_cache(maxsize=1024)
-def of_bucket(capacity: int, amount: int, per: float, initial: int | None) -> Declaration:
-    return Declaration(rules_of([Rate(amount, per, capacity, initial, steps=True)]))
+def remembered(check: Callable[Numbers, Terms]) -> Callable[Numbers, Terms]:
+    """`check`, once for the same numbers of the same types."""
+    known: Any = lru_cache(maxsize=1024, typed=True)(check)
+
+    @wraps(check)
+    def look(*said: Numbers.args, **named: Numbers.kwargs) -> Terms:
+        try:
+            terms: Terms = known(*said, **named)
+        except TypeError:  # what cannot be looked up is no number: `check` says so
+            return check(*said, **named)
+        return terms
+
+    return look
+
+
+@remembered
+def of_semaphore(capacity: int, max_sleep: float | None, expiry: float | None, max_position: int | None) -> Terms:
+    capacity = positive_int("Semaphore", "capacity", capacity)
+    lease = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
+    patience = check_max_sleep(max_sleep, "Semaphore")
+    position = check_count(max_position, "Semaphore", "max_position")
+    declared = Declaration(rules_of([Concurrency(capacity, lease)]))
+    request = Request({}, sleep_of(max_sleep, "Semaphore"), None if position is None else position + 1)
+    return Terms((capacity, patience, lease, position), declared, request)
+
+
+@remembered
+def of_bucket(capacity: int, amount: int, per: float, max_sleep: float | None, initial: int | None) -> Terms:
+    capacity = positive_int("TokenBucket", "capacity", capacity)
+    initial = filling("TokenBucket", "initial_tokens", initial, capacity)
+    amount = positive_int("TokenBucket", "refill_amount", amount)
+    per = seconds("TokenBucket", "refill_frequency", per)
+    patience = check_max_sleep(max_sleep, "TokenBucket")
+    declared = Declaration(rules_of([Rate(amount, per, capacity, initial, steps=True)]))
+    return Terms((capacity, amount, per, patience, initial), declared, Request({}, sleep_of(max_sleep, "TokenBucket")))
 
 
 def check_pool_size(call: str, size: int | None) -> None:
@@ -135,12 +167,8 @@ def check_pool_size(call: str, size: int | None) -> None:
         positive_int(call, "connection_pool_size", size)
 
 
-def shared(
-    kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike, max_sleep: float | None, most: int | None
-) -> tuple[Any, Request]:
-    """The line that all instances of one kind and name share, and what each entry asks of it."""
+def line_of(kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike) -> Any:
+    """The line that all instances of one kind and name share."""
     if redis_url is not None and store is not None:
         raise TypeError(f"{kind}({name!r}) got redis_url and store: both say where the state lives, so give one of them.")
-    where = store_of(redis_url if store is None else store)
-    line = where.line(f"{kind}/{encoded(name)}", declared)
-    return line, Request({}, sleep_of(max_sleep, kind), most)
+    return store_of(redis_url if store is None else store).line(f"{kind}/{encoded(name)}", declared)

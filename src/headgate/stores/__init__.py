@@ -18,15 +18,22 @@ StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their type
 
 
 MEMORY = MemoryStore()
+_by_url: dict[str, Store] = {}  # those that were found once
 
 
 def store_of(where: StoreLike) -> Store:
     """The store that `where` names. Nothing is sent yet: a server is looked for by the first acquire."""
-    if where is None or where == "memory://":
+    if where is None:
         return MEMORY
-    if isinstance(where, MemoryStore):
-        return where
     if isinstance(where, str):
+        return _by_url.get(where) or _by_url.setdefault(where, _found(where))
+    return where if isinstance(where, MemoryStore) else _found(where)
+
+
+def _found(where: StoreLike) -> Store:
+    if isinstance(where, str):
+        if where == "memory://":
+            return MEMORY
         scheme, found, _ = where.partition("://")
         if not found or scheme not in REDIS_SCHEMES:
             said = f"'{scheme}://...'" if found and scheme.replace("+", "").isalnum() else "a text"  # the rest may hold a password

@@ -36,7 +36,7 @@ class Command(NamedTuple):
 class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
-    __slots__ = ("believed", "cancel", "deadline", "due", "future", "lease", "number", "request", "session", "start", "t")
+    __slots__ = ("believed", "cancel", "deadline", "due", "future", "hope", "lease", "number", "request", "session", "start", "t")
 
     def __init__(self, number: int, request: Request, future: Future[Any]) -> None:
         self.number = number
@@ -45,6 +45,7 @@ class Ticket:
         self.start = monotonic()
         self.session = ""  # once it is sent
         self.due = inf  # by the estimate, on the monotonic clock
+        self.hope = inf  # until when an answer is waited for, on the loop's clock
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
         self.lease = 0  # for which it was granted, microseconds
@@ -153,11 +154,11 @@ def runs(tickets: list[Ticket]) -> Iterator[Any]:
     index = 0
     while index < len(tickets):
         first, start = tickets[index], index
-        asked = asked_of(first)
+        offset = first.number - index
         index += 1
-        while index < len(tickets) and follows(tickets[index], first.number + index - start, asked):
+        while index < len(tickets) and tickets[index].number == offset + index and alike(tickets[index].request, first.request):
             index += 1
-        yield from ("acquire", first.number, index - start, *asked)
+        yield from ("acquire", first.number, index - start, *asked_of(first.request))
 
 
 def chores(errands: list[Errand]) -> Iterator[Any]:
@@ -180,12 +181,12 @@ def chores(errands: list[Errand]) -> Iterator[Any]:
         yield from ("release", session, number, index - start, asked)
 
 
-def follows(ticket: Ticket, number: int, asked: tuple[Any, ...]) -> bool:
-    return ticket.number == number and ticket.request.on_wait is None and asked_of(ticket) == asked
+def alike(request: Request, first: Request) -> bool:
+    """Whether a request may be told with the first one: mostly both are the limiter's own."""
+    return request.on_wait is None and (request is first or asked_of(request) == asked_of(first))
 
 
-def asked_of(ticket: Ticket) -> tuple[Any, ...]:
-    request = ticket.request
+def asked_of(request: Request) -> tuple[Any, ...]:
     max_sleep = -1 if request.max_sleep is None else request.max_sleep
     max_waiters = -1 if request.max_waiters is None else request.max_waiters
     return max_sleep, max_waiters, request.text

@@ -88,6 +88,7 @@ class Lane:
         self._server = 0
         self._lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
+        self._hearing: TimerHandle | None = None  # for who has not been answered, and waits for that no longer than so
         self._retry: TimerHandle | None = None
         self._renewal: TimerHandle | None = None
         line.declare_in_time(link.loop)
@@ -99,8 +100,8 @@ class Lane:
         self._number += 1
         ticket = Ticket(self._number, request, self.link.loop.create_future())
         if request.max_sleep is not None:
-            patience = request.max_sleep / 1_000_000 or REPLY_TIMEOUT
-            ticket.deadline = self.link.loop.call_later(patience, self._unheard, ticket)
+            ticket.hope = self.link.loop.time() + (request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
+            self._listen_until(ticket.hope)
         self._tickets.append(ticket)
         self._send()
         try:
@@ -302,9 +303,8 @@ class Lane:
             self._send()
             return
         ticket.tell(queued_at(position, delay))
+        ticket.hope = inf
         if ticket.request.max_sleep:
-            if ticket.deadline is not None:
-                ticket.deadline.cancel()
             left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
             ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
 
@@ -416,14 +416,29 @@ class Lane:
             if ticket.request.max_sleep == 0:
                 ticket.settle(self.link.cannot(lost))
 
+    def _listen_until(self, moment: float) -> None:
+        """One look at all who have not been answered costs less than a timer for each of them."""
+        if self._hearing is None or self._hearing.when() > moment:
+            if self._hearing is not None:
+                self._hearing.cancel()
+            self._hearing = self.link.loop.call_at(moment, self._look_at_patience)
+
+    def _look_at_patience(self) -> None:
+        self._hearing = None
+        unheard = [*(self._sent.tickets if self._sent else ()), *self._tickets]
+        for ticket in unheard:
+            if ticket.hope <= self.link.loop.time():
+                self._unheard(ticket)
+        hopes = [ticket.hope for ticket in unheard if not (ticket.t or ticket.future.done())]
+        if (moment := min(hopes, default=inf)) < inf:
+            self._listen_until(moment)
+
     def _unheard(self, ticket: Ticket) -> None:
         """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
-        if ticket.t:
-            return
         silent = 0.0 if self._sent is None else monotonic() - max(self._sent.at, ticket.start)
         if silent < SILENCE:
-            ticket.deadline = self.link.loop.call_later(SILENCE - silent, self._unheard, ticket)
-        else:
+            ticket.hope = self.link.loop.time() + SILENCE - silent
+        elif not ticket.t:
             ticket.settle(self.link.cannot(TimeoutError()))
 
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:

@@ -58,6 +58,7 @@ class RedisLine:
         self._comes_again = False  # and it will be, by itself: no update holds
         self.enter = shut
         self._store = store
+        self._last: Lane | None = None  # that was asked for here
         self._lock = threading.Lock()
         self._inside = Inside()
         self.leave = self._inside.leave
@@ -112,10 +113,10 @@ class RedisLine:
         if asyncio._get_running_loop() is None:
             self._by_portal(lambda lane: lane.post(words))
         else:
-            self._store.lane(self).post(words)
+            self.lane().post(words)
 
     async def aupdate(self, declared: Declaration) -> None:
-        await self._store.lane(self).ask(self._updated(declared))
+        await self.lane().ask(self._updated(declared))
 
     def _updated(self, declared: Declaration) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
@@ -129,10 +130,25 @@ class RedisLine:
         """The keys that the script works on: all share one hash tag. What is replaced by a declaration may have had windows."""
         return keys_of(self.key, self.declares != KNOWN or "window " in declared.program)
 
+    def lane(self) -> Lane:
+        """The lane in the running loop: mostly the same as before."""
+        lane = self._last
+        if lane is None or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
+            lane = self._last = self._store.lane(self)
+        return lane
+
+    def forgotten(self, lane: Lane) -> None:
+        """The link of `lane` does not know it any more."""
+        if self._last is lane:
+            self._last = None
+
+    def forked(self) -> None:
+        self._last = None
+
     # Ways in -------------------------------------------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> None:
-        lane = self._store.lane(self)
+        lane = self.lane()
         grant, ticket = await lane.acquire(request)
         if ticket.believed is None:
             self._inside.passed()
@@ -147,7 +163,7 @@ class RedisLine:
             self._inside.passed()
 
     async def acquire(self, request: Request) -> Permit:
-        lane = self._store.lane(self)
+        lane = self.lane()
         return self._permit(lane, request, *await lane.acquire(request))
 
     def _permit(self, lane: Lane, request: Request, grant: Grant, ticket: Ticket) -> Permit:
@@ -219,7 +235,7 @@ class RedisLine:
             return False
         lane = permit.home
         if not isinstance(lane, Lane) or lane.link.loop is not asyncio.get_running_loop():
-            lane = self._store.lane(self)
+            lane = self.lane()
         return bool((await lane.ask(f"release {permit.key}"))[1])
 
     def abandon(self, permit: Permit) -> None:
@@ -256,12 +272,12 @@ class RedisLine:
 
     def _by_portal(self, errand: Callable[[Lane], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the process ends: its leases will
-            portal().loop.call_soon_threadsafe(lambda: errand(self._store.lane(self)))
+            portal().loop.call_soon_threadsafe(lambda: errand(self.lane()))
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
     async def astatus(self) -> Status:
-        program, *numbers = await self._store.lane(self).ask("status -")
+        program, *numbers = await self.lane().ask("status -")
         waiting, delay, *left = map(int, numbers)
         return status_of(self.name, map(parsed, program.split(";")), left, waiting, delay)
 

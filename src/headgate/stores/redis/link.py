@@ -83,10 +83,16 @@ class Link:
         lane = self.lanes.get(line.key)
         if lane is None or lane.line is not line:
             if len(self.lanes) >= self._most:
-                self.lanes = {key: lane for key, lane in self.lanes.items() if not lane.idle()}
-                self._most = max(FEWEST_LANES, 2 * len(self.lanes))
+                self._forget_idle()
             lane = self.lanes[line.key] = Lane(self, line)
         return lane
+
+    def _forget_idle(self) -> None:
+        for key, lane in list(self.lanes.items()):
+            if lane.idle():
+                del self.lanes[key]
+                lane.line.forgotten(lane)
+        self._most = max(FEWEST_LANES, 2 * len(self.lanes))
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""

@@ -35,12 +35,17 @@ class RedisStore:
     def line(self, name: str, declared: Declaration) -> RedisLine:
         """The line of `name`; nothing is sent before the first acquire."""
         check_windows(name, declared)
+        line = self._lines.get(name) or self._new_line(name, declared)
+        line.follow(declared)
+        return line
+
+    def _new_line(self, name: str, declared: Declaration) -> RedisLine:
+        """Unless another thread was faster."""
         with self._lock:
             line = self._lines.get(name)
             if line is None:
                 line = self._lines[name] = RedisLine(self, name, declared)
-        line.follow(declared)
-        return line
+            return line
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` in the running loop."""
@@ -70,26 +75,27 @@ class RedisStore:
         self._lock = threading.Lock()
         self._links = {}
         self._shortcut = None
+        for line in list(self._lines.values()):
+            line.forked()
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"
 
 
 STORES: WeakSet[RedisStore] = WeakSet()
-_by_url: dict[str, RedisStore] = {}
 _by_client: WeakKeyDictionary[Any, RedisStore] = WeakKeyDictionary()
 
 
 def redis_store(where: Any) -> RedisStore:
-    """The store of a URL or of a client object: the same one for the same."""
-    known: Any = _by_url if isinstance(where, str) else _by_client
+    """A store for a URL, which is remembered by who asks; the store of a client object: the same one for the same."""
+    if isinstance(where, str):
+        return RedisStore(topology_of(where))
     try:
-        found: RedisStore | None = known.get(where)
+        found = _by_client.get(where)
     except TypeError:  # not something that could be a client either
         found = None
     if found is None:
-        found = RedisStore(topology_of(where))
-        known[where] = found
+        found = _by_client[where] = RedisStore(topology_of(where))
     return found
 
 
