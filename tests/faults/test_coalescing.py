@@ -10,10 +10,16 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
+from headgate.stores.redis.peer import Peer
 from headgate.stores.redis.wire import Wire
 from tests.faults.scene import commands_of, enter
 
 PLENTY = Concurrency(1000)
+
+
+def of_calls(protocol: object) -> bool:
+    """Whether this is a connection of calls, and not the one that listens."""
+    return isinstance(protocol, Wire) and isinstance(getattr(protocol._replied, "__self__", None), Peer)
 
 
 @pytest.fixture
@@ -23,7 +29,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     write: Callable[[Transport, bytes], None] = Transport.write
 
     def noted(self: Transport, data: bytes) -> None:
-        if isinstance(self.get_protocol(), Wire):
+        if of_calls(self.get_protocol()):
             written.append(len(data))
         write(self, data)
 
@@ -58,7 +64,8 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     received = Wire.data_received
 
     def noted(self: Wire, data: bytes) -> None:
-        read.append(len(data))
+        if of_calls(self):
+            read.append(len(data))
         received(self, data)
 
     monkeypatch.setattr(Wire, "data_received", noted)

@@ -10,6 +10,8 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from headgate.stores.redis.wire import Wire, packed
+
 if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
 
@@ -22,6 +24,8 @@ class Ears:
 
     def __init__(self, link: Link) -> None:
         self._link = link
+        self._wire: Wire | None = None
+        self._subscribed = False
         self.task: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
@@ -32,25 +36,45 @@ class Ears:
         """Until the connection is lost at a time when nobody waits: the next who does listens again."""
         attempt = 0
         while True:
-            subscribed = False
+            self._subscribed = False
             with suppress(Exception):  # lost, or what a user's credential_provider raises
-                server = await self._link.anybody(again=attempt > 0)
-                async with server.talk() as connection:
-                    await connection.send_command("SUBSCRIBE", f"headgate:{self._link.id}")
-                    await connection.read_response()
-                    subscribed = True
-                    for lane in self._link.lanes.values():
-                        lane.look()  # what was announced before we listened
-                    while True:
-                        self._heard(await connection.read_response())
-            attempt = 0 if subscribed else min(attempt + 1, 10)
+                await self._listen(again=attempt > 0)
+            attempt = 0 if self._subscribed else min(attempt + 1, 10)
             if not any(lane.waits for lane in self._link.lanes.values()):
                 return
             await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**attempt)))
 
-    def _heard(self, message: Any) -> None:
-        if message[0] == b"message":
-            key, _, rest = message[2].decode().partition(" ")
-            lane = self._link.lanes.get(key)
-            if lane is not None:
-                lane.heard(rest)
+    async def _listen(self, again: bool) -> None:
+        """Until the connection is lost."""
+        server = await self._link.anybody(again)
+        over: asyncio.Future[None] = self._link.loop.create_future()
+        self._wire = Wire(await server.connected(), self._replied, lambda lost: finished(over))
+        try:
+            self._wire.send(packed("SUBSCRIBE", f"headgate:{self._link.id}"))
+            await over
+        finally:
+            with suppress(RuntimeError):  # the loop was closed without a word to its tasks
+                self._wire.close()
+
+    def _replied(self, message: Any) -> None:
+        """What makes no sense, or an error, ends the connection: the next may do better."""
+        assert self._wire is not None, "it is what is heard"
+        try:
+            self._heard(*message)
+        except Exception as senseless:
+            self._wire.cut(senseless)
+
+    def _heard(self, kind: bytes, channel: bytes, news: Any) -> None:
+        if kind == b"subscribe":
+            self._subscribed = True
+            for lane in self._link.lanes.values():
+                lane.look()  # what was announced before we listened
+        elif kind == b"message":
+            key, _, rest = news.decode().partition(" ")
+            if key in self._link.lanes:
+                self._link.lanes[key].heard(rest)
+
+
+def finished(future: asyncio.Future[None]) -> None:
+    if not future.done():  # it may have been cancelled this moment
+        future.set_result(None)
