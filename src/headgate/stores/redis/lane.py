@@ -239,6 +239,9 @@ class Lane:
         finally:
             self._hears = False
         self._catch_up()
+        if self._hearing is not None and not self._tickets:
+            self._hearing.cancel()
+            self._hearing = None
         if self._wanted or self._tickets or self._errands:
             self._send()
 
