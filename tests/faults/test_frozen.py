@@ -161,6 +161,31 @@ async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -
     await at_rest(limiter)
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(name: str, proxy: Proxy) -> None:
+    """L5, F36: given a permit that is taken, when the quick call says so and the whole one is never answered, then that is an error
+    after `max_sleep`, and nobody is left in the queue."""
+    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=proxy.url)
+    for _ in range(2):
+        await (await limiter.acquire()).arelease()
+    holder = await other.acquire()
+
+    def the_last(reply: bytes) -> bytes:
+        if b"$-1" in reply:
+            proxy.requests.hold()
+        return reply
+
+    proxy.replies.alter = the_last
+    start = monotonic()
+    with pytest.raises(StoreError):
+        await soon(acquired(limiter, False, 0.05))
+    assert monotonic() - start <= 0.05 + SLACK
+
+    proxy.requests.resume()
+    assert await holder.arelease()
+    assert used(await at_rest(limiter)) == [0]
+
+
 async def test_replies_that_are_slow_are_no_wait(name: str, proxy: Proxy) -> None:
     """L5: given a reply that takes longer than `max_sleep`, then who need not wait has passed."""
     limiter = Limiter(name, Concurrency(1), store=proxy.url)

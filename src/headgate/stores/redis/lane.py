@@ -239,7 +239,7 @@ class Lane:
         finally:
             self._hears = False
         self._catch_up()
-        if self._hearing is not None and not self._tickets:
+        if self._hearing is not None and not (self._tickets or self._owed):
             self._hearing.cancel()
             self._hearing = None
         if self._wanted or self._tickets or self._errands:
@@ -428,7 +428,8 @@ class Lane:
 
     def _look_at_patience(self) -> None:
         self._hearing = None
-        unheard = [*(self._sent.tickets if self._sent else ()), *self._tickets]
+        asked = self._sent or self._owed
+        unheard = [*(asked.tickets if asked else ()), *self._tickets]
         for ticket in unheard:
             if ticket.hope <= self.link.loop.time():
                 self._unheard(ticket)
