@@ -1,0 +1,225 @@
+"""A link that has to wait before it goes on: it loses no call in a pause, lives through whatever connecting brings, and breathes.
+
+F28, F29, F35. What comes in the way may be a user's own: a credential_provider raises what it likes, cancellations included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.asyncio
+from redis import Redis
+from redis.credentials import CredentialProvider
+
+from headgate import Concurrency, Limiter, Rate
+from headgate.errors import StoreError
+from headgate.stores.redis import link
+from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.link import Link
+from tests.faults.proxy import Proxy
+from tests.faults.scene import elsewhere, enter, eventually
+from tests.rights import PASSWORD, USER
+from tests.servers import Server
+from tests.world import at_rest, soon, used, waiting
+
+TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a test
+
+
+class Moody(CredentialProvider):
+    """Knows the password, and raises what it has in mind before it says so."""
+
+    def __init__(self) -> None:
+        self.moods: list[BaseException] = []
+        self.asked = 0
+
+    def get_credentials(self) -> tuple[str, str]:
+        self.asked += 1
+        if self.moods:
+            raise self.moods.pop()
+        return USER, PASSWORD
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return self.get_credentials()
+
+
+def with_moods(moody: Moody, port: int) -> Any:
+    return redis.asyncio.Redis(port=port, credential_provider=moody)
+
+
+def link_of(limiter: Limiter) -> Link:
+    return limiter._line._store.lane(limiter._line).link
+
+
+def refuse_once(proxy: Proxy, refusal: bytes) -> None:
+    """The next call is not run, and its reply is `refusal`."""
+
+    def refused(reply: bytes) -> bytes:
+        proxy.requests.alter = proxy.replies.alter = None
+        return b"-" + refusal + b"\r\n"
+
+    proxy.requests.alter, proxy.replies.alter = lambda request: b"PING\r\n", refused
+
+
+# The end of a loop -------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S7, F35: given a release that a loading server has put off, when the loop ends just then, it is sent all the same."""
+
+    async def leave() -> None:
+        limiter = Limiter(name, Concurrency(1), store=proxy.url)
+        holder = await limiter.acquire()
+        refuse_once(proxy, b"LOADING Redis is loading the dataset in memory")
+        holder.release()
+        await eventually(lambda: link_of(limiter)._paused)
+
+    await soon(asyncio.to_thread(asyncio.run, leave()))
+
+    assert used(await elsewhere(name, Concurrency(1), url=redis_url).astatus()) == [0]
+
+
+# What a credential_provider raises ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(name: str, proxy: Proxy) -> None:
+    """L5, F29: given connections that are lost, when a credential_provider is cancelled while we connect, then we connect again."""
+    moody = Moody()
+    limiter = Limiter(name, Concurrency(1), store=with_moods(moody, int(proxy.url.rpartition(":")[2].partition("/")[0])))
+    holder = await limiter.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+
+    moody.moods = [asyncio.CancelledError() for _ in range(4)]  # whoever connects: to call, to listen
+    proxy.reset()
+
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
+    assert moody.moods == []
+
+
+@pytest.mark.usefixtures("hurried")
+@pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError, KeyError, TimeoutError])
+async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
+    name: str, redis_server: Server, error: type[BaseException]
+) -> None:
+    """L5, F29: given a store that is away, when a provider raises this and that, then it is found as soon as the provider knows."""
+    moody = Moody()
+    moody.moods = [error("canary") for _ in range(4)]
+    store = with_moods(moody, redis_server.port)
+    limiter = Limiter(name, Concurrency(2), store=store, on_store_error="local", processes=2)
+
+    inside = await soon(limiter.acquire())  # by the share
+    assert not await soon(limiter.atry_acquire())  # it is looked for from here on, though nobody asks again
+    its = limiter._line._store._links[asyncio.get_running_loop()]
+    await eventually(lambda: not its._away)
+
+    assert inside.fence == 0
+    assert moody.moods == []
+    permit = await soon(limiter.acquire())
+    assert permit.fence > 0
+    for each in (inside, permit):
+        await each.arelease()
+    await at_rest(limiter)
+
+
+# A server that goes on refusing ------------------------------------------------------------------------------------------------
+
+
+class Breaths:
+    """In place of chance: every pause is as long as it may be, and is remembered."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def uniform(self, least: float, most: float) -> float:
+        self.taken.append(most)
+        return most
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_demoted_server_is_asked_less_and_less_often(
+    name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then each pause is twice the one
+    before, up to the longest; and who waits is served when it may write again."""
+    breaths = Breaths()
+    for word, value in (("JITTER", breaths), ("BACKOFF", 0.001), ("LONGEST", 0.02)):
+        monkeypatch.setattr(link, word, value)
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+    holder = await limiter.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+    await limiter.astatus()
+    del breaths.taken[:]
+
+    own_admin.config_resetstat()
+    own_admin.replicaof("127.0.0.1", own_server.port)
+    await eventually(lambda: len(breaths.taken) >= 7)
+    own_admin.replicaof("NO", "ONE")
+
+    assert breaths.taken[:7] == [0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02]
+    assert not waiter.done()
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
+    assert own_admin.info("stats")["total_connections_received"] <= len(breaths.taken) + 2  # and one to listen
+    await at_rest(limiter)
+
+
+# A call that is refused --------------------------------------------------------------------------------------------------------
+
+
+async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
+    name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3, S7, F35: given news of one who has given up, kept for the reply on its way, when that is a refusal and somebody comes in
+    the same moment, then one call is sent and not two: its reply belongs to it, and nothing is lost."""
+    limiter, other = Limiter(name, TEN, store=proxy.url), elsewhere(name, TEN, url=redis_url)
+    permit = await other.acquire(tokens=10)
+    callers = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(2)]
+    await waiting(other, 2)
+    await eventually(lambda: proxy.announcements.seen)
+    lane, heard, failed = limiter._line._store.lane(limiter._line), Lane.heard, Lane.failed
+    come, news = asyncio.Event(), []
+
+    def hears_the_second(its: Lane, announcement: str) -> None:
+        if len(announcement.split()) > 3:  # it brings a grant
+            news.append(announcement)
+            if len(news) == 1:
+                return  # lost
+        heard(its, announcement)
+
+    def fails_as_one_comes(its: Lane, error: StoreError) -> None:
+        come.set()
+        failed(its, error)
+
+    async def newcomer() -> None:
+        await come.wait()
+        await limiter.acquire(tokens=1)
+
+    monkeypatch.setattr(Lane, "heard", hears_the_second)
+    monkeypatch.setattr(Lane, "failed", fails_as_one_comes)
+    await asyncio.gather(limiter.astatus(), limiter.astatus())  # so that what comes next waits for company
+    refuse_once(proxy, b"NOREPLICAS Not enough good replicas to write.")
+    seen = len(proxy.replies.seen)
+    proxy.replies.hold()
+    lane.look()
+    await eventually(lambda: len(proxy.replies.seen) > seen)
+    callers[1].cancel()
+    await asyncio.wait(callers[1:])
+    permit.settle(tokens=9)
+    await eventually(lambda: news)
+    permit.settle(tokens=8)
+    await eventually(lambda: lane._early)
+
+    coming = asyncio.create_task(newcomer())
+    met = proxy.met
+    proxy.replies.resume()
+    with pytest.raises(StoreError, match="NOREPLICAS"):
+        await soon(callers[0])
+    await soon(coming)
+
+    assert used(await limiter.astatus()) == [9]
+    assert proxy.met == met
