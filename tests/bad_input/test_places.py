@@ -14,11 +14,12 @@ from urllib.parse import quote
 import pytest
 import redis
 import redis.asyncio
+import valkey.asyncio
 from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
 from headgate.stores.redis.link import reason
-from tests.bad_input.values import CANARY, INF, Hostile, assert_sentence, shown
+from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
 from tests.processes import finished
 from tests.servers import Server, as_user
 
@@ -193,6 +194,24 @@ def test_what_a_server_repeats_of_a_login_is_not_told() -> None:
     assert said == "unknown command 'AUTH'"
 
 
+@pytest.mark.parametrize("library", [redis.asyncio.RedisCluster, valkey.asyncio.ValkeyCluster])
+def test_a_cluster_whose_addresses_are_mapped_is_refused(library: Any, door: Door, nowhere: str) -> None:
+    """We would go where its servers say they are, and not where the user's client goes."""
+    client = library(host="127.0.0.1", port=door.port, password=CANARY, address_remap=lambda address: ("elsewhere", 1))
+    with pytest.raises(TypeError) as caught:
+        Limiter("x", "5/second", store=client)
+    assert_sentence(caught.value, "store=", "address_remap", "cluster-announce-ip")
+
+
+@pytest.mark.parametrize("library", [redis.Sentinel, redis.asyncio.Sentinel])
+def test_a_primary_whose_address_is_forced_is_refused(library: Any, door: Door, nowhere: str) -> None:
+    """The same for Sentinels."""
+    sentinel = library([("127.0.0.1", door.port)], force_master_ip="10.0.0.1", password=CANARY)
+    with pytest.raises(TypeError) as caught:
+        Limiter("x", "5/second", store=sentinel.master_for("mymaster"))
+    assert_sentence(caught.value, "store=", "force_master_ip", "sentinel announce-ip")
+
+
 def test_a_check_of_certificates_that_we_cannot_make_is_not_dropped() -> None:
     client = redis.Redis(port=1, ssl=True, ssl_validate_ocsp=True, password=CANARY)
     with pytest.raises(TypeError) as caught:
@@ -355,6 +374,28 @@ def test_a_server_that_says_nothing_is_told_within_the_connect_timeout(
     """Logging in is part of connecting: what accepts and never answers is no server either."""
     url = f"redis://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
     assert_told(VISITS[visit], url, f"127.0.0.1:{silence}/0", caplog)
+
+
+class Parrot(Server):
+    """It knows no AUTH, and says what it was sent."""
+
+    def _words(self) -> list[str]:
+        return [*super()._words(), "--rename-command", "AUTH", ""]
+
+
+@pytest.fixture(scope="module")
+def parrot() -> Iterator[Server]:
+    server = Parrot().start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.parametrize("visit", ["async with", "with", "an asyncio client", "a client"])
+def test_a_server_that_repeats_the_login_is_told_without_it(visit: str, parrot: Server, caplog: pytest.LogCaptureFixture) -> None:
+    place = f"127.0.0.1:{parrot.port}/0"
+    with redis.Redis(port=parrot.port) as client, pytest.raises(ResponseError, match=CANARY):
+        client.execute_command("AUTH", CANARY)
+    assert_told(VISITS[visit], f"redis://user:{CANARY}@{place}", place, caplog)
 
 
 def test_a_socket_that_does_not_exist_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,7 +54,8 @@ class Door:
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._address = self._socket.getsockname()
-        self.url = f"redis://user:{CANARY}@127.0.0.1:{self._address[1]}/0"
+        self.port = int(self._address[1])
+        self.url = f"redis://user:{CANARY}@127.0.0.1:{self.port}/0"
 
     def opened(self) -> bool:
         """Whether somebody came before us: connections are accepted in their order."""
