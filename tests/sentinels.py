@@ -158,5 +158,15 @@ class Sentinels:
         self.watchers[0].ask("FAILOVER")
         return former
 
+    def forget(self) -> None:
+        """From now on every Sentinel says that it knows of no primary."""
+        for watcher in self.watchers:
+            watcher.ask("REMOVE")
+
+    def watch(self, primary: Copy) -> None:
+        """There is a primary again."""
+        for watcher in self.watchers:
+            watcher.admin.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, QUORUM)
+
     def _in_order(self) -> bool:
         return all(watcher.knows() == (WATCHERS - 1, 1) for watcher in self.watchers)

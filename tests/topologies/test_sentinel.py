@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -241,6 +242,26 @@ async def test_who_starts_when_there_is_no_primary_finds_the_next(name: str, own
 
     permit = await once_back(limiter.acquire)
     assert await permit.arelease()
+
+
+async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_the_first(
+    name: str, own_sentinels: Sentinels
+) -> None:
+    """L5: given Sentinels that all say that there is none, then a StoreError says so at once; when there is one, it is found."""
+    primary = own_sentinels.primary
+    own_sentinels.forget()
+    limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
+
+    for ask in (limiter.acquire, limiter.atry_acquire, partial(asyncio.to_thread, limiter.acquire_sync)):
+        started = time.monotonic()
+        with pytest.raises(StoreError, match=r"main by Sentinel at .* \(no Sentinel knows a service named 'main'\)"):
+            await soon(ask())
+        assert time.monotonic() - started <= 1.0  # it is not hoped for: the service may be misspelt
+    own_sentinels.watch(primary)
+
+    assert await (await soon(limiter.acquire())).arelease()
+    (await soon(asyncio.to_thread(limiter.acquire_sync))).release()
+    await at_rest(limiter)
 
 
 async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(name: str, own_sentinels: Sentinels, hurried: None) -> None:

@@ -46,6 +46,10 @@ BLOCKING: dict[type[AbstractConnection], Any] = {
 }
 
 
+class NotThereError(RedisError):
+    """A server that is not there, told in our own words: they may be shown, as they know no secrets."""
+
+
 class Endpoint:
     """One server, and how to connect to it."""
 

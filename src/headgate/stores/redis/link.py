@@ -18,11 +18,10 @@ from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AuthenticationError, ResponseError
-from redis.exceptions import ConnectionError as LostConnectionError
 
 from headgate.errors import StoreError
 from headgate.stores.redis.ears import Ears
-from headgate.stores.redis.endpoint import LOST
+from headgate.stores.redis.endpoint import LOST, NotThereError
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.peer import NOT_NOW, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN
@@ -251,7 +250,7 @@ class Link:
 
     async def _reach(self, calls: Sequence[Call]) -> Troubles:
         """Connect to whoever is wanted. What stood in the way, by server; of all of them, under None."""
-        troubles: Troubles = {None: LostConnectionError("no server has this name's slot")}
+        troubles: Troubles = {None: NotThereError("no server has this name's slot")}
         if self._doubted or not all(map(self._place, calls)):
             trouble = await trouble_of(self.topology.look())
             if trouble is None:
@@ -298,7 +297,7 @@ class Link:
                 await trouble_of(sentinel.look())  # it may have been announced meanwhile
             for server, peer in list(self._peers.items()):
                 if server is not sentinel.anywhere():
-                    peer.cut(LostConnectionError("another server has taken its place"))
+                    peer.cut(NotThereError("another server has taken its place"))
 
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
@@ -315,7 +314,7 @@ class Link:
             await self.topology.look()
         server = self.topology.anywhere()
         if server is None:
-            raise LostConnectionError("no server of the store is known")
+            raise NotThereError("no server of the store is known")
         return server
 
     # Being away ----------------------------------------------------------------------------------------------------------
@@ -396,8 +395,8 @@ def cannot(topology: Topology, lost: BaseException) -> StoreError:
 
 
 def reason(lost: BaseException) -> str:
-    """What went wrong in a few words: the server's own, or only the kind of a lost connection, whose text may tell secrets."""
-    if isinstance(lost, (ResponseError, StoreError)):
+    """What went wrong in a few words: the server's own, ours, or only the kind of any other error, whose text may tell secrets."""
+    if isinstance(lost, (ResponseError, StoreError, NotThereError)):
         return str(lost).partition(", with args")[0]  # a server that knows no AUTH repeats what it was sent
     cause: BaseException | None = lost
     while cause is not None and not isinstance(cause, SSLCertVerificationError):
@@ -413,7 +412,7 @@ async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        return LostConnectionError("it was cancelled")
+        return NotThereError("it was cancelled")
     except Exception as error:
         return error
     return None

@@ -12,9 +12,8 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from redis.crc import key_slot
-from redis.exceptions import ConnectionError as LostConnectionError
 
-from headgate.stores.redis.endpoint import LOST, Endpoint
+from headgate.stores.redis.endpoint import LOST, Endpoint, NotThereError
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
 
@@ -102,7 +101,7 @@ class Sentinel:
             if address:
                 self._believe(*address)
                 return
-        raise lost or LostConnectionError(f"no Sentinel knows a service named {self._service!r}")
+        raise lost or NotThereError(f"no Sentinel knows a service named {self._service!r}")
 
     async def switched(self) -> None:
         """Until it is announced that another server is the primary: a failover that was planned cuts nobody's connection, and for
@@ -159,7 +158,7 @@ class Cluster:
                 continue
             self._slots = {slot: server for slots, server in self._read(ranges, endpoint) for slot in slots}
             return
-        raise lost or LostConnectionError("no server of the Cluster was named")
+        raise lost or NotThereError("no server of the Cluster was named")
 
     def _read(self, ranges: Sequence[Any], told_by: Endpoint) -> list[tuple[range, Endpoint]]:
         return [
