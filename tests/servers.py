@@ -127,6 +127,7 @@ class Server:
         self._folder = tempfile.TemporaryDirectory(prefix="headgate-redis-")
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
+        self._still = False
 
     @property
     def url(self) -> str:
@@ -143,7 +144,7 @@ class Server:
 
     @property
     def runs(self) -> bool:
-        return self._process is not None
+        return self._process is not None and not self._still
 
     def start(self) -> Server:
         """Start on a free port, or again on the port it had."""
@@ -169,9 +170,11 @@ class Server:
     def pause(self) -> None:
         """The server stands still and keeps its connections."""
         self._signal(signal.SIGSTOP)
+        self._still = True
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
+        self._still = False
 
     def _words(self) -> list[str]:
         """The command that runs it."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis import lane
+from headgate.stores.redis import lane, peer, topology
+from headgate.stores.redis.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Puppet, Room, enter, eventually
 from tests.servers import connections_of
@@ -274,6 +275,63 @@ async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str,
     assert used(await at_rest(limiters[0])) == [0, 7]
     assert await (await soon(others)).arelease()
     await at_rest(beside)
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.01], ids=["together", "later"])
+async def test_a_node_that_says_nothing_delays_no_name_of_another(name: str, cluster: Cluster, moment: float) -> None:
+    """L5, F36: given two nodes that were not met yet, of which one stands still, when names of both are asked for, then the other
+    one's is granted at once; and the first one's as soon as its node goes on."""
+    known, silent, healthy = cluster.masters()
+    url = f"{cluster.user_url}?socket_connect_timeout=60"  # longer than anything here
+    limiters = {node: Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (known, silent, healthy)}
+    holders = [await limiters[known].acquire()]
+
+    silent.pause()
+    asking = asyncio.create_task(enter(limiters[silent]))
+    await asyncio.sleep(moment)
+    holders.append(await soon(limiters[healthy].acquire()))
+    assert not asking.done()
+    silent.resume()
+
+    holders.append(await soon(asking))
+    for holder in holders:
+        assert await holder.arelease()
+
+
+class Chance:
+    """In place of chance: whoever has `port` comes first."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    def choice(self, servers: Sequence[Endpoint]) -> Endpoint:
+        return self.sample(servers, len(servers))[0]
+
+    def sample(self, servers: Sequence[Endpoint], count: int) -> list[Endpoint]:
+        return sorted(servers, key=lambda server: f":{self._port}/" not in str(server))
+
+
+@pytest.mark.slow
+async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, S7, F36: given a master that stands still and a replica that was promoted, when a call is lost at the former, then the
+    others are asked where its name is, and not first the one that has just let it down."""
+    silent = cluster.masters()[0]
+    monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
+    monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    limiter = Limiter(cluster.name_on(silent, name), Concurrency(1), store=f"{cluster.user_url}?socket_connect_timeout=60")
+    holder = await limiter.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+    cluster.copy(silent)
+
+    silent.pause()
+    await eventually(lambda: cluster.serves(key_of(limiter.name), without=silent), PROMOTION)
+
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
 
 
 @pytest.mark.slow

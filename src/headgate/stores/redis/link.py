@@ -12,7 +12,7 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
 from ssl import SSLCertVerificationError
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 PAUSE = 0.05  # seconds until a server that was not ready is asked again
 OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
 BACKOFF, LONGEST = 0.05, 1.0  # seconds before another attempt, doubled for each further one up to so many, with full jitter
-Troubles = dict["Endpoint | None", Exception]
 REVIVAL = 5.0  # the same up to so many, while the store is away and nothing hangs on it
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
@@ -59,13 +58,13 @@ class Link:
         self._said = False  # something was sent at once in this turn of the loop
         self._peers: dict[Endpoint, Peer] = {}
         self._paused: list[Call] = []  # to be sent again in a moment
-        self._stranded: list[Call] = []  # on no connection: it was lost, or is to be made
-        self._doubted: set[Endpoint] = set()  # servers that were asked in vain: where everything is has to be looked for
-        self._attempts = 0  # to reach it since it has answered
+        self._stranded: dict[Endpoint | None, list[Call]] = {}  # on no connection, by server: it was lost, or is to be made
+        self._doubted: set[Endpoint | None] = set()  # servers that were asked in vain: all is looked for before they are again
+        self._attempts: dict[Endpoint | None, int] = {}  # to reach each since it has answered
         self._met = False  # the store has answered before, and was not given up since
         self._away = False  # and was looked for in vain since
         self._quiet: asyncio.Future[None] | None = None
-        self._seeking: asyncio.Task[None] | None = None
+        self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
         self._reviving: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._ears = Ears(self)
@@ -173,7 +172,9 @@ class Link:
         self._away = isinstance(reply, Exception) and str(reply).startswith(NOT_NOW)
         call.lane.met = not self._away
         if call.lane.met:
-            self._met, self._attempts = True, 0
+            self._met = True
+            if self._attempts:
+                self._reached(peer.endpoint)
         try:
             call.lane.answered(reply)
         except Exception as senseless:
@@ -203,12 +204,15 @@ class Link:
             self._give_up(call, lost)
 
     def strand(self, call: Call) -> None:
-        self._stranded.append(call)
-        self._seek_soon()
+        server = self._place(call)
+        self._stranded.setdefault(server, []).append(call)
+        self._seek_soon(server)
 
-    def _seek_soon(self) -> None:
-        if (self._seeking is None or self._seeking.done()) and not self.closed:
-            self._seeking = self.start(self._seek(), "headgate-connect")
+    def _seek_soon(self, server: Endpoint | None) -> None:
+        """Each server in a task of its own: one that says nothing keeps nobody waiting whose names are at another."""
+        seeking = self._seeking.get(server)
+        if (seeking is None or seeking.done()) and not self.closed:
+            self._seeking[server] = self.start(self._seek(server), "headgate-connect")
 
     def hopes(self, call: Call) -> bool:
         """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
@@ -232,54 +236,56 @@ class Link:
 
     # Connecting ----------------------------------------------------------------------------------------------------------
 
-    async def _seek(self) -> None:
-        """Until everything that was stranded is on its way again, or was given up."""
+    async def _seek(self, server: Endpoint | None) -> None:
+        """Until all that was stranded for want of `server` is on its way again, or was given up. None: nobody knows of which."""
         in_vain = False
-        while self._stranded:
-            if in_vain or self._doubted:
-                await self._breathe(LONGEST)
-            calls = list(self._stranded)
-            troubles = await self._reach(calls)
-            del self._stranded[: len(calls)]  # others have come behind them, and were not looked for yet
-            on_their_way = [self._go_on(call, troubles) for call in calls]
+        while server in self._stranded:
+            if in_vain or server in self._doubted:
+                await self._breathe(server, LONGEST)
+            trouble = await self._reach(server)
+            on_their_way = [self._go_on(call, server, trouble) for call in self._stranded.pop(server)]
             in_vain = not all(on_their_way)
+            self._leave_unused()
 
-    async def _breathe(self, longest: float) -> None:
-        self._attempts = min(self._attempts + 1, 10)
-        await asyncio.sleep(JITTER.uniform(0, min(longest, BACKOFF * 2**self._attempts)))
+    async def _breathe(self, server: Endpoint | None, longest: float) -> None:
+        attempts = self._attempts[server] = min(self._attempts.get(server, 0) + 1, 10)
+        await asyncio.sleep(JITTER.uniform(0, min(longest, BACKOFF * 2**attempts)))
 
-    async def _reach(self, calls: Sequence[Call]) -> Troubles:
-        """Connect to whoever is wanted. What stood in the way, by server; of all of them, under None."""
-        troubles: Troubles = {None: NotThereError("no server has this name's slot")}
-        if self._doubted or not all(map(self._place, calls)):
-            trouble = await trouble_of(self.topology.look())
+    def _reached(self, server: Endpoint) -> None:
+        for known in (server, None):
+            self._attempts.pop(known, None)
+
+    async def _reach(self, server: Endpoint | None) -> Exception | None:
+        """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
+        trouble = None
+        if server is None or server in self._doubted:
+            trouble = await trouble_of(self.topology.look(self._doubted))
             if trouble is None:
-                self._doubted.clear()
-            else:
-                troubles[None] = trouble
-        wanted = [server for server in set(map(self._place, calls)) if server is not None and server not in self._peers]
-        for server, trouble in zip(wanted, await asyncio.gather(*map(self._meet, wanted)), strict=True):
+                self._doubted.discard(server)
+        wanted = any(self._place(call) is server for call in self._stranded[server])
+        if server is not None and wanted and server not in self._peers:
+            trouble = await trouble_of(self._connect(server))
             if trouble is not None:
-                troubles[server] = trouble
                 self._doubted.add(server)
-        self._leave_unused()
-        return troubles
+        return trouble
 
-    def _go_on(self, call: Call, troubles: Troubles) -> bool:
-        """Who has a connection now is sent; who has none hopes on, if the store was there before, or learns."""
+    def _go_on(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
+        """Who has a connection now is sent; whose name is elsewhere by now is looked for there; who has neither hopes on, if the
+        store was there before, or learns.
+        """
         if self._peer_for(call) is not None:
             self.send_again(call._replace(by_text=False))
             return True
-        lost = troubles.get(self._place(call)) or troubles[None]
+        if self._place(call) is not server:
+            self.strand(call)
+            return True
+        lost = trouble or NotThereError("no server has this name's slot")
         self._go_another_way(call._replace(there=None), lost)
         call.lane.adrift(lost)
         return False
 
     def _place(self, call: Call) -> Endpoint | None:
         return call.there or self.topology.where(call.lane.key)
-
-    async def _meet(self, server: Endpoint) -> Exception | None:
-        return await trouble_of(self._connect(server))
 
     async def _connect(self, server: Endpoint) -> None:
         connection = await server.connected()
@@ -294,24 +300,23 @@ class Link:
         while True:
             if await trouble_of(sentinel.switched()):
                 await asyncio.sleep(JITTER.uniform(0, REVIVAL))
-                await trouble_of(sentinel.look())  # it may have been announced meanwhile
+                await trouble_of(sentinel.look(self._doubted))  # it may have been announced meanwhile
             for server, peer in list(self._peers.items()):
                 if server is not sentinel.anywhere():
                     peer.cut(NotThereError("another server has taken its place"))
 
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
-        wanted = set(map(self._place, self._stranded))
         used = {lane.peer for lane in self.lanes.values()}
         for server, peer in list(self._peers.items()):
-            if server not in wanted and peer not in used and not peer.calls:
+            if server not in self._stranded and peer not in used and not peer.calls:
                 del self._peers[server]
                 peer.close()
 
     async def anybody(self, again: bool) -> Endpoint:
         """Any server of the store; `again`: the last was asked in vain."""
         if again or self.topology.anywhere() is None:
-            await self.topology.look()
+            await self.topology.look(self._doubted)
         server = self.topology.anywhere()
         if server is None:
             raise NotThereError("no server of the store is known")
@@ -333,7 +338,7 @@ class Link:
         """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
         try:
             while self._away:
-                await self._breathe(REVIVAL)
+                await self._breathe(None, REVIVAL)
                 if await trouble_of(self._ping()) is None:
                     self._away = False
         finally:
@@ -363,7 +368,7 @@ class Link:
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
             task
-            for task in (self._seeking, self._reviving, self._following, self._ears.task)
+            for task in (*self._seeking.values(), self._reviving, self._following, self._ears.task)
             if task is not None and not task.done()
         ]
 
@@ -379,8 +384,8 @@ class Link:
         try:
             async with asyncio.timeout(FAREWELL):
                 while self._ready or self._stranded or self._paused or any(peer.busy for peer in self._peers.values()):
-                    if self._stranded:
-                        self._seek_soon()
+                    for server in self._stranded:
+                        self._seek_soon(server)
                     self._quiet = self.loop.create_future()
                     await self._quiet
         except TimeoutError:

@@ -7,7 +7,7 @@ Here lives knowing and finding out; connecting is the link's. What is known is a
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from redis.crc import key_slot
 from headgate.stores.redis.endpoint import LOST, Endpoint, NotThereError
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
+Doubted = Collection[Endpoint | None]  # who was asked in vain just now
 
 
 class Topology(Protocol):
@@ -36,8 +37,8 @@ class Topology(Protocol):
     def moved(self, slot: int, server: Endpoint) -> None:
         """From now on the slot is asked for there."""
 
-    async def look(self) -> None:
-        """Find out where everything is now. Raises what a server that is away looks like."""
+    async def look(self, doubted: Doubted) -> None:
+        """Find out where everything is now; `doubted` are asked last. Raises what a server that is away looks like."""
 
 
 class Standalone:
@@ -59,7 +60,7 @@ class Standalone:
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
-    async def look(self) -> None:
+    async def look(self, doubted: Doubted) -> None:
         """There is nothing to find out."""
 
     def __str__(self) -> str:
@@ -89,7 +90,7 @@ class Sentinel:
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
-    async def look(self) -> None:
+    async def look(self, doubted: Doubted) -> None:
         """Ask one Sentinel after another; who was asked is asked last the next time, lest one that lags is believed for ever."""
         lost: BaseException | None = None
         for sentinel in list(self._sentinels):
@@ -145,10 +146,11 @@ class Cluster:
     def moved(self, slot: int, server: Endpoint) -> None:
         self._slots[slot] = server
 
-    async def look(self) -> None:
+    async def look(self, doubted: Doubted) -> None:
         lost: BaseException | None = None
         known = list(dict.fromkeys(self._slots.values()))
-        for endpoint in [*CHANCE.sample(known, len(known)), *CHANCE.sample(self._seeds, len(self._seeds))]:
+        known, seeds = CHANCE.sample(known, len(known)), CHANCE.sample(self._seeds, len(self._seeds))
+        for endpoint in sorted([*known, *seeds], key=doubted.__contains__):
             try:
                 ranges = await endpoint.asked("CLUSTER", "SLOTS")
             except LOST as error:
