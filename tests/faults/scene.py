@@ -79,6 +79,17 @@ class Room:
         self.inside -= 1
 
 
+class Breaths:
+    """In place of chance: every pause is as long as it may be, and is remembered."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+
+    def uniform(self, least: float, most: float) -> float:
+        self.taken.append(most)
+        return most
+
+
 class Puppet:
     """A process that holds and waits as it is told: see programs/puppet.py."""
 

@@ -19,7 +19,7 @@ from headgate.stores.redis import link
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import Link
 from tests.faults.proxy import Proxy
-from tests.faults.scene import elsewhere, enter, eventually
+from tests.faults.scene import Breaths, elsewhere, enter, eventually
 from tests.rights import PASSWORD, USER
 from tests.servers import Server
 from tests.world import at_rest, soon, used, waiting
@@ -126,17 +126,6 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
 
 
 # A server that goes on refusing ------------------------------------------------------------------------------------------------
-
-
-class Breaths:
-    """In place of chance: every pause is as long as it may be, and is remembered."""
-
-    def __init__(self) -> None:
-        self.taken: list[float] = []
-
-    def uniform(self, least: float, most: float) -> float:
-        self.taken.append(most)
-        return most
 
 
 @pytest.mark.usefixtures("hurried")

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis import lane, peer, topology
+from headgate.stores.redis import lane, link, peer, topology
 from headgate.stores.redis.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
-from tests.faults.scene import Puppet, Room, enter, eventually
+from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
 from tests.servers import connections_of
 from tests.world import LONG, at_rest, soon, used, waiting
 
@@ -296,6 +296,31 @@ async def test_a_node_that_says_nothing_delays_no_name_of_another(name: str, clu
     holders.append(await soon(asking))
     for holder in holders:
         assert await holder.arelease()
+
+
+async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_answers(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F28, F40: given a master that is gone and another one that answers all the time, then each pause before the former is asked
+    again is twice the one before, up to the longest."""
+    breaths = Breaths()
+    for word, value in (("JITTER", breaths), ("BACKOFF", 0.001), ("LONGEST", 0.02)):
+        monkeypatch.setattr(link, word, value)
+    gone, there = cluster.masters()[:2]
+    url = apart(cluster.user_url, 3)
+    lost, served = [Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (gone, there)]
+    for limiter in (lost, served):
+        await (await limiter.acquire()).arelease()
+
+    gone.kill()
+    asking = asyncio.create_task(enter(lost))
+    async with asyncio.timeout(LONG):
+        while len(breaths.taken) < 7:
+            await (await served.acquire()).arelease()
+    assert breaths.taken[:7] == [0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02]
+
+    asking.cancel()
+    await asyncio.wait([asking])
 
 
 class Chance:
