@@ -22,10 +22,10 @@ def apart(url: str, number: int) -> str:
     return f"{url}?socket_connect_timeout={5 + number}"
 
 
-def refusals(node: Node) -> int:
-    """How often a node has said that keys are missing, since `config_resetstat`."""
+def refusals(node: Node, word: str = "TRYAGAIN") -> int:
+    """How often a node has said that keys are missing, or another word, since `config_resetstat`."""
     stats: dict[str, Any] = node.admin.info("errorstats")
-    return int(stats.get("errorstat_TRYAGAIN", {}).get("count", 0))
+    return int(stats.get(f"errorstat_{word}", {}).get("count", 0))
 
 
 def on_its_way(cluster: Cluster, name: str) -> Move:
@@ -92,3 +92,19 @@ async def test_names_of_which_some_keys_have_gone_wait_for_the_others(name: str,
     assert await permit.arelease()
     move.close()
     assert used(await at_rest(limiters[0])) == [0]
+
+
+async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(name: str, cluster: Cluster) -> None:
+    """L5, F40: given a source that has given its slot away and a target that was not told yet, so that each names the other, when
+    somebody comes who has met none of them, then the call goes to and fro, with pauses, and arrives when they agree."""
+    move = on_its_way(cluster, name)
+    move.source.ask("SETSLOT", move.slot, "NODE", move.target.identity)
+
+    coming = asyncio.create_task(Limiter(name, Concurrency(1), store=cluster.user_url).acquire().__aenter__())
+    try:
+        await eventually(lambda: coming.done() or refusals(move.target, "MOVED") >= 2)
+        assert not coming.done()
+    finally:
+        move.close()
+
+    assert await (await soon(coming)).arelease()

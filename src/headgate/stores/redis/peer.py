@@ -158,12 +158,18 @@ class Peer:
             self.link.topology.moved(int(slot), server)
             call.lane.peer = None
         onward = call._replace(there=server if word == "ASK" else None, sent_on=True)
-        if not call.sent_on:
-            self.link.send_again(onward)
-        elif self.link.hopes(call):
-            self.link.send_later(onward)
+        if call.sent_on:
+            self._disagreed(onward, f"{word} {slot}")
         else:
-            self.link.answered(call, ResponseError(f"TRYAGAIN its servers disagree about who has this name: {word} {slot}"), self)
+            self.link.send_again(onward)
+
+    def _disagreed(self, call: Call, told: str) -> None:
+        """While a slot changes hands each of two servers may name the other, for a moment."""
+        self.link.is_there(call)
+        if self.link.hopes(call):
+            self.link.send_later(call)
+        else:
+            self.link.answered(call, ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"), self)
 
     def _load(self, call: Call) -> None:
         script, words = call.command
