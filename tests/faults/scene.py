@@ -80,13 +80,15 @@ class Room:
 
 
 class Breaths:
-    """In place of chance: every pause is as long as it may be, and is remembered."""
+    """In place of chance: every pause is as long as it may be; those of this loop are remembered, others may have their own."""
 
     def __init__(self) -> None:
         self.taken: list[float] = []
+        self._loop = asyncio.get_running_loop()
 
     def uniform(self, least: float, most: float) -> float:
-        self.taken.append(most)
+        if asyncio.get_running_loop() is self._loop:
+            self.taken.append(most)
         return most
 
 

@@ -84,8 +84,11 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(name: 
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(name: str, proxy: Proxy) -> None:
+async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
+    name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L5, F29: given connections that are lost, when a credential_provider is cancelled while we connect, then we connect again."""
+    monkeypatch.setattr(link, "BACKOFF", 0.001)  # all attempts are made before the store is given up
     moody = Moody()
     limiter = Limiter(name, Concurrency(1), store=with_moods(moody, int(proxy.url.rpartition(":")[2].partition("/")[0])))
     holder = await limiter.acquire()
@@ -103,9 +106,10 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(name: 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("error", [asyncio.CancelledError, RuntimeError, KeyError, TimeoutError])
 async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
-    name: str, redis_server: Server, error: type[BaseException]
+    name: str, redis_server: Server, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, F29: given a store that is away, when a provider raises this and that, then it is found as soon as the provider knows."""
+    monkeypatch.setattr(link, "BACKOFF", 0.001)
     moody = Moody()
     moody.moods = [error("canary") for _ in range(4)]
     store = with_moods(moody, redis_server.port)
