@@ -164,6 +164,20 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
 # A call that is refused --------------------------------------------------------------------------------------------------------
 
 
+def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The announcements of grants from now on, of which nobody hears the first."""
+    heard, news = Lane.heard, []
+
+    def hears(lane: Lane, announcement: str) -> None:
+        if len(announcement.split()) > 3:  # it brings a grant
+            news.append(announcement)
+        if news != [announcement]:
+            heard(lane, announcement)
+
+    monkeypatch.setattr(Lane, "heard", hears)
+    return news
+
+
 async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,15 +188,8 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     callers = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(2)]
     await waiting(other, 2)
     await eventually(lambda: proxy.announcements.seen)
-    lane, heard, failed = limiter._line._store.lane(limiter._line), Lane.heard, Lane.failed
-    come, news = asyncio.Event(), []
-
-    def hears_the_second(its: Lane, announcement: str) -> None:
-        if len(announcement.split()) > 3:  # it brings a grant
-            news.append(announcement)
-            if len(news) == 1:
-                return  # lost
-        heard(its, announcement)
+    lane, failed = limiter._line._store.lane(limiter._line), Lane.failed
+    come, news = asyncio.Event(), first_news_lost(monkeypatch)
 
     def fails_as_one_comes(its: Lane, error: StoreError) -> None:
         come.set()
@@ -192,7 +199,6 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
         await come.wait()
         await limiter.acquire(tokens=1)
 
-    monkeypatch.setattr(Lane, "heard", hears_the_second)
     monkeypatch.setattr(Lane, "failed", fails_as_one_comes)
     await asyncio.gather(limiter.astatus(), limiter.astatus())  # so that what comes next waits for company
     refuse_once(proxy, b"NOREPLICAS Not enough good replicas to write.")
