@@ -25,7 +25,15 @@ SOURCE = ROOT / "src"
 PACKAGE = SOURCE / "headgate"
 GATE = PACKAGE / "gate"
 
-EXTRAS = ("redis", "hiredis", "aiohttp", "rich", "click")  # none of them is there when only headgate is installed
+# What is known of each in one module alone; none of them is there when only headgate is installed.
+CLIENTS = {
+    "http/aiohttp.py": {"aiohttp"},
+    "http/httpx.py": {"httpx"},
+    "http/httpx2.py": {"httpx2"},
+    "http/requests.py": {"requests", "urllib3"},
+    "http/answers.py": {"http_sf"},
+}
+EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*CLIENTS.values())))
 # What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no chance.
 PURE = {
     *["__future__", "collections", "collections.abc", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions"],
@@ -153,13 +161,16 @@ def test_the_gate_decides_and_does_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=title)
-def test_redis_is_known_in_one_folder(path: Path) -> None:
-    """redis-py and hiredis are imported by the Redis store alone, and that store by `store_of` alone, when it is asked for."""
+def test_what_is_not_ours_is_known_in_one_place(path: Path) -> None:
+    """redis-py and hiredis are imported by the Redis store alone, and that store by `store_of` alone, when it is asked for; each
+    HTTP client by its own module, which nobody else imports."""
     if in_folder(path, "stores/redis"):
         return
-    assert {name for name in imported(path) if name.partition(".")[0] in EXTRAS} == set()
+    foreign = {name.partition(".")[0] for name in imported(path)} & {*EXTRAS}
+    assert foreign == CLIENTS.get(path.relative_to(PACKAGE).as_posix(), set())
     ours = {name for name in of_us(path) if name.startswith("headgate.stores.redis")}
     assert ours == ({"headgate.stores.redis"} if path == PACKAGE / "stores/__init__.py" else set())
+    assert of_us(path) & {module(PACKAGE / name) for name in CLIENTS} == set()
     at_the_top = {node.module for node in tree(path).body if isinstance(node, ast.ImportFrom)}
     assert "headgate.stores.redis" not in at_the_top, "import it where a Redis store is asked for"
 
@@ -182,8 +193,10 @@ def test_each_layer_knows_those_below_it(path: Path) -> None:
 
 
 def test_it_is_imported_without_any_extra() -> None:
-    """`import headgate` brings none of the extras in and needs none: every module but the Redis store's can be imported."""
-    needs_none = sorted(name for name, path in MODULES.items() if not in_folder(path, "stores/redis"))
+    """`import headgate` brings none of the extras in and needs none: every module can be imported but the Redis store's and those
+    of the HTTP clients."""
+    foreign = {PACKAGE / name for name in CLIENTS}
+    needs_none = sorted(name for name, path in MODULES.items() if not in_folder(path, "stores/redis") and path not in foreign)
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))  # an import of them fails
@@ -337,12 +350,13 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
 
 
 def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
-    """Every public name stands in a document, and no document, example or demo imports from any deeper than headgate."""
+    """Every public name stands in a document, and no document, example or demo imports from any deeper than headgate,
+    but for the modules of HTTP clients, which are offered as they are."""
     documents = [path for path in ours() if path.suffix == ".md"]
     users = [*documents, *(path for path in ours() if path.parts[len(ROOT.parts)] in ("examples", "demo") and path.suffix == ".py")]
     text = "\n".join(path.read_text() for path in documents)
     assert [name for name in headgate.__all__ if not re.search(rf"\b{name}\b", text)] == []
-    deeper = [title(path) for path in users if re.search(r"^\s*(from|import) headgate\.", path.read_text(), re.MULTILINE)]
+    deeper = [title(path) for path in users if re.search(r"^\s*(from|import) headgate\.(?!http\.)", path.read_text(), re.MULTILINE)]
     assert deeper == []
 
 
