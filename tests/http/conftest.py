@@ -1,0 +1,44 @@
+"""What the tests of clients may ask for: a service that counts, and a limiter in either store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter
+from tests.http.clients import CLIENTS
+from tests.http.service import Service
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    with Service() as service:
+        yield service
+
+
+@pytest.fixture
+def one(name: str, store: Any) -> Limiter:
+    """One at a time, and a thousand requests an hour to count them by."""
+    return Limiter(name, Concurrency(1), "1000/hour", store=store)
+
+
+@pytest.fixture(params=sorted(CLIENTS))
+def kind(request: pytest.FixtureRequest) -> str:
+    """The name of a client: the test runs once for each."""
+    return str(request.param)
+
+
+@pytest.fixture
+async def clients(kind: str) -> AsyncIterator[Callable[..., Any]]:
+    """`clients(limiter, ..., key=..., exempt=...)`: a client of that kind, limited, and closed at the end."""
+    made: list[Any] = []
+
+    def make(*limiters: Limiter, timeout: float = 5, **options: Any) -> Any:
+        made.append(CLIENTS[kind](limiters, options, timeout))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()

@@ -1,0 +1,176 @@
+"""What is of requests and urllib3: retries inside of an adapter, adapters that stay, and bodies that are read in other ways."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from io import BytesIO
+from typing import Any
+
+import pytest
+import requests
+from requests.adapters import BaseAdapter, HTTPAdapter
+from urllib3.util.retry import Retry
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError
+from headgate.http.requests import Adapter, limit
+from tests.http.service import FIRST, REST, Service
+from tests.world import used
+
+
+class Seen(Retry):
+    """A user's own class of retries, which looks at the limiter before and after it sleeps."""
+
+    limiter: Limiter
+    held: list[int]
+
+    def __init__(self, *arguments: Any, note: str = "", **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.note = note
+
+    def new(self, **options: Any) -> Any:
+        return super().new(note=self.note, **options)
+
+    def sleep(self, response: Any = None) -> None:
+        assert self.note == "mine"
+        self.held.append(used(self.limiter.status())[0])
+        super().sleep(response)
+
+
+@pytest.fixture
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield session
+
+
+@pytest.fixture
+def single(name: str) -> Limiter:
+    """One at a time, in this process."""
+    return Limiter(name, Concurrency(1), "1000/hour")
+
+
+def test_what_urllib3_sends_again_is_charged_again(session: requests.Session, service: Service, single: Limiter) -> None:
+    """Given a Retry of the user's own class, then each attempt takes a permit, and none is held while it sleeps in between."""
+    Seen.limiter, Seen.held = single, []
+    retry = Seen(3, status_forcelist=[503], backoff_factor=0.001, note="mine")
+    session.mount("http://", HTTPAdapter(max_retries=retry))
+    limit(session, single)
+    service.failures = 2
+
+    assert session.get(f"{service.url}/flaky").status_code == 200
+
+    assert service.calls == 3
+    assert used(single.status()) == [0, 3]
+    assert Seen.held == [0, 0]
+
+
+def test_connections_that_fail_are_charged_too(session: requests.Session, single: Limiter) -> None:
+    session.mount("http://", HTTPAdapter(max_retries=2))
+    limit(session, single)
+
+    with pytest.raises(requests.ConnectionError):
+        session.get("http://127.0.0.1:1")
+
+    assert used(single.status()) == [0, 3]
+
+
+def test_a_retry_that_may_not_wait_is_refused(session: requests.Session, service: Service, name: str) -> None:
+    """Given tokens for one attempt, then the second is not sent, and the first limiter has its own back."""
+    first, second = Limiter(f"{name}-1", Concurrency(1)), Limiter(f"{name}-2", "1/hour", max_sleep=1.0)
+    session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
+    limit(session, first, second)
+    service.failures = 2
+
+    with pytest.raises(MaxSleepExceededError):
+        session.get(f"{service.url}/flaky")
+
+    assert service.calls == 1
+    assert used(first.status()) == [0]
+
+
+def test_a_session_that_is_limited_twice_counts_retries_in_both(session: requests.Session, service: Service, name: str) -> None:
+    total, each = Limiter(f"{name}-total", Concurrency(1), "100/hour"), Limiter(f"{name}-each", Concurrency(1), "100/hour")
+    session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
+    limit(limit(session, each, key="host"), total)
+    service.failures = 2
+
+    assert session.get(f"{service.url}/flaky").status_code == 200
+
+    assert used(total.status()) == used(each["127.0.0.1"].status()) == [0, 3]
+
+
+def test_the_adapters_of_a_session_stay(session: requests.Session, service: Service, name: str) -> None:
+    """In their order, with their pools; a proxy is still asked, and the host is that of the request."""
+    before = dict(session.adapters)
+    limiter = Limiter(name, "1/hour", max_sleep=1.0)
+
+    assert limit(session, limiter, key="host") is session
+
+    assert list(session.adapters) == list(before)
+    assert {prefix: adapter.inner for prefix, adapter in session.adapters.items() if isinstance(adapter, Adapter)} == before
+    assert session.get("http://host/by-proxy", proxies={"http": service.url}).status_code == 200
+    assert service.paths == ["/by-proxy"]
+    assert used(limiter["host"].status()) == [1]
+
+
+def test_an_adapter_is_mounted_by_hand(session: requests.Session, service: Service, single: Limiter) -> None:
+    session.mount(f"{service.url}/limited", Adapter(single))
+
+    assert session.get(f"{service.url}/limited").text == session.get(f"{service.url}/free").text == "GET ok"
+
+    assert used(single.status()) == [0, 1]
+
+
+@pytest.mark.parametrize("way", ["raw", "lines", "close raw", "with"])
+def test_a_body_is_over_however_it_is_read(session: requests.Session, service: Service, single: Limiter, way: str) -> None:
+    limit(session, single)
+    response = session.get(f"{service.url}/stream", stream=True)
+    assert used(single.status())[0] == 1
+    service.finish()
+
+    if way == "raw":
+        shutil.copyfileobj(response.raw, copy := BytesIO())
+        assert copy.getvalue() == FIRST + REST
+    elif way == "lines":
+        assert b"".join(response.iter_lines()) == FIRST + REST
+    elif way == "close raw":
+        response.raw.close()
+    else:
+        with response:
+            pass
+
+    assert used(single.status())[0] == 0
+    response.close()
+
+
+def test_an_adapter_that_has_no_wire_holds_nothing(session: requests.Session, single: Limiter) -> None:
+    """Given an adapter of the user's, whose body is there when it answers."""
+
+    class Canned(BaseAdapter):
+        def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+            response = requests.Response()
+            response.status_code, response.raw, response.url = 200, BytesIO(b"canned"), request.url or ""
+            return response
+
+        def close(self) -> None:
+            pass
+
+    session.mount("can://", Canned())
+    limit(session, single)
+
+    assert session.get("can://host/soup").text == "canned"
+    assert used(single.status()) == [0, 1]
+
+
+def test_threads_share_a_session(session: requests.Session, service: Service, name: str) -> None:
+    """S1: given a strict service, when ten threads use one limited session, then none is refused."""
+    limit(session, Limiter(name, Concurrency(2)))
+    service.at_once = 2
+    threads = [threading.Thread(target=session.get, args=(f"{service.url}/slow",)) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert (service.calls, service.refused) == (10, 0)
