@@ -32,6 +32,23 @@ SAID = {
         r"^TokenBucket: refused at once, the next token is (60|59) minutes away$",
         r"^RateLimiter: passed$",
     ],
+    "with_aiohttp": [
+        r"^20 calls, at most [123] at once, 0 refused; 90 lines$",
+        r"^RateLimiter: 5 calls, at most 1 at once, 0 refused$",
+    ],
+    "with_httpx": [
+        r"^21 calls, at most [123] at once, 0 refused; 20 of 20 answered$",
+        r"0 of 3 permits used \(Concurrency\), .*, 0 waiting",
+    ],
+    "with_httpx2": [
+        r"^8 calls, at most [12] at once, 0 refused; 80 lines$",
+        r"0 of 2 permits used \(Concurrency\), .*, 0 waiting",
+        r"^10 lines by a transport$",
+    ],
+    "with_requests": [
+        r"^20 calls, at most [123] at once, 0 refused; 20 of 20 answered$",
+        r"^22 of 22 attempts counted, 0 under way$",
+    ],
 }
 WITH_A_SERVER = ["fleet", "classics"]
 WITHOUT = sorted(SAID.keys() - {"fleet"})
