@@ -84,8 +84,9 @@ async def test_what_aiohttp_sends_again_is_charged_again(session: aiohttp.Client
         assert used(await at_rest(one)) == [0, calls]
 
 
-async def test_a_retry_by_a_middleware_before_it_is_a_call(service: Service, one: Limiter) -> None:
-    """Given a middleware of the user's that asks again after a 503, when it stands first, then each attempt is charged."""
+@pytest.mark.parametrize("way", ["by hand", "in place"])
+async def test_a_retry_by_a_middleware_before_it_is_a_call(service: Service, one: Limiter, way: str) -> None:
+    """Given a middleware of the user's that asks again after a 503, when ours stands last, then each attempt is charged."""
 
     async def again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         response = await handler(request)
@@ -95,7 +96,9 @@ async def test_a_retry_by_a_middleware_before_it_is_a_call(service: Service, one
         return response
 
     service.failures = 2
-    async with aiohttp.ClientSession(middlewares=(again, middleware(one))) as session:
+    async with aiohttp.ClientSession(middlewares=(again, middleware(one)) if way == "by hand" else (again,)) as session:
+        if way == "in place":
+            limit(session, one)
         assert (await soon(session.get(f"{service.url}/flaky"))).status == 200
 
     assert used(await at_rest(one)) == [0, 3]

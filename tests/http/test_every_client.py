@@ -102,20 +102,30 @@ async def test_where_nobody_listens_nothing_stays_held(clients: Clients, one: Li
     await at_rest(one)
 
 
-async def test_a_stream_that_breaks_gives_its_permit_back(clients: Clients, one: Limiter) -> None:
-    """Given a body of which the server sends a part and then closes the connection."""
+@pytest.mark.parametrize("way", ["read at once", "streamed, and not closed"])
+async def test_a_body_that_breaks_gives_its_permit_back(clients: Clients, one: Limiter, way: str, kind: str) -> None:
+    """Given a body of which the server sends a part and then closes the connection. aiohttp's call lasts until its response is
+    closed or dropped."""
+    go_on = asyncio.Event()
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + FIRST)
-        await writer.drain()
+        await go_on.wait()
         writer.close()
 
     async with await asyncio.start_server(half, "127.0.0.1", 0) as server:
-        client = clients(one)
+        client, url = clients(one), f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        call = asyncio.create_task(client.get(url) if way == "read at once" else client.stream(url))
+        stream = None if way == "read at once" else await soon(call)
+        go_on.set()
         with pytest.raises(ERRORS):
-            await soon(client.get(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+            await soon(call if stream is None else stream.rest())
+        if stream is not None and kind == "aiohttp":
+            await stream.close()
         await at_rest(one)
+        if stream is not None:
+            await stream.close()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # whoever drops a stream is told so, by headgate or by the client
