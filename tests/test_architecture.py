@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import ast
 import fnmatch
+import inspect
 import re
 import tomllib
 import zipfile
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -368,6 +371,25 @@ def test_public_methods_say_what_they_do() -> None:
         if isinstance(kind := getattr(headgate, name), type)
         for attribute, value in vars(kind).items()
         if not attribute.startswith("_") and (callable(value) or isinstance(value, property)) and not value.__doc__
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_the_modules_of_clients_offer_is_written_about(name: str) -> None:
+    """All of it stands in `__all__`, says what it is, down to the methods, and is found in docs/http.md."""
+    offered = import_module(module(PACKAGE / name))
+    document = (ROOT / "docs/http.md").read_text()
+    assert sorted(offered.__all__) == offered.__all__
+    assert [each for each in offered.__all__ if not getattr(offered, each).__doc__] == []
+    assert [each for each in offered.__all__ if not re.search(rf"\b{each}\b", document)] == []
+    silent = [
+        f"{each}.{attribute}"
+        for each in offered.__all__
+        if isinstance(kind := getattr(offered, each), type)
+        for attribute, value in inspect.getmembers(kind)
+        if attribute in vars(kind) and not attribute.startswith("_") and isinstance(value, property | FunctionType)
+        if not value.__doc__
     ]
     assert silent == []
 

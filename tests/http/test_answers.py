@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
@@ -58,6 +59,17 @@ def test_the_date_of_the_answer_goes_before_our_clock() -> None:
     """Given a server whose clock is an hour slow, then the wait is what it meant."""
     answer = told(429, Date="Sat, 21 Nov 2026 17:30:00 GMT", Retry_After="Sat, 21 Nov 2026 17:30:30 GMT")
     assert answer.retry_after == 30.0
+
+
+def test_a_date_without_a_zone_is_utc_wherever_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the oldest of the three spellings has it."""
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    time.tzset()
+    try:
+        assert told(429, retry_after="Sat Nov 21 18:31:00 2026").retry_after == 60.0
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_our_clock_will_do_where_nothing_else_is_said() -> None:
@@ -286,6 +298,11 @@ def test_nothing_that_a_server_sends_raises_or_makes_nonsense(status: int, heade
 @pytest.mark.parametrize("body", ["[" * 100_000, "{", "null", "\ud800", b"\xff\xfe", b"[NaN]", "9" * 10_000, "x" * 2_000_000])
 def test_a_body_that_is_no_json_says_nothing(body: str | bytes) -> None:
     assert read(429, {"retry-after": "1"}, body) == Answer("throttled", 1.0)
+
+
+def test_a_body_as_long_as_no_refusal_is_not_read() -> None:
+    spent = json.dumps({"error": {"code": "insufficient_quota", "message": "x" * 1_000_000}})
+    assert read(429, {}, spent).verdict == "throttled"
 
 
 @given(st.binary())
