@@ -1,0 +1,151 @@
+"""STEP: every public coroutine, interrupted at its k-th suspension, for every k and in every way, leaves nothing behind.
+
+F1 to F6, F8: before and after it was sent, while it waits, in the turn in which it is granted, while it gives back. A failure is
+named by what was asked, of which store, who was there, how it was interrupted, and says at which k.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from types import CodeType
+
+import pytest
+from redis import Redis
+
+import headgate
+from tests.faults.scene import everybody
+from tests.servers import Server, free_port
+from tests.step_cancel.scenes import SCENES, Scene, Unlimited, scenes_of
+from tests.step_cancel.visits import UNLIMITED, VISITS, Visit
+from tests.stepping import INTERRUPTIONS, Stepped
+from tests.world import World
+
+NEVER = -1
+BEAT = 0.004  # seconds
+SOURCE = Path(headgate.__file__).parent
+AT_ONCE = {"asked", "thrown", "twice", "timed", "crossed", "met", "failed", "closed"}  # ways that nothing can come before
+# Where coroutines run in tasks of headgate's own: no caller of anybody's awaits them.
+NOT_CALLERS = {f"stores/redis/{name}.py" for name in ("link", "peer", "ears", "endpoint", "topology", "portal", "eviction")}
+PROTOCOLS = {
+    "line.py": ["Front.enter_later", "Front.acquire", "Front.atake", "Front.astatus", "Front.aupdate", "Back.arelease"],
+    "stores/doors.py": ["Pooled.queue", "Pooled.moved"],
+    "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
+}
+PORTAL = {
+    "stores/redis/line.py": ["asked", "finished", "given_up"]
+}  # a blocked thread's, and it is a task in the portal that waits
+NOT_DRIVEN = [f"{module}: {name}" for where in (PROTOCOLS, PORTAL) for module, names in where.items() for name in names]
+CASES = [
+    pytest.param(store, visit, scene, way, id=f"{name}-{store}-{scene}-{way}")
+    for name, visit in VISITS.items()
+    for store in visit.stores
+    for scene in scenes_of(visit)
+    for way in INTERRUPTIONS
+    if visit.closes or way != "closed"
+]
+
+
+@pytest.fixture
+def admin(redis_server: Server) -> Iterator[Redis]:
+    with Redis(port=redis_server.port, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def step_world(store: str, name: str, request: pytest.FixtureRequest) -> World:
+    """Where it is told, on a beat that is short: there are hundreds of tellings."""
+    return world_at(store, name, request)
+
+
+def world_at(store: str, name: str, request: pytest.FixtureRequest) -> World:
+    if store == "memory":
+        return World(name)
+    world = World(name, request.getfixturevalue("redis_url") if store == "redis" else f"redis://127.0.0.1:{free_port()}/0")
+    world.beat = BEAT
+    return world
+
+
+@pytest.mark.parametrize(("store", "visit", "scene", "way"), CASES)
+def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
+    step_world: World, store: str, visit: Visit, scene: str, way: str, request: pytest.FixtureRequest
+) -> None:
+    """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in; those behind get their turn."""
+    names = at_each_suspension(SCENES[scene], step_world, visit, way)
+
+    if store == "redis":
+        admin = request.getfixturevalue("admin")
+        assert [who for name in names for who in everybody(admin, name) if ":" in who] == [], "who holds or waits is on the server"
+
+
+@pytest.mark.parametrize("way", INTERRUPTIONS)
+@pytest.mark.parametrize("visit", UNLIMITED.values(), ids=UNLIMITED)
+def test_who_is_interrupted_where_nothing_is_limited_leaves_nobody_at_work(name: str, visit: Visit, way: str) -> None:
+    """L4, L6: while the store is being looked for, and when it is known to be away."""
+    world = World(name, f"redis://127.0.0.1:{free_port()}/0")
+    at_each_suspension(Unlimited, world, visit, way)
+
+
+def at_each_suspension(scene: type[Scene], world: World, visit: Visit, way: str) -> list[str]:
+    """Of one limiter after another, until there is no such suspension; their names in the store."""
+    names: list[str] = []
+    while True:
+        at = len(names)
+        try:
+            name, stepped = world.run(interrupted(scene, world, visit, way, at))
+            assert not stepped.reached or way not in AT_ONCE or stepped.ended, "F8: the interruption was swallowed"
+        except BaseException as error:
+            error.add_note(f"interrupted at suspension {at}, in this way: {way}")
+            raise
+        names.append(name)
+        if not stepped.reached:
+            return names
+
+
+async def interrupted(scene: type[Scene], world: World, visit: Visit, way: str, at: int) -> tuple[str, Stepped]:
+    played = scene(world, visit, f"{world.name}-{at}")
+    stepped = await played.play(way, at)
+    await played.assert_nothing_is_left(stepped)
+    return played.line.name, stepped
+
+
+# Whether that is all -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.FixtureRequest) -> None:
+    """Whoever writes another `async def` that a caller may wait for is reminded to drive it here."""
+    ran, numbers = set[tuple[str, int]](), count()
+    for store, visit, scene in {case.values[:3]: None for case in CASES}:
+        ran |= ran_in(SCENES[scene], world_at(store, name, request), visit, f"{name}-{next(numbers)}")
+    for visit in UNLIMITED.values():
+        ran |= ran_in(Unlimited, world_at("nowhere", name, request), visit, name)
+
+    missing = {place: what for place, what in coroutines().items() if place not in ran}
+    assert sorted(missing.values()) == sorted(NOT_DRIVEN)
+
+
+def ran_in(scene: type[Scene], world: World, visit: Visit, name: str) -> set[tuple[str, int]]:
+    """What has run inside of a visit that nobody interrupts."""
+    stepped = world.run(scene(world, visit, name).play("asked", NEVER, looks=True))
+    return {(code.co_filename, code.co_firstlineno) for code in stepped.ran}
+
+
+def coroutines() -> dict[tuple[str, int], str]:
+    """Every coroutine function and async generator of headgate that its callers wait for, by where it is written."""
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        module = str(path.relative_to(SOURCE))
+        if module not in NOT_CALLERS:
+            for code in codes_in(compile(path.read_text(), str(path), "exec")):
+                if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
+                    found[code.co_filename, code.co_firstlineno] = f"{module}: {code.co_qualname}"
+    return found
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_in(constant)

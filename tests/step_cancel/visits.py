@@ -1,0 +1,204 @@
+"""Every public coroutine of headgate, as a visit: something to be entered, and a coroutine that asks it for something.
+
+Here lives what is driven, and no story. A visit tells what it has taken, so that a story knows what has to be charged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from headgate import Concurrency, Limiter, Permit, Rate, RateLimiter, Semaphore, StoreError, TokenBucket
+from headgate.entrance import Entrance
+from headgate.limits import Limit
+from tests.faults.absence import AGES
+from tests.world import World
+
+CAPACITY = 2
+TOKENS = Rate(1000, per=AGES, unit="tokens")  # none comes back within a test
+MORE = CAPACITY + 1
+PLENTY = 20  # tokens of a classic bucket: nobody waits for them
+Visiting = Coroutine[Any, Any, None]
+BOTH, MEMORY, REDIS, NOWHERE = ("memory", "redis"), ("memory",), ("redis",), ("nowhere",)
+
+
+@dataclass(frozen=True)
+class Visit:
+    """`make` the noun in a world, under a name and with limits beside its own; `ask` it, and say what was `taken`."""
+
+    ask: Callable[[Any, list[int]], Visiting]
+    make: Callable[..., Any]
+    stores: tuple[str, ...] = BOTH
+    holds: bool = True  # there are places, which others may take first
+    paced: bool = True  # it can be told to let pass one a beat
+    closes: bool = True  # to close the coroutine closes all that it waits for
+
+
+def limiter(**options: Any) -> Callable[..., Limiter]:
+    def make(world: World, name: str, *limits: Limit) -> Limiter:
+        return Limiter(name, Concurrency(CAPACITY), TOKENS, *limits, store=world.store, **options)
+
+    return make
+
+
+def one_key(world: World, name: str, *limits: Limit) -> Limiter:
+    return limiter()(world, name, *limits)["tenant"]
+
+
+def semaphore(world: World, name: str) -> Semaphore:
+    return Semaphore(name, CAPACITY, **world.place)
+
+
+def bucket(world: World, name: str, *limits: Limit) -> TokenBucket:
+    """Filled, or empty when it is to pace those who come."""
+    return TokenBucket(name, PLENTY, 1, world.beat if limits else AGES, initial_tokens=1 if limits else PLENTY, **world.place)
+
+
+def both_at_once(world: World, name: str) -> Entrance:
+    return RateLimiter(100_000, CAPACITY).throttle()
+
+
+# What is asked -----------------------------------------------------------------------------------------------------------------
+
+
+async def enters(noun: Any, taken: list[int]) -> None:
+    async with noun:
+        await asyncio.sleep(0)
+
+
+async def enters_and_counts(noun: Any, taken: list[int]) -> None:
+    """Of a bucket, where each entry is charged."""
+    async with noun:
+        taken.append(1)
+        await asyncio.sleep(0)
+
+
+async def acquires(limiter: Limiter, taken: list[int], **options: Any) -> None:
+    permit = await limiter.acquire(tokens=5, **options)
+    taken.append(5)
+    permit.release()
+
+
+async def enters_an_acquire(limiter: Limiter, taken: list[int], **options: Any) -> None:
+    async with limiter.acquire(tokens=5, **options):
+        taken.append(5)
+        await asyncio.sleep(0)
+
+
+async def acquires_patiently(limiter: Limiter, taken: list[int]) -> None:
+    await acquires(limiter, taken, max_sleep=3600)
+
+
+async def hears_that_it_waits(limiter: Limiter, taken: list[int]) -> None:
+    heard: list[object] = []
+    await enters_an_acquire(limiter, taken, on_wait=heard.append)
+    assert len(heard) < 2
+
+
+async def tries(limiter: Limiter, taken: list[int]) -> None:
+    permit = await limiter.atry_acquire(tokens=5)
+    if isinstance(permit, Permit):
+        taken.append(5)
+        permit.release()
+
+
+async def waits_for_its_release(limiter: Limiter, taken: list[int]) -> None:
+    permit = await limiter.acquire(tokens=5)
+    taken.append(5)
+    await permit.arelease()
+
+
+async def waits_for_its_release_in_a_block(limiter: Limiter, taken: list[int]) -> None:
+    """And settles before it: what it says then holds, however the release ends."""
+    async with limiter.acquire(tokens=5) as permit:
+        permit.settle(tokens=3)
+        taken.append(3)
+        await permit.arelease()
+
+
+async def looks(limiter: Limiter, taken: list[int]) -> None:
+    await limiter.astatus()
+
+
+async def looks_in_vain(limiter: Limiter, taken: list[int]) -> None:
+    with suppress(StoreError):
+        await limiter.astatus()
+
+
+async def updates(limiter: Limiter, taken: list[int]) -> None:
+    await limiter.aupdate(Concurrency(MORE), TOKENS)
+
+
+async def calls(limiter: Limiter, taken: list[int]) -> None:
+    @limiter
+    async def call() -> None:
+        await asyncio.sleep(0)
+
+    await call()
+
+
+async def iterates(limiter: Limiter, taken: list[int]) -> None:
+    """A coroutine that is closed does not close the generator's step that it waits for (asend().close() of CPython 3.11): the
+    generator runs on for ever, and cannot be closed by anybody."""
+
+    @limiter
+    async def call() -> Any:
+        yield 1
+        await asyncio.sleep(0)
+        yield 2
+
+    async with aclosing(call()) as items:
+        async for _ in items:
+            await asyncio.sleep(0)
+
+
+WATCHED = limiter(on_lost="cancel")
+OPENED = limiter(on_store_error="open")
+LOCAL = limiter(on_store_error="local", processes=1)
+
+VISITS = {
+    "async with limiter": Visit(enters, limiter()),
+    "await acquire": Visit(acquires, limiter()),
+    "async with acquire": Visit(enters_an_acquire, limiter()),
+    "acquire(max_sleep)": Visit(acquires_patiently, limiter()),
+    "acquire(on_wait)": Visit(hears_that_it_waits, limiter()),
+    "atry_acquire": Visit(tries, limiter()),
+    "arelease": Visit(waits_for_its_release, limiter()),
+    "arelease in a block": Visit(waits_for_its_release_in_a_block, limiter()),
+    "astatus": Visit(looks, limiter()),
+    "aupdate": Visit(updates, limiter(), paced=False),
+    "a coroutine function": Visit(calls, limiter()),
+    "an async generator": Visit(iterates, limiter(), closes=False),
+    "async with a key": Visit(enters, one_key),
+    "acquire of a key": Visit(enters_an_acquire, one_key),
+    "Semaphore": Visit(enters, semaphore, paced=False),
+    "TokenBucket": Visit(enters_and_counts, bucket, holds=False),
+    "RateLimiter": Visit(enters, both_at_once, MEMORY, paced=False),
+    "on_lost: async with limiter": Visit(enters, WATCHED, REDIS),
+    "on_lost: async with acquire": Visit(enters_an_acquire, WATCHED, REDIS),
+    "on_lost: arelease in a block": Visit(waits_for_its_release_in_a_block, WATCHED, REDIS),
+    "on_lost: an async generator": Visit(iterates, WATCHED, REDIS, closes=False),
+    "local: async with limiter": Visit(enters, LOCAL, REDIS),
+    "local: await acquire": Visit(acquires, LOCAL, REDIS),
+    "local: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, REDIS),
+    "local: atry_acquire": Visit(tries, LOCAL, REDIS),
+    "local: astatus": Visit(looks, LOCAL, REDIS),
+    "local: aupdate": Visit(updates, LOCAL, REDIS, paced=False),
+    "local, no store: async with limiter": Visit(enters, LOCAL, NOWHERE),
+    "local, no store: await acquire": Visit(acquires, LOCAL, NOWHERE),
+    "local, no store: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, NOWHERE),
+    "local, no store: atry_acquire": Visit(tries, LOCAL, NOWHERE),
+    "local, no store: astatus": Visit(looks, LOCAL, NOWHERE),
+    "local, no store: arelease": Visit(waits_for_its_release, LOCAL, NOWHERE),
+}
+# Without a store and without limits: nobody waits, nothing is counted.
+UNLIMITED = {
+    "open, no store: async with limiter": Visit(enters, OPENED, NOWHERE),
+    "open, no store: async with acquire": Visit(enters_an_acquire, OPENED, NOWHERE),
+    "open, no store: atry_acquire": Visit(tries, OPENED, NOWHERE),
+    "open, no store: arelease": Visit(waits_for_its_release, OPENED, NOWHERE),
+    "open, no store: astatus": Visit(looks_in_vain, OPENED, NOWHERE),
+}
