@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
+from headgate.gate.bucket import Bucket
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
@@ -17,6 +18,8 @@ from headgate.gate.slots import Slots
 from headgate.request import units_of
 from tests.twins.model import KEEP, Model, PatientGate
 from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Release, Renew, Reply, Request
+
+DAY = 86_400_000_000  # microseconds
 
 
 @lru_cache(maxsize=64)
@@ -120,7 +123,11 @@ def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
 
 
 def promised(model: Model) -> int:
-    """Until when the state must live: leases, what rates have counted, and the replies that are kept (S8, T12)."""
+    """Until when the state must live: leases, what rates have counted, and the replies that are kept (S8, T12).
+
+    A bucket that begins with less than it can hold would begin with less again: for a day after each call it does not.
+    """
     assert model.gate is not None
     rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]
+    rates += [model.gate.t + DAY for rule in model.gate.rules if isinstance(rule, Bucket) and rule.start < rule.size]
     return max([model.until, *rates, *model.holders.values(), *(until + KEEP for until in model.alive.values())])
