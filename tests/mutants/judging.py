@@ -1,0 +1,188 @@
+"""Whether a mutant is noticed: both twins hear stories, one of them changed, until they differ.
+
+Here lives the jury: the seeds, and stories of the twins' author, those that have told mutants apart before first; and the tests of
+tests/twins and tests/gate for what no story tells. The server is its own, since a mutant may keep it busy for ever.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+import redis
+
+from headgate.stores.redis.script import Library
+from tests.mutants.making import Mutant
+from tests.servers import Server
+from tests.twins import wire
+from tests.twins.driver import Player, Story
+from tests.twins.stories import Author
+
+SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
+STORIES, LENGTH = 30, 120
+PATIENCE = 20  # seconds for all stories of one mutant: one that takes longer hangs
+BY_HAND = [f"tests/twins/test_{what}.py" for what in ("declarations", "lost_logs", "remembered_states")]  # what no story tells
+ANSWER = 2.0  # seconds for one call
+
+
+class Jury:
+    """Stories in the order of their success."""
+
+    def __init__(self) -> None:
+        self.server = Server().start()
+        self.stories: list[Story] = [json.loads(path.read_text()) for path in SEEDS]
+        self.stories += [Author(f"mutants.{number}").story(LENGTH) for number in range(STORIES)]
+        self._numbers = itertools.count()
+        self._token = secrets.token_hex(6)
+        self._open()
+
+    def _open(self) -> None:
+        self.client = redis.Redis.from_url(self.server.url, socket_timeout=ANSWER)
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.stop()
+
+    def agrees(self) -> bool:
+        """Without a mutant: whether the jury is right in its mind."""
+        return self._notices() is None and noticed_by(BY_HAND) is None
+
+    def notices_lua(self, mutant: Mutant, sources: dict[str, str]) -> str | None:
+        """What gave away a mutant of the Lua; None: nothing did."""
+        former, wire.LUA = wire.LUA, Library({**sources, Path(mutant.file).stem: mutant.text, "clock": clock()})
+        try:
+            return self._notices() or noticed_by(BY_HAND)
+        finally:
+            wire.LUA = former
+
+    def notices_python(self, mutant: Mutant) -> str | None:
+        """The twins hear nothing of what the memory store alone asks of the gate: that is what tests/gate is for."""
+        with changed(mutant):
+            return self._notices() or noticed_by([f"tests/gate/test_{Path(mutant.file).stem}.py"])
+
+    def _notices(self) -> str | None:
+        try:
+            self.client.flushall()
+            self.client.function_flush()
+            wire.load(self.client)
+            with deadline():
+                return next(filter(None, map(self._told, list(self.stories))), None)
+        except Exception as error:  # it does not even load, or does not come to an end
+            self._start_anew()
+            return f"{error!r}"
+
+    def _told(self, story: Story) -> str | None:
+        """What was different when both twins heard `story`."""
+        spoken = wire.Wire(self.client, f"{self._token}-{next(self._numbers)}")
+        try:
+            Player(spoken, story).play(story["steps"])
+        except (redis.exceptions.TimeoutError, Hangs):
+            raise
+        except Exception as difference:
+            self.stories.remove(story)
+            self.stories.insert(0, story)
+            return repr(difference)
+        finally:
+            spoken.ears.close()
+        return None
+
+    def _start_anew(self) -> None:
+        self.client.close()
+        self.server.kill()
+        self.server.start()
+        self._open()
+
+
+def noticed_by(tests: list[str]) -> str | None:
+    """In a child, which runs the changed code as this process does: which of these tests fail."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(PATIENCE)  # who takes longer has noticed nothing so far
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests])))
+    _, status = os.waitpid(child, 0)
+    return " or ".join(tests) if os.waitstatus_to_exitcode(status) == pytest.ExitCode.TESTS_FAILED else None
+
+
+class Hangs(Exception):
+    """A mutant does not come to an end."""
+
+
+@contextmanager
+def deadline() -> Iterator[None]:
+    def give_up(number: int, frame: FrameType | None) -> None:
+        raise Hangs
+
+    former = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(PATIENCE)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, former)
+
+
+def clock() -> str:
+    return f"local function clock() return tonumber(redis.call('GET', '{wire.HOUR_HAND}')) end"
+
+
+# Python in place -----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def changed(mutant: Mutant) -> Iterator[None]:
+    """The functions of a module run the code of `mutant`; who has imported them already runs it, too."""
+    module = importlib.import_module("headgate." + mutant.file.removesuffix(".py").replace("/", "."))
+    codes = {code.co_qualname: code for code in codes_in(compile(mutant.text, f"{module.__file__}", "exec"))}
+    functions = {function: function.__code__ for function in functions_of(module)}
+    forget(module)
+    for function in functions:
+        function.__code__ = codes[function.__code__.co_qualname]
+    try:
+        yield
+    finally:
+        for function, code in functions.items():
+            function.__code__ = code
+        forget(module)
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from codes_in(constant)
+
+
+def functions_of(module: ModuleType) -> Iterator[FunctionType]:
+    """All that were written there: functions, and those of classes, behind properties and caches too."""
+    places = [vars(module), *(vars(kind) for kind in vars(module).values() if isinstance(kind, type))]
+    for value in {id(value): value for place in places for value in place.values()}.values():
+        function = written(value)
+        if function is not None and function.__code__.co_filename == module.__file__:
+            yield function
+
+
+def written(value: Any) -> FunctionType | None:
+    unwrap: Callable[[Any], Any] = lambda value: getattr(value, "fget", None) or getattr(value, "__func__", None) or value  # noqa: E731
+    value = unwrap(value)
+    value = getattr(value, "__wrapped__", value)
+    return value if isinstance(value, FunctionType) else None
+
+
+def forget(module: ModuleType) -> None:
+    """What was remembered by other code."""
+    for value in vars(module).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()

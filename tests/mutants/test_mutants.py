@@ -1,0 +1,73 @@
+"""The tool itself: what it makes, that a mutant is noticed, and that what is said of survivors is of mutants that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headgate.stores.redis.script import sources
+from tests.mutants.__main__ import mutants, reasons_given
+from tests.mutants.judging import Jury
+from tests.mutants.making import Mutant, lua_mutants, python_mutants
+
+
+def changes(made: Iterator[Mutant]) -> list[str]:
+    return [mutant.name.partition(" => ")[2] for mutant in made]
+
+
+def test_each_guard_of_lua_is_changed_in_turn() -> None:
+    lua = "if not a and b <= 1 then return max(c, d + 1) end -- or not"
+    assert changes(lua_mutants("f.lua", lua)) == [
+        "if a and b <= 1 then return max(c, d + 1) end -- or not",
+        "if not a or b <= 1 then return max(c, d + 1) end -- or not",
+        "if not a and b < 1 then return max(c, d + 1) end -- or not",
+        "if not a and b <= 1 then return min(c, d + 1) end -- or not",
+        "if not a and b <= 1 then return max(c, d - 1) end -- or not",
+        "if false then return max(c, d + 1) end -- or not",
+    ]
+
+
+def test_texts_and_comments_of_lua_are_left_alone() -> None:
+    assert changes(lua_mutants("f.lua", "x = '<= not and' .. y -- a < b")) == []
+
+
+def test_each_guard_of_python_is_changed_in_turn() -> None:
+    python = "def f(a, b):\n    return max(a, b - 1) if not a or a < b else 0"
+    assert sorted(changes(python_mutants("f.py", python))) == sorted(
+        [
+            "return max(a, b - 1) if False else 0",
+            "return max(a, b - 1) if not a and a < b else 0",
+            "return max(a, b - 1) if not not a or a < b else 0",
+            "return max(a, b - 1) if not a or a <= b else 0",
+            "return min(a, b - 1) if not a or a < b else 0",
+            "return max(a, b + 1) if not a or a < b else 0",
+        ]
+    )
+
+
+def test_what_is_said_of_survivors_is_of_mutants_that_are_made() -> None:
+    made = {mutant.name for file in mutants().values() for mutant in file}
+    assert [name for name in reasons_given() if name not in made] == []
+
+
+@pytest.fixture
+def jury() -> Iterator[Jury]:
+    jury = Jury()
+    yield jury
+    jury.close()
+
+
+def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
+    """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end; nothing stays changed."""
+    lua, python = mutants()["gate/slots.lua"], mutants()["gate/slots.py"]
+    over_lua = next(mutant for mutant in lua if "< rule.capacity and t or NEVER" in mutant.name)
+    over_python = next(mutant for mutant in python if "self.used + cost < self.capacity" in mutant.name)
+    endless = over_lua._replace(
+        text=over_lua.text.replace("function Slots.open(rule, t)", "function Slots.open(rule, t) while true do end")
+    )
+
+    assert jury.notices_lua(over_lua, sources())
+    assert jury.notices_python(over_python)
+    assert jury.notices_lua(endless, sources())
+    assert jury.agrees()
