@@ -239,9 +239,8 @@ class Lane:
         finally:
             self._hears = False
         self._catch_up()
-        if self._hearing is not None and not (self._tickets or self._owed):
-            self._hearing.cancel()
-            self._hearing = None
+        if not (self._tickets or self._owed):
+            self._all_heard()
         if self._wanted or self._tickets or self._errands:
             self._send()
 
@@ -410,6 +409,7 @@ class Lane:
         tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], {}, []
         for ticket in tickets:
             ticket.settle(error)
+        self._all_heard()
         if (self._errands or self._owed or self._quits) and self._retry is None:
             self._retry = self.link.loop.call_later(RETRY, self._try_again)
 
@@ -422,9 +422,13 @@ class Lane:
     def _listen_until(self, moment: float) -> None:
         """One look at all who have not been answered costs less than a timer for each of them."""
         if self._hearing is None or self._hearing.when() > moment:
-            if self._hearing is not None:
-                self._hearing.cancel()
+            self._all_heard()
             self._hearing = self.link.loop.call_at(moment, self._look_at_patience)
+
+    def _all_heard(self) -> None:
+        if self._hearing is not None:
+            self._hearing.cancel()
+            self._hearing = None
 
     def _look_at_patience(self) -> None:
         self._hearing = None
