@@ -1,0 +1,457 @@
+"""The invariants, watched while a fleet runs: at the store after each call, and at the clients whenever one acts on a permit.
+
+Here lives what must hold, and under which fault which promise ends (docs/promises.md): where state was lost, or the server's
+clock stepped forward, a client may believe in what the store has forgotten; until it renews, and no longer. Nothing here changes
+the world.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from headgate.gate.bucket import Bucket
+from headgate.gate.gate import Rule
+from headgate.gate.rules import Declaration, parsed
+from headgate.gate.window import Window
+from headgate.request import units_of
+from headgate.stores.redis.calls import answers_in, letters_in
+from tests.simulation.loop import SECOND, ProcessLoop, World
+
+if TYPE_CHECKING:
+    from headgate.permit import Permit
+    from headgate.stores.redis.lane import Lane
+    from tests.simulation.server import Call, Server
+
+MOST = 2.0**52
+WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places, and is known for certain
+HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
+WORDS = {"acquire": 5, "cancel": 4, "quit": 1, "release": 4, "renew": 2, "settle": 2, "status": 1, "update": 1}
+Who = tuple[str, int]  # session and number of a caller
+
+
+class Broken(NamedTuple):
+    """An invariant that did not hold."""
+
+    invariant: str
+    story: str
+    at: int
+
+
+class Granted(NamedTuple):
+    """A grant as the store made it."""
+
+    t: int
+    fence: int
+    due: int  # the moment of the world before which nobody may act on it
+    order: int  # which commit made it
+
+
+class Acted(NamedTuple):
+    """A grant that a client has acted on, and what it asked for."""
+
+    name: str
+    who: Who
+    granted: Granted
+    asked: str
+
+
+class Belief(NamedTuple):
+    """What a client believes of a permit when it gets it."""
+
+    permit: weakref.ref[Permit]
+    loop: ProcessLoop
+    until: float
+    since: float  # when the call was sent by whose answer it reckons: both on the client's clock
+
+
+class Crowd(NamedTuple):
+    """Who waits, in order, and who holds until when."""
+
+    waiters: list[str]
+    holders: dict[str, int]
+
+
+class Name:
+    """What is known of one name, since its state was lost last."""
+
+    def __init__(self) -> None:
+        self.granted: dict[Who, Granted] = {}
+        self.asked: dict[Who, str] = {}
+        self.replies: dict[Who, bytes] = {}  # by session and number of the call
+        self.ended: set[Who] = set()  # released or cancelled: never to be granted again
+        self.doubtful: set[Who] = set()  # those who stood in a copy that a server has started from, whatever became of them since
+        self.sessions: set[str] = set()  # whose calls the store numbers: it knows which come late
+        self.crowd = Crowd([], {})
+        self.last_t = 0
+        self.now = 0  # by the store's clock, when it was asked last
+        self.seen: dict[str, int] = {}  # and when each session has asked last
+
+    def copy(self) -> Name:
+        other = Name()
+        other.granted, other.asked, other.replies = dict(self.granted), dict(self.asked), dict(self.replies)
+        other.sessions, other.ended = set(self.sessions), set(self.ended)
+        other.crowd, other.last_t, other.now, other.seen = self.crowd, self.last_t, self.now, dict(self.seen)
+        return other
+
+
+class Witness:
+    """Sees every call that the server runs, and every permit that a client gets."""
+
+    def __init__(self, world: World, server: Server, longest_lease: float) -> None:
+        self.broken: list[Broken] = []
+        self.acted: list[Acted] = []
+        self.actual: dict[tuple[Who, str], int] = {}  # what was settled for, by unit
+        self.calm_after: Callable[[float], float] = lambda seconds: inf  # microseconds: for how long it would have to be calm
+        self.losses: list[int] = []  # the numbers of the commits before which state was lost
+        self.commits = 0
+        self._world = world
+        self._server = server
+        self._lease = longest_lease
+        self._names: dict[bytes, Name] = defaultdict(Name)
+        self._fences: dict[bytes, int] = defaultdict(int)
+        self._programs: dict[bytes, set[str]] = defaultdict(set)
+        self._gave_up: dict[Who, int] = {}  # when a caller did that the store knew of
+        self._replies: set[bytes] = set()  # all of them: who hears one again has sent its call again
+        self._letters: list[tuple[str, str, int]] = []  # announced by the call that is being run: session, letters, now
+        self._ever: dict[tuple[Who, int], Granted] = {}  # whatever was lost since
+        self.latest = 0  # what the server's clock has said at most
+        self._disturbed = -1  # when state was lost last, or the server's clock stepped forward
+        self._permits: dict[str, Belief] = {}
+
+    def blame(self, invariant: str, story: str) -> None:
+        self.broken.append(Broken(invariant, story, self._world.now))
+
+    # What excuses --------------------------------------------------------------------------------------------------------
+
+    def copy(self) -> dict[bytes, Name]:
+        return {key: name.copy() for key, name in self._names.items()}
+
+    def lost_state(self, copy: dict[bytes, Name] | None) -> None:
+        """The server has started again with what it knew when the copy was made."""
+        self.losses.append(self.commits)
+        self._disturbed = self._world.now
+        self._names = defaultdict(Name, {key: name.copy() for key, name in (copy or {}).items()})
+        for name in self._names.values():
+            name.last_t = name.now = 0
+            name.doubtful = set(name.asked)
+        if self._server.look().microseconds() < self.latest:
+            self._fences.clear()
+
+    def lost_key(self) -> None:
+        """Somebody has deleted one of them: what is known of the others is still there."""
+        keys = list(self._names)
+        self.lost_state(None)
+        for key in keys:
+            self._names[key].crowd = crowd_of(self._server, key + b":who")
+
+    def stepped(self, forward: int) -> None:
+        """The server's clock, by so much: sessions that have been silent for half a minute by it are forgotten."""
+        self._disturbed = self._world.now
+        if forward > FORGOTTEN:
+            for name in self._names.values():
+                name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
+
+    # At the store --------------------------------------------------------------------------------------------------------
+
+    def published(self, channel: bytes, message: bytes) -> None:
+        _, session, now, _, *letters = message.decode().split(" ")
+        self._letters.append((session, " ".join(letters), int(now)))
+
+    def ran(self, call: Call) -> None:
+        """A call was run: what it has granted, and whom it has let go."""
+        self.commits += 1
+        letters, self._letters = self._letters, []
+        self.latest = max(self.latest, self._server.keys.microseconds())
+        key, name = call.keys[0], self._names[call.keys[0]]
+        before, after = name.crowd, crowd_of(self._server, call.keys[1])
+        name.crowd = after
+        granted = []
+        if isinstance(call.reply, bytes):
+            granted = self._read(name, call, letters)
+        self._check_fences(key, granted)
+        self._check_order(name, before, after, granted)
+        self._check_capacity(call, name, before, after)
+        self._check_vanished(before, after)
+        self._check_lifetime(call)
+
+    def _read(self, name: Name, call: Call, letters: list[tuple[str, str, int]]) -> list[tuple[Who, Granted]]:
+        """What is new in the reply to a call."""
+        program, session, number = (word.decode() for word in call.args[:3])
+        words = call.reply.decode().split(" ")
+        if words[:2] != [session, number]:
+            self.blame("S3", f"the reply to call {number} of {session} is that to {words[1]} of {words[0]}")
+        known = name.replies.get((session, int(number)))
+        if words[2] != "ok" or call.reply in self._replies:
+            return []
+        self._replies.add(call.reply)
+        if known is not None:
+            self.blame("S3", f"call {number} of {session} was run twice: {known!r}, then {call.reply!r}")
+        name.replies[session, int(number)] = call.reply
+        self._programs[call.keys[0]].add(program)
+        now = int(words[3])
+        if now < name.now:
+            self.blame("T6", f"the store's time was {name.now}, and is {now}")
+        name.now = name.seen[session] = now
+        self._note_requests(name, call)
+        own, _, mail = " ".join(words[6:]).partition("|")
+        found = dict(self._answered(name, call, own.split(), now))
+        for whose, text, at in [(session, mail, now), *letters]:
+            for caller, t, fence, _ in letters_in(text.split(), at):
+                if t >= 0:
+                    found.setdefault((whose, caller), (t, fence))
+        return sorted(self._new(name, found, now), key=lambda each: each[1].fence)
+
+    def _note_requests(self, name: Name, call: Call) -> None:
+        session = call.args[1].decode()
+        name.sessions.add(session)
+        for verb, words in requests_of(call):
+            if verb == "acquire":
+                for index in range(int(words[1])):
+                    name.asked[session, int(words[0]) + index] = words[4]
+            elif verb in ("cancel", "release") and words[0] in name.sessions:
+                count = int(words[2]) if verb == "release" else 1
+                name.ended |= {(words[0], int(words[1]) + index) for index in range(count)} - name.doubtful
+
+    def _answered(self, name: Name, call: Call, words: list[str], now: int) -> Iterator[tuple[Who, tuple[int, int]]]:
+        """Who was granted what at once."""
+        session = call.args[1].decode()
+        asked = [
+            ((session, int(words[0]) + index), int(words[3]))
+            for verb, words in requests_of(call)
+            if verb == "acquire"
+            for index in range(int(words[1]))
+        ]
+        answers = list(answers_in(iter(words), call.args[0].decode(), now))
+        for (who, most), answer in zip(asked, answers[len(answers) - len(asked) :], strict=True):
+            if answer[0] == "grant":
+                yield who, (answer[1], answer[2])
+            elif answer[0] == "wait" and 0 <= most <= answer[2]:
+                self.blame("S9", f"{who} waits behind {answer[2]} others, and allowed {most}")
+
+    def _new(self, name: Name, found: dict[Who, tuple[int, int]], now: int) -> Iterator[tuple[Who, Granted]]:
+        for who, (t, fence) in found.items():
+            known = name.granted.get(who)
+            ever = self._ever.get((who, fence))
+            if ever is not None and ever.t == t:
+                continue  # mail that was kept
+            if known is not None:
+                self.blame("S3", f"{who} was granted twice: {known}, then t={t} fence={fence}")
+            elif who in name.ended:
+                self.blame("S3", f"{who} was granted after it had given up")
+            given_up = self._world.now - self._gave_up.get(who, self._world.now)
+            if given_up > self.calm_after(0.0) and who not in name.doubtful:
+                self.blame("S7", f"{who} was granted at {now}, and has given up long before that")
+            if now - name.seen.get(who[0], now) > WAITER:
+                self.blame("L3", f"{who} was granted at {now}, and has been silent since {name.seen[who[0]]}")
+            name.granted[who] = new = Granted(t, fence, self._world.now + t - now, self.commits)
+            self._ever[who, fence] = new
+            yield who, new
+
+    def _check_fences(self, key: bytes, granted: list[tuple[Who, Granted]]) -> None:
+        name = self._names[key]
+        for who, grant in granted:
+            if grant.fence <= self._fences[key]:
+                self.blame("S5", f"{who} got fence {grant.fence} after {self._fences[key]}")
+            if grant.t < name.last_t:
+                self.blame("T3", f"{who} was granted {grant.t}, before {name.last_t}")
+            self._fences[key], name.last_t = grant.fence, grant.t
+
+    def _check_order(self, name: Name, before: Crowd, after: Crowd, granted: list[tuple[Who, Granted]]) -> None:
+        """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all others."""
+        stay = set(after.waiters)
+        places = {who_of(caller): place for place, caller in enumerate(before.waiters)}
+        first = next((place for place, caller in enumerate(before.waiters) if caller in stay), len(before.waiters))
+        last = -1
+        for who, _ in granted:
+            place = places.get(who, len(before.waiters))
+            if place > first or place < last:
+                self.blame("S6", f"{who} was granted before {before.waiters[first : first + 1]}, of {before.waiters}")
+            last = place
+        left = [caller for caller in before.waiters if caller in stay]
+        if after.waiters[: len(left)] != left:
+            self.blame("S6", f"the queue was {before.waiters} and is {after.waiters}")
+
+    def _check_capacity(self, call: Call, name: Name, before: Crowd, after: Crowd) -> None:
+        """S1: nobody new holds anything while more is held than may be."""
+        new = after.holders.keys() - before.holders.keys()
+        if not new:
+            return
+        program = self._server.keys.hash_of(call.keys[0]).get(b"limits", b"").decode()
+        t = self._server.keys.microseconds()
+        live = [asked_of(holder) for holder, end in after.holders.items() if end > t]
+        for index, rule in enumerate(rules_of(program)):
+            asks = rule.holds and any(costs_of(program, asked_of(holder))[index] for holder in new)
+            held = sum(costs_of(program, asked)[index] for asked in live)
+            if asks and held > rule.capacity:
+                self.blame("S1", f"{held} of {rule.capacity} are held of {program}: {after.holders}")
+
+    def _check_vanished(self, before: Crowd, after: Crowd) -> None:
+        """S2: the store lets nobody go who believes to hold."""
+        for holder in before.holders.keys() - after.holders.keys():
+            belief = self._permits.get(holder)
+            permit = belief.permit() if belief else None
+            if belief and permit is not None and self._believes(permit, belief.loop) and not self._excused(permit, belief):
+                self.blame("S2", f"{holder} believes to hold until {permit.believed}, and was let go")
+
+    def _check_lifetime(self, call: Call) -> None:
+        """S8: every key ends some time."""
+        for key in self._server.keys.names():
+            if self._server.keys.end_of(key) is None:
+                self.blame("S8", f"{key!r} would be kept for ever after {call.args}")
+
+    def expired(self, key: bytes, value: Any) -> None:
+        """S8: a key that ends has no promises in it."""
+        name = self._names.get(key.removesuffix(b":who").removesuffix(b":log"))
+        if name is not None:
+            t = self._server.keys.microseconds()
+            live = [holder for holder, end in name.crowd.holders.items() if end > t]
+            if live:
+                self.blame("S8", f"{key!r} was forgotten with {live}")
+
+    def gives_up(self, key: bytes, who: Who) -> None:
+        """A caller does. Of one whose call was refused the store may hear later, from a network that repeats it."""
+        if who in self._names[key].asked:
+            self._gave_up.setdefault(who, self._world.now)
+
+    # At the clients ------------------------------------------------------------------------------------------------------
+
+    def got(self, name: str, key: str, permit: Permit, loop: ProcessLoop) -> None:
+        """A client acts on its permit now."""
+        who = who_of(key)
+        grant = self._ever.get((who, permit.fence))
+        if grant is None:
+            self.blame("S3", f"{key} acts on fence {permit.fence}, which was never granted to it")
+            return
+        if self._world.now < grant.due:
+            self.blame("TL1", f"{key} acts {grant.due - self._world.now} us before its moment")
+        self.acted.append(Acted(name, who, grant, asked_of(key)))
+        if permit.held:
+            lane = cast("Lane", permit.home)
+            self._permits[key] = belief = Belief(weakref.ref(permit), loop, permit.believed, lane._asked_at)
+            self._check_belief(name, key, permit, belief)
+
+    def _check_belief(self, name: str, key: str, permit: Permit, belief: Belief) -> None:
+        """S2: what is believed is held, for at least as long."""
+        if not self._believes(permit, belief.loop) or self._excused(permit, belief):
+            return
+        crowd = crowd_of(self._server, f"headgate:{{{name}}}:who".encode())
+        end = crowd.holders.get(key)
+        left = (permit.believed - belief.loop.time()) * SECOND
+        if end is None or end - self._server.look().microseconds() < left - 2:
+            self.blame("S2", f"{key} believes to hold for {left} us; the store has {end}")
+
+    def _believes(self, permit: Permit, loop: ProcessLoop) -> bool:
+        return loop.alive and permit.held and loop.time() < permit.believed
+
+    def _excused(self, permit: Permit, belief: Belief) -> bool:
+        """Whether the store may have forgotten it since the request that it was granted or renewed by."""
+        since = permit.believed - self._lease
+        if permit.believed == belief.until:
+            since = min(since, belief.since)
+        return self._disturbed >= self._world.now - (belief.loop.time() - since) * SECOND - 2
+
+    # Afterwards ----------------------------------------------------------------------------------------------------------
+
+    def check_rates(self) -> None:
+        """T1: in no interval was more acted on than a rate or a window allows; once more of all of it where state was lost."""
+        by_name: dict[str, list[Acted]] = defaultdict(list)
+        for acted in self.acted:
+            by_name[acted.name].append(acted)
+        for name, its in by_name.items():
+            its.sort(key=lambda acted: acted.granted.order * 2**60 + acted.granted.fence)
+            programs = [rules_of(program) for program in self._programs[f"headgate:{{{name}}}".encode()]]
+            for index, rule in enumerate(programs[0]):
+                self._check_rate(name, index, rule, [program[index] for program in programs], its)
+
+    def _check_rate(self, name: str, index: int, rule: Rule, forms: list[Rule], its: list[Acted]) -> None:
+        units = [units_of(acted.asked) for acted in its]
+        default = 1 if rule.unit == "requests" else 0
+        actual = [self.actual.get((acted.who, rule.unit), 2**53) for acted in its]
+        costs = [min(asked.get(rule.unit, default), most) for asked, most in zip(units, actual, strict=True)]
+        events = [(acted.granted.t, cost, acted.granted.order) for acted, cost in zip(its, costs, strict=True) if cost]
+        if isinstance(rule, Bucket):
+            self._check_bucket(name, [form for form in forms if isinstance(form, Bucket)], events)
+        elif isinstance(rule, Window):
+            self._check_window(name, [form for form in forms if isinstance(form, Window)], events)
+
+    def _check_bucket(self, name: str, forms: list[Bucket], events: list[tuple[int, int, int]]) -> None:
+        most = max(form.capacity for form in forms)
+        pace = max(form.gain / form.price / form.tick for form in forms)
+        tick = max(form.tick for form in forms)
+        losses, spent, lowest = list(self.losses), 0.0, 0.0
+        start = events[0][0] if events else 0
+        for t, cost, order in events:
+            while losses and losses[0] < order:
+                losses.pop(0)
+                spent -= most
+            drift = pace * (t - start)
+            lowest = min(lowest, spent - drift)
+            spent += cost
+            over = spent - drift - lowest - most
+            if over > pace * tick + 1e-6:
+                self.blame("T1", f"{name}: {over:.3f} more than {most} and {pace * SECOND:g} a second at {t}")
+                return
+
+    def _check_window(self, name: str, forms: list[Window], events: list[tuple[int, int, int]]) -> None:
+        most, per = max(form.capacity for form in forms), min(form.per for form in forms)
+        for last, (t, _, order) in enumerate(events):
+            within = [each for each in events[: last + 1] if t - per < each[0] <= t]
+            lost = sum(within[0][2] <= loss < order for loss in self.losses)
+            if sum(cost for _, cost, _ in within) > most * (1 + lost):
+                self.blame("T1", f"{name}: {within} within {per} us, and {most} may pass")
+                return
+
+
+# What the store and the script write ----------------------------------------------------------------------------------------
+
+
+def crowd_of(server: Server, key: bytes) -> Crowd:
+    its = server.keys.set_of(key)
+    if its is None:
+        return Crowd([], {})
+    waiters = [member.decode() for _, member in its.order[its.between(-MOST, HOLDERS - 1)]]
+    holders = {member[1:].decode(): int(score - HOLDERS) for score, member in its.order[its.between(HOLDERS, -1)]}
+    return Crowd(waiters, holders)
+
+
+def requests_of(call: Call) -> Iterator[tuple[str, list[str]]]:
+    """The requests of a call, with their words; a quick one is an acquire that can pass."""
+    words = [word.decode() for word in call.args]
+    if is_quick(call):
+        yield "acquire", [words[3], "1", "-1", "-1", words[4]]
+        return
+    at = 6
+    while at < len(words):
+        count = WORDS[words[at]]
+        yield words[at], words[at + 1 : at + 1 + count]
+        at += 1 + count
+
+
+def is_quick(call: Call) -> bool:
+    from headgate.stores.redis.script import library
+
+    return call.name in (library().quick.function, library().quick.digest)
+
+
+def who_of(caller: str) -> Who:
+    session, number, _ = caller.split(":", 2)
+    return session, int(number)
+
+
+def asked_of(caller: str) -> str:
+    return caller.split(":", 2)[2]
+
+
+@lru_cache(maxsize=4096)
+def rules_of(program: str) -> tuple[Rule, ...]:
+    return tuple(parsed(text) for text in program.split(";")) if program else ()
+
+
+@lru_cache(maxsize=4096)
+def costs_of(program: str, asked: str) -> tuple[int, ...]:
+    return tuple(Declaration(rules_of(program)).costs(units_of(asked)))

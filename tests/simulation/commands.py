@@ -1,0 +1,323 @@
+"""What a Redis server keeps, and the commands on it that the scripts call.
+
+Here lives their exact meaning (test_commands.py compares it with a real server), on a clock that somebody else moves. Who is
+connected, and what a script is, is the server's to know.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from typing import Any
+
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+NO_INTEGER = "ERR value is not an integer or out of range"
+NO_FLOAT = "ERR value is not a valid float"
+NO_RANGE = "ERR min or max is not a float"
+SYNTAX = "ERR syntax error"
+
+Reply = Any  # None, int, bytes, a list of these, or a Simple
+
+
+class Failure(Exception):
+    """What a server says instead of an answer, with the word it begins with."""
+
+
+class Simple(str):
+    """An answer that is no data, such as OK."""
+
+    __slots__ = ()
+
+
+class SortedSet:
+    """Members by score; those of one score by their bytes."""
+
+    def __init__(self) -> None:
+        self.scores: dict[bytes, float] = {}
+        self.order: list[tuple[float, bytes]] = []
+
+    def put(self, member: bytes, score: float) -> bool:
+        """Whether it is new."""
+        known = self.scores.get(member)
+        if known is not None:
+            del self.order[bisect_left(self.order, (known, member))]
+        self.scores[member] = score
+        insort(self.order, (score, member))
+        return known is None
+
+    def drop(self, member: bytes) -> bool:
+        """Whether it was there."""
+        known = self.scores.pop(member, None)
+        if known is not None:
+            del self.order[bisect_left(self.order, (known, member))]
+        return known is not None
+
+    def between(self, low: float, high: float) -> slice:
+        """The ranks of those with scores from `low` to `high`."""
+        first = bisect_left(self.order, low, key=score_of)
+        return slice(first, max(first, bisect_right(self.order, high, key=score_of)))
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class Keyspace:
+    """All keys of one server; `milliseconds()` is the time by which they expire."""
+
+    def __init__(self, microseconds: Callable[[], int]) -> None:
+        self.microseconds = microseconds
+        self.expired: Callable[[bytes, Any], None] = lambda key, value: None  # hears what is about to be forgotten
+        self._values: dict[bytes, dict[bytes, bytes] | SortedSet] = {}
+        self._ends: dict[bytes, int] = {}  # when a key expires, in milliseconds
+
+    # Keys ----------------------------------------------------------------------------------------------------------------
+
+    def call(self, words: list[bytes]) -> Reply:
+        """The answer to one command. Raises Failure, and then nothing has changed."""
+        command = COMMANDS.get(words[0].upper())
+        if command is None:
+            raise Failure("ERR unknown command")
+        fewest, most, run = command
+        if not fewest <= len(words) - 1 <= most:
+            raise Failure(f"ERR wrong number of arguments for '{words[0].decode().lower()}' command")
+        return run(self, *words[1:])
+
+    def names(self) -> list[bytes]:
+        return [key for key in list(self._values) if self._value(key) is not None]
+
+    def end_of(self, key: bytes) -> int | None:
+        """When it expires, in milliseconds; None: never, or it is not there."""
+        return self._ends.get(key)
+
+    def copy(self) -> tuple[Any, Any]:
+        return deepcopy((self._values, self._ends))
+
+    def restore(self, copy: tuple[Any, Any]) -> None:
+        self._values, self._ends = deepcopy(copy)
+
+    def set_of(self, key: bytes) -> SortedSet | None:
+        """To look at."""
+        value = self._value(key)
+        return value if isinstance(value, SortedSet) else None
+
+    def hash_of(self, key: bytes) -> dict[bytes, bytes]:
+        """To look at."""
+        value = self._value(key)
+        return value if isinstance(value, dict) else {}
+
+    def _value(self, key: bytes) -> Any:
+        end = self._ends.get(key)
+        if end is not None and end <= self.microseconds() // 1000:
+            self.expired(key, self._values[key])
+            self._forget(key)
+        return self._values.get(key)
+
+    def _forget(self, key: bytes) -> None:
+        self._values.pop(key, None)
+        self._ends.pop(key, None)
+
+    def _hash(self, key: bytes) -> dict[bytes, bytes]:
+        value = self._value(key)
+        if isinstance(value, SortedSet):
+            raise Failure(WRONG_TYPE)
+        return {} if value is None else value
+
+    def _set(self, key: bytes) -> SortedSet:
+        value = self._value(key)
+        if isinstance(value, dict):
+            raise Failure(WRONG_TYPE)
+        return SortedSet() if value is None else value
+
+    def _keep(self, key: bytes, value: Any) -> None:
+        """What is empty is not there."""
+        if value:
+            self._values[key] = value
+        else:
+            self._forget(key)
+
+    def delete(self, *keys: bytes) -> int:
+        there = [key for key in dict.fromkeys(keys) if self._value(key) is not None]
+        for key in there:
+            self._forget(key)
+        return len(there)
+
+    def pexpire(self, key: bytes, text: bytes) -> int:
+        left = integer(text)
+        if self._value(key) is None:
+            return 0
+        if left <= 0:
+            self._forget(key)
+        else:
+            self._ends[key] = self.microseconds() // 1000 + left
+        return 1
+
+    def pttl(self, key: bytes) -> int:
+        if self._value(key) is None:
+            return -2
+        end = self._ends.get(key)
+        return -1 if end is None else end - self.microseconds() // 1000
+
+    def time(self) -> list[bytes]:
+        return [b"%d" % part for part in divmod(self.microseconds(), 1_000_000)]
+
+    # Hashes --------------------------------------------------------------------------------------------------------------
+
+    def hset(self, key: bytes, *pairs: bytes) -> int:
+        if len(pairs) % 2:
+            raise Failure("ERR wrong number of arguments for 'hset' command")
+        its = self._hash(key)
+        before = len(its)
+        its.update(zip(pairs[::2], pairs[1::2], strict=True))
+        self._keep(key, its)
+        return len(its) - before
+
+    def hget(self, key: bytes, field: bytes) -> bytes | None:
+        return self._hash(key).get(field)
+
+    def hmget(self, key: bytes, *fields: bytes) -> list[bytes | None]:
+        its = self._hash(key)
+        return [its.get(field) for field in fields]
+
+    def hdel(self, key: bytes, *fields: bytes) -> int:
+        its = self._hash(key)
+        gone = sum(its.pop(field, None) is not None for field in fields)
+        if gone:
+            self._keep(key, its)
+        return gone
+
+    # Sorted sets ---------------------------------------------------------------------------------------------------------
+
+    def zadd(self, key: bytes, *words: bytes) -> int:
+        rest = list(words)
+        only_new, only_old = False, False
+        while rest and rest[0].upper() in (b"NX", b"XX"):
+            only_new, only_old = only_new or rest[0].upper() == b"NX", only_old or rest[0].upper() == b"XX"
+            del rest[0]
+        if not rest or len(rest) % 2:
+            raise Failure(SYNTAX)
+        if only_new and only_old:
+            raise Failure("ERR XX and NX options at the same time are not compatible")
+        scores = [number(text, NO_FLOAT) for text in rest[::2]]
+        its = self._set(key)
+        new = 0
+        for score, member in zip(scores, rest[1::2], strict=True):
+            if only_new if member in its.scores else only_old:
+                continue
+            new += its.put(member, score)
+        self._keep(key, its)
+        return new
+
+    def zrem(self, key: bytes, *members: bytes) -> int:
+        its = self._set(key)
+        gone = sum([its.drop(member) for member in members])
+        if gone:
+            self._keep(key, its)
+        return gone
+
+    def zscore(self, key: bytes, member: bytes) -> bytes | None:
+        score = self._set(key).scores.get(member)
+        return None if score is None else shown(score)
+
+    def zcard(self, key: bytes) -> int:
+        return len(self._set(key))
+
+    def zcount(self, key: bytes, low: bytes, high: bytes) -> int:
+        within = bounds(low, high)
+        ranks = self._set(key).between(*within)
+        return int(ranks.stop - ranks.start)
+
+    def zrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
+        start, end = integer(first), integer(last)
+        its = self._set(key)
+        start, end = max(0, start + len(its) if start < 0 else start), end + len(its) if end < 0 else end
+        return [member for _, member in its.order[start : max(start, end + 1)]]
+
+    def zrangebyscore(self, key: bytes, low: bytes, high: bytes, *words: bytes) -> list[bytes]:
+        scores, offset, count = options(words)
+        within = bounds(low, high)
+        its = self._set(key)
+        found = its.order[its.between(*within)]
+        found = [] if offset < 0 else found[offset:] if count < 0 else found[offset : offset + count]
+        return list(with_scores(found) if scores else (member for _, member in found))
+
+    def zremrangebyscore(self, key: bytes, low: bytes, high: bytes) -> int:
+        within = bounds(low, high)
+        its = self._set(key)
+        return self.zrem(key, *[member for _, member in its.order[its.between(*within)]])
+
+
+MANY = 1_000_000
+COMMANDS: dict[bytes, tuple[int, int, Callable[..., Reply]]] = {  # the fewest words, the most
+    b"DEL": (1, MANY, Keyspace.delete),
+    b"HDEL": (2, MANY, Keyspace.hdel),
+    b"HGET": (2, 2, Keyspace.hget),
+    b"HMGET": (2, MANY, Keyspace.hmget),
+    b"HSET": (3, MANY, Keyspace.hset),
+    b"PEXPIRE": (2, 2, Keyspace.pexpire),
+    b"PTTL": (1, 1, Keyspace.pttl),
+    b"TIME": (0, 0, Keyspace.time),
+    b"ZADD": (3, MANY, Keyspace.zadd),
+    b"ZCARD": (1, 1, Keyspace.zcard),
+    b"ZCOUNT": (3, 3, Keyspace.zcount),
+    b"ZRANGE": (3, 3, Keyspace.zrange),
+    b"ZRANGEBYSCORE": (3, 7, Keyspace.zrangebyscore),
+    b"ZREM": (2, MANY, Keyspace.zrem),
+    b"ZREMRANGEBYSCORE": (3, 3, Keyspace.zremrangebyscore),
+    b"ZSCORE": (2, 2, Keyspace.zscore),
+}
+
+
+def score_of(entry: tuple[float, bytes]) -> float:
+    return entry[0]
+
+
+def with_scores(entries: list[tuple[float, bytes]]) -> Iterator[bytes]:
+    for score, member in entries:
+        yield member
+        yield shown(score)
+
+
+def options(words: tuple[bytes, ...]) -> tuple[bool, int, int]:
+    """WITHSCORES, and offset and count of LIMIT; a count below 0 is all."""
+    rest, scores, offset, count = list(words), False, 0, -1
+    while rest:
+        word = rest.pop(0).upper()
+        if word == b"WITHSCORES":
+            scores = True
+        elif word == b"LIMIT" and len(rest) >= 2:
+            offset, count = integer(rest.pop(0)), integer(rest.pop(0))
+        else:
+            raise Failure(SYNTAX)
+    return scores, offset, count
+
+
+def shown(score: float) -> bytes:
+    """A score as a reply has it."""
+    return b"%.17g" % score
+
+
+def integer(text: bytes) -> int:
+    """As strictly as a server reads it: no sign but one, no zero in front, no space."""
+    digits = text.removeprefix(b"-")
+    plain = digits.isdigit() and not (digits.startswith(b"0") and text != b"0")
+    if not plain or not -(2**63) <= int(text) < 2**63:
+        raise Failure(NO_INTEGER)
+    return int(text)
+
+
+def bounds(low: bytes, high: bytes) -> tuple[float, float]:
+    """Of scores; nothing is 0, as C has it."""
+    return number(low or b"0", NO_RANGE), number(high or b"0", NO_RANGE)
+
+
+def number(text: bytes, refusal: str) -> float:
+    """A score; inf has a sign or none."""
+    try:
+        found = float(text)
+    except ValueError:
+        raise Failure(refusal) from None
+    if math.isnan(found) or text.strip() != text or b"_" in text:
+        raise Failure(refusal)
+    return found

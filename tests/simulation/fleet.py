@@ -1,0 +1,537 @@
+"""A fleet at work: processes with real limiters, the callers in them, and what befalls them all, as a plan says.
+
+Here lives one run from its first step to the rest after it; whether it went well is what the witness says, and what is still to be
+seen when all is quiet. headgate's own clock, chance and identities are bent to the world for as long as it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import time
+import types
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple
+
+import redis.utils
+
+from headgate import Limiter
+from headgate.errors import HeadgateError
+from headgate.limits import Concurrency, Limit
+from headgate.permit import Permit
+from headgate.stores.redis import ears, link, store, topology
+from headgate.stores.redis.calls import Ticket
+from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.line import RedisLine
+from tests.simulation.checks import Broken, Witness, crowd_of, who_of
+from tests.simulation.loop import SECOND, ProcessLoop, World, start
+from tests.simulation.network import CALM, Network
+from tests.simulation.plan import Ask, Fault, Plan, changed, unit_of
+from tests.simulation.server import Server
+from tests.stepping import Stepped
+from tests.virtual import BEGINNING
+
+REST = 10 * SECOND  # after which only what needs time is left
+AGES = {"old": 40 * SECOND, "failover": 2 * SECOND}  # of the copy that a server starts from, at most
+OWN_TASKS = "headgate-"  # what a link does all the time
+
+
+class Outcome(NamedTuple):
+    """What came of a run."""
+
+    broken: list[Broken]
+    simulated: int  # microseconds
+    acted: int
+    commits: int
+    trace: list[str]
+
+
+def run(plan: Plan) -> Outcome:
+    """All of `plan`, the same each time."""
+    with quiet():
+        outcome = _run(plan)
+        gc.collect()
+    return outcome
+
+
+def _run(plan: Plan) -> Outcome:
+    fleet = Fleet(plan)
+    with bent(fleet):
+        fleet.live()
+        fleet.end()
+    witness = fleet.witness
+    return Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Nothing is collected but when we say so; and what dead processes drop in the middle of anything complains to nobody."""
+    collecting, hook = gc.isenabled(), sys.unraisablehook
+    gc.freeze()  # all that was there before need not be looked at
+    gc.disable()
+    sys.unraisablehook = lambda what: None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        sys.unraisablehook = hook
+        gc.unfreeze()
+        if collecting:
+            gc.enable()
+
+
+class Process:
+    """One process of the fleet, from its start to its crash."""
+
+    def __init__(self, fleet: Fleet, number: int, life: int) -> None:
+        self.name = f"process-{number}-{life}"
+        self.loop = ProcessLoop(fleet.world, self.name, fleet.network.connect)  # type: ignore[abstract]  # of what is asked of it
+        self.url = f"redis://{self.name}"
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.stopped_at: list[int] = []
+        waiters = fleet.plan.waiters
+        self.limiters = [
+            Limiter(f"name-{index}", *limits, store=self.url, max_waiters=waiters) for index, limits in enumerate(fleet.plan.limits)
+        ]
+
+
+class Fleet:
+    """All of one run."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.world = World(str(plan.seed))
+        self.server = Server(self._clock, plan.functions)
+        self.network = Network(self.world, self.server, plan.weather)
+        self.witness = Witness(self.world, self.server, plan.longest_lease)
+        self.server.ran = self.witness.ran
+        self.server.keys.expired = self.witness.expired
+        self.server.published = self._published
+        self.witness.calm_after = self._calm_after
+        self.trace: list[str] = []
+        self._ahead = 0  # of the server's clock
+        self._deaf = self.world.chance("announcements")
+        self._lives = [0] * plan.processes
+        self.processes: list[Process | None] = [Process(self, number, 0) for number in range(plan.processes)]
+        self._everybody: list[Process] = [process for process in self.processes if process]
+        self._trouble_until = 0
+        self._copies: dict[Fault, tuple[Any, Any]] = {}
+
+    def _clock(self) -> int:
+        return BEGINNING + self.world.now + self._ahead
+
+    def _published(self, channel: bytes, message: bytes) -> bool:
+        self.witness.published(channel, message)
+        return self._deaf.random() >= self.plan.deaf
+
+    def note(self, what: object) -> None:
+        self.trace.append(f"{self.world.now / SECOND:12.6f}  {what}")
+
+    # One run -------------------------------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        for step in self.plan.steps:
+            if isinstance(step, Ask):
+                self.world.at(step.at, partial(self._ask, step))
+            else:
+                if step.kind in AGES:
+                    self.world.at(step.at - step.span % AGES[step.kind], partial(self._take_copy, step))
+                self.world.at(step.at, partial(self._befall, step))
+        self.world.run(self.plan.length, self._is_broken)
+        if not self._is_broken():
+            self._heal()
+            self._come_to_rest()
+        if not self._is_broken():
+            self._look_around()
+
+    def _is_broken(self) -> bool:
+        for complaint in self.world.complaints:
+            self.witness.blame("F7", complaint)
+        self.world.complaints.clear()
+        return bool(self.witness.broken)
+
+    def end(self) -> None:
+        """Nothing more happens, and nobody is asked."""
+        for process in self._everybody:
+            process.loop.crash()
+            store._by_url.pop(process.url, None)
+
+    # What befalls it -----------------------------------------------------------------------------------------------------
+
+    def _befall(self, fault: Fault) -> None:
+        self.note(fault)
+        lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
+        self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
+        getattr(self, f"_{fault.kind}")(fault)
+
+    def _crash(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        if process is None:
+            return
+        process.loop.crash()
+        self.processes[fault.who] = None
+        for cable in self.network.cables_of(process.name):
+            cable.cut()
+        self.world.after(fault.span, lambda: self._start_again(fault.who))
+
+    def _start_again(self, number: int) -> None:
+        self._lives[number] += 1
+        process = self.processes[number] = Process(self, number, self._lives[number])
+        self._everybody.append(process)
+
+    def _stop(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        if process is not None:
+            process.loop.stop()
+            process.stopped_at.append(self.world.now)
+            self.world.after(fault.span, process.loop.resume)
+
+    def _cut(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        for cable in self.network.cables_of(process.name) if process else []:
+            cable.cut()
+
+    def _hold(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        if process is not None:
+            self.network.hold(process.name, True)
+            self.world.after(fault.span, lambda: self.network.hold(process.name, False))
+
+    def _freeze(self, fault: Fault) -> None:
+        self.network.frozen = True
+        self.world.after(fault.span, self.network.thaw)
+
+    def _flush(self, fault: Fault) -> None:
+        self.server.forget_scripts()
+
+    def _delete(self, fault: Fault) -> None:
+        """One key, as an operator or eviction does it."""
+        names = self.server.look().names()
+        if names:
+            self.server.keys.delete(self.world.chance("delete", fault).choice(names))
+            self.witness.lost_key()
+
+    def _forward(self, fault: Fault) -> None:
+        self._ahead += fault.span
+        self.witness.stepped(fault.span)
+
+    def _back(self, fault: Fault) -> None:
+        self._ahead -= fault.span
+
+    def _full(self, fault: Fault) -> None:
+        self.server.full = True
+        self.world.after(fault.span, lambda: setattr(self.server, "full", False))
+
+    def _replica(self, fault: Fault) -> None:
+        self.server.replica = True
+        self.world.after(fault.span, lambda: setattr(self.server, "replica", False))
+
+    def _update(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        if process is not None:
+            chance = self.world.chance("update", fault)
+            index = chance.randrange(len(process.limiters))
+            limits = changed(self.plan.limits[index], chance)
+            process.loop.do(process.limiters[index].update, *limits)
+
+    def _empty(self, fault: Fault) -> None:
+        self._lose(fault.span, None, False)
+
+    def _old(self, fault: Fault) -> None:
+        self._lose(fault.span, self._copies.get(fault), False)
+
+    def _failover(self, fault: Fault) -> None:
+        """What was written last is not there; what was loaded is."""
+        self._lose(min(fault.span, 3 * SECOND), self._copies.get(fault), True)
+
+    def _take_copy(self, fault: Fault) -> None:
+        self._copies[fault] = self.server.look().copy(), self.witness.copy()
+
+    def _lose(self, span: int, copy: Any, keeps_scripts: bool) -> None:
+        if self.network.down:
+            return
+        self.network.down, self.network.frozen = True, False
+        self.network.lose_server()
+        self.world.after(span, lambda: self._server_again(copy, keeps_scripts))
+
+    def _server_again(self, copy: Any, keeps_scripts: bool) -> None:
+        if not self.network.down:
+            return
+        keys, known = copy or (None, None)
+        self.server.start(keys, keeps_scripts)
+        self.server.loading_until = self._clock() + 20_000
+        self.witness.lost_state(known)
+        self.network.down = False
+
+    # Callers -------------------------------------------------------------------------------------------------------------
+
+    def _ask(self, ask: Ask) -> None:
+        process = self.processes[ask.who]
+        if process is not None:
+            process.loop.do(self._begin, process, ask)
+
+    def _begin(self, process: Process, ask: Ask) -> None:
+        work = self._asking(process, ask)
+        task = start(process.loop, work, repr(ask))
+        process.tasks.append(task)
+        if ask.cancel is not None and ask.cancel[0] == "after":
+            self.world.after(ask.cancel[1], lambda: process.loop.do(self._cancel, process, task))
+
+    def _cancel(self, process: Process, task: asyncio.Task[Any]) -> None:
+        """L4: who is cancelled returns at once, whatever becomes of the server."""
+        if not task.done():
+            self.note(f"{process.name}: cancel {task.get_name()}")
+            task.cancel()
+            self.world.after(2000, lambda: self._returned(process, task, self.world.now))
+
+    def _returned(self, process: Process, task: asyncio.Task[Any], cancelled: int) -> None:
+        told = "way='told'" in task.get_name()  # its release is awaited all the same
+        if not (task.done() or told) and process.loop.alive and not process.loop.stopped:
+            self.witness.blame("L4", f"{task.get_name()} was cancelled, and still runs")
+
+    async def _asking(self, process: Process, ask: Ask) -> None:
+        began = self.world.now
+        work = getattr(self, f"_by_{ask.way}")(process, ask)
+        if ask.cancel is not None and ask.cancel[0] != "after":
+            work = Stepped(work, *ask.cancel)
+        try:
+            await work
+        except (HeadgateError, asyncio.CancelledError) as outcome:
+            self.note(f"{process.name}: {ask.way} ended by {type(outcome).__name__}")
+            self._check_patience(process, ask, began)
+        finally:
+            if ask.way == "drop":
+                self.world.after(SECOND, self._collect)
+
+    def _check_patience(self, process: Process, ask: Ask, began: int) -> None:
+        """Who may wait for so long, and could not be served, knows it in time."""
+        stopped = any(moment >= began - MAX_STOP for moment in process.stopped_at)
+        if ask.max_sleep is None or ask.way not in ("block", "hand") or stopped:
+            return
+        took = (self.world.now - began) / SECOND
+        if took > 2 * ask.max_sleep + 1.0 + ask.keep / SECOND + 0.1:
+            self.witness.blame("L4", f"{ask} took {took} s to be refused")
+
+    def _calm_after(self, seconds: float) -> float:
+        """For how many microseconds nothing has gone wrong that must be waited for, if that is longer than `seconds`."""
+        weather = self.network.weather
+        slow = 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
+        return inf if self.world.now < self._trouble_until + seconds * SECOND else slow
+
+    def _units(self, ask: Ask) -> dict[str, Any]:
+        unit, _ = unit_of(self.plan.limits[ask.name])
+        return {} if unit == "permits" else {"cost" if unit == "requests" else unit: ask.cost}
+
+    def _acquire(self, process: Process, ask: Ask) -> Any:
+        return process.limiters[ask.name].acquire(max_sleep=ask.max_sleep, **self._units(ask))
+
+    async def _work(self, ask: Ask, permit: Permit) -> None:
+        await asyncio.sleep(ask.keep / SECOND)
+        lease = self.plan.longest_lease
+        if permit.lost and self._calm_after(3 * lease) < lease * SECOND / 3:
+            self.witness.blame("S7", f"{permit.key} was lost, and nothing had happened")
+        unit, _ = unit_of(self.plan.limits[ask.name])
+        if ask.actual is not None and unit in ("requests", "tokens"):
+            self.witness.actual[who_of(str(permit.key)), unit] = ask.actual
+            permit.settle(**{unit: ask.actual})
+
+    async def _by_enter(self, process: Process, ask: Ask) -> None:
+        async with process.limiters[ask.name]:
+            await asyncio.sleep(ask.keep / SECOND)
+
+    async def _by_block(self, process: Process, ask: Ask) -> None:
+        async with self._acquire(process, ask) as permit:
+            await self._work(ask, permit)
+
+    async def _by_hand(self, process: Process, ask: Ask) -> None:
+        permit = await self._acquire(process, ask)
+        try:
+            await self._work(ask, permit)
+        finally:
+            permit.release()
+
+    async def _by_told(self, process: Process, ask: Ask) -> None:
+        permit = await self._acquire(process, ask)
+        try:
+            await self._work(ask, permit)
+        finally:
+            await permit.arelease()
+
+    async def _by_try(self, process: Process, ask: Ask) -> None:
+        permit = await process.limiters[ask.name].atry_acquire(**self._units(ask))
+        if isinstance(permit, Permit):
+            try:
+                await self._work(ask, permit)
+            finally:
+                permit.release()
+
+    async def _by_drop(self, process: Process, ask: Ask) -> None:
+        permit = await self._acquire(process, ask)
+        await asyncio.sleep(ask.keep / SECOND)
+        del permit
+
+    async def _by_status(self, process: Process, ask: Ask) -> None:
+        await process.limiters[ask.name].astatus()
+
+    def permitted(self, line: RedisLine, permit: Permit) -> None:
+        """A caller has just got it."""
+        here = self.world.here
+        assert here is not None, "an acquire returns in its process"
+        self.note(f"{here.name}: got {line.name} fence {permit.fence} as {permit.key}")
+        self.witness.got(line.name, str(permit.key), permit, here)
+
+    # Rest ----------------------------------------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        """All faults are over, but for what they have left behind."""
+        self.note("all faults are over")
+        self._collect()
+        self.network.weather = CALM
+        self._trouble_until = max(self._trouble_until, self.world.now + 12 * SECOND)
+        self.server.full = self.server.replica = False
+        for process in filter(None, self.processes):
+            self.network.hold(process.name, False)
+            if process.loop.stopped:
+                process.loop.resume()
+        self.network.thaw()
+        if self.network.down:
+            self._server_again(None, False)
+
+    def _collect(self) -> None:
+        """Permits that were dropped in a circle of references go back."""
+        self.world.nobodys_time = -inf
+        gc.collect()
+        self.world.nobodys_time = inf
+
+    def _pending(self) -> list[asyncio.Task[Any]]:
+        return [task for process in self.processes if process for task in process.tasks if not task.done()]
+
+    def _come_to_rest(self) -> None:
+        """L5: what waits is through in the time that its work takes, and a constant."""
+        bound = self._bound()
+        self.world.run(self.world.now + bound, lambda: self._is_broken() or not self._pending())
+        if not self._is_broken() and (left := self._pending()):
+            names = [task.get_name() for task in left]
+            self.witness.blame("L5", f"after {bound / SECOND:g} s without faults these are not done: {names}")
+
+    def _bound(self) -> int:
+        asks = [ask for ask in self.plan.steps if isinstance(ask, Ask)]
+        pending = {task.get_name() for task in self._pending()}
+        total = 40.0 + self.plan.longest_lease + self._behind()
+        for ask in asks:
+            if repr(ask) in pending:
+                total += ask.keep / SECOND + (3.5 if self.plan.deaf else 0.5) + self._slowness(ask)
+        return int(total * SECOND)
+
+    def _behind(self) -> float:
+        """The seconds for which the time stands still in the store: its clock was stepped back (T6)."""
+        return max(0, self.witness.latest - self._clock()) / SECOND
+
+    def _slowness(self, ask: Ask) -> float:
+        """The seconds after which its rates have what it costs, and what was charged as a debt."""
+        pace = [limit.per / limit.amount for limit in self.plan.limits[ask.name] if not isinstance(limit, Concurrency)]
+        return 3 * ask.cost * max(pace, default=0.0)
+
+    def _look_around(self) -> None:
+        """L6: nobody holds, nobody waits, all capacity can be had, and nothing is left but what a link does all the time."""
+        self.world.run(self.world.now + REST + int((self.plan.longest_lease + self._behind()) * SECOND), self._is_broken)
+        self._collect()
+        self.world.run(self.world.now + SECOND, self._is_broken)
+        prober = Process(self, len(self.processes), 0)
+        self._everybody.append(prober)
+        probes = []
+        for index, limits in enumerate(self.plan.limits):
+            task = start(prober.loop, self._probe(prober, index, limits), f"probe of name-{index}")
+            probes.append(task)
+        self.world.run(self.world.now + 60 * SECOND, lambda: self._is_broken() or all(task.done() for task in probes))
+        for task in probes:
+            if not task.done() or task.exception():
+                self.witness.blame("L6", f"{task.get_name()}: {task.exception() if task.done() else 'it waits'}; {self._crowds()}")
+        self.witness.check_rates()
+        self._check_nothing_is_left()
+
+    async def _probe(self, prober: Process, index: int, limits: tuple[Limit, ...]) -> None:
+        """Whether all of it can be had at once."""
+        limiter = prober.limiters[index]
+        status = await limiter.astatus()
+        used = [limit.used for limit in status.limits if limit.kind == "Concurrency"]
+        if status.waiting or any(used):
+            raise AssertionError(f"{status} of {limits}")
+        await asyncio.gather(*(self._enter(limiter) for _ in range(3)))
+
+    async def _enter(self, limiter: Limiter) -> None:
+        async with limiter:
+            await asyncio.sleep(0.001)
+
+    def _crowds(self) -> str:
+        names = range(len(self.plan.limits))
+        return "; ".join(str(crowd_of(self.server, f"headgate:{{name-{index}}}:who".encode())) for index in names)
+
+    def _check_nothing_is_left(self) -> None:
+        for process in filter(None, self.processes):
+            left = [task.get_name() for task in asyncio.all_tasks(process.loop) if not task.get_name().startswith(OWN_TASKS)]
+            if left:
+                self.witness.blame("L6", f"{process.name} still has the tasks {left}")
+            cables = self.network.cables_of(process.name)
+            if len(cables) > 2:
+                self.witness.blame("L6", f"{process.name} has {len(cables)} connections")
+
+
+MAX_STOP = 60 * SECOND
+
+
+class Jitter:
+    """Chance for each process: what is swept away in nobody's turn takes none of it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def uniform(self, least: float, most: float) -> float:
+        here = self._world.here
+        return least if here is None else here.chance.uniform(least, most)
+
+
+@contextmanager
+def bent(fleet: Fleet) -> Iterator[None]:
+    """headgate's clocks, chance and identities are the world's."""
+    world = fleet.world
+    identities = world.chance("identities")
+    permit_of, give_up = RedisLine._permit, Lane._give_up
+
+    def monotonic() -> float:
+        return world.nobodys_time if world.here is None else world.here.time()
+
+    def _give_up(lane: Lane, ticket: Ticket) -> None:
+        fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
+        give_up(lane, ticket)
+
+    def _permit(line: RedisLine, *args: Any) -> Permit:
+        permit = permit_of(line, *args)
+        fleet.permitted(line, permit)
+        return permit
+
+    changes: list[tuple[Any, str, Any]] = [
+        (module, "monotonic", monotonic)
+        for name, module in list(sys.modules.items())
+        if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
+    ]
+    changes += [(module, name, Jitter(world)) for module, name in ((link, "JITTER"), (ears, "JITTER"), (topology, "CHANCE"))]
+    changes += [(link, "secrets", types.SimpleNamespace(token_hex=lambda count: identities.randbytes(count).hex()))]
+    changes += [(redis.utils, "get_lib_version", lambda: "0"), (RedisLine, "_permit", _permit)]
+    changes += [(Lane, "_give_up", _give_up)]
+    changes += [(logging.getLogger("headgate"), "disabled", True)]
+    former = [(where, name, getattr(where, name)) for where, name, _ in changes]
+    for where, name, value in changes:
+        setattr(where, name, value)
+    try:
+        yield
+    finally:
+        for where, name, value in former:
+            setattr(where, name, value)

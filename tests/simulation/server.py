@@ -1,0 +1,261 @@
+"""A Redis server in this process: headgate's real Lua, run by Lua itself, beside the keys that it works on.
+
+Here lives what a server answers to a command that arrives, and what it forgets when it is started again. Bytes come and go by
+whoever connects; time is told to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import lupa.lua51 as lua  # type: ignore[import-untyped]  # it brings no types
+from hiredis import Reader
+
+from tests.simulation.commands import Failure, Keyspace, Reply, Simple
+
+OK = Simple("OK")
+PRELUDE = b"""
+local raw, pack, raw_unpack, redis = ...
+struct = { pack = pack, unpack = function(format, text, from) return raw_unpack(format, text, from or 1) end }
+local function answer(fine, reply, ...)
+  if fine then return reply end
+  return { err = reply }
+end
+function redis.pcall(...) return answer(raw(...)) end
+function redis.call(...)
+  local fine, reply = raw(...)
+  if not fine then error({ err = reply }) end
+  return reply
+end
+function redis.register_function(name, callback)
+  if type(name) == 'table' then name, callback = name.function_name, name.callback end
+  redis.registered(name, callback)
+end
+_G.redis = redis
+return function(body, keys, args)
+  local fine, reply = pcall(body, keys, args)
+  if fine then
+    if type(reply) == 'table' then return false, reply.err or 'ERR a table' end
+    return true, reply
+  end
+  if type(reply) == 'table' then return false, reply.err end
+  return false, 'ERR ' .. tostring(reply)
+end
+"""
+OF_SCRIPT = b"local KEYS, ARGV = ...\n"
+
+
+class Call(NamedTuple):
+    """One script that was run."""
+
+    name: str  # of the function, or the digest of the script
+    keys: list[bytes]
+    args: list[bytes]
+    reply: Reply  # Failure's text is not told: what a failed call has written stays
+
+
+class Machine:
+    """Lua as a server has it: functions and scripts that were loaded, and redis.call."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lua = lua.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
+        self.libraries: set[bytes] = set()
+        self.functions: dict[bytes, Any] = {}
+        self.scripts: dict[bytes, Any] = {}
+        self._load: Any = self._lua.globals()[b"loadstring"]
+        redis = self._lua.table_from({b"registered": self.functions.__setitem__})
+        self._run: Any = self._load(PRELUDE)(self._called, _pack, _unpack, redis)
+
+    def load_library(self, text: bytes) -> bytes:
+        header, _, body = text.partition(b"\n")
+        name = header.partition(b"name=")[2]
+        if name in self.libraries:
+            raise Failure(f"ERR Library '{name.decode()}' already exists")
+        self._load(body)()
+        self.libraries.add(name)
+        return name
+
+    def load_script(self, text: bytes) -> Any:
+        digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
+        if digest not in self.scripts:
+            self.scripts[digest] = self._load(OF_SCRIPT + text)
+        return digest
+
+    def run(self, body: Any, name: str, keys: list[bytes], args: list[bytes]) -> bytes | int | None:
+        fine, reply = self._run(body, self._lua.table_from(keys), self._lua.table_from(args))
+        if not fine:
+            raise Failure(f"{reply.decode()} script: {name}, on @user_script:1.")
+        return None if reply is False or reply is None else int(reply) if isinstance(reply, float) else reply
+
+    def _called(self, *words: Any) -> tuple[bool, Any]:
+        """redis.call: whether it went well, and the reply in Lua's types."""
+        try:
+            return True, self._told(self._server.within([worded(word) for word in words]))
+        except Failure as failure:
+            return False, str(failure).encode()
+
+    def _told(self, reply: Reply) -> Any:
+        if isinstance(reply, list):
+            return self._lua.table_from([False if each is None else each for each in reply])
+        return False if reply is None else reply
+
+
+class Server:
+    """One server: `answers` what a connection asks, `start`s again with or without what it kept."""
+
+    def __init__(self, clock: Callable[[], int], functions: bool = True) -> None:
+        self._clock = clock
+        self._functions = functions
+        self._at = 0  # what the clock said when the call that is being run began: it stands still for that
+        self.ran: Callable[[Call], None] = lambda call: None
+        self.published: Callable[[bytes, bytes], bool] = lambda channel, message: True  # False: it is lost
+        self.keys = Keyspace(lambda: self._at)
+        self.machine = Machine(self)
+        self.full = False  # out of memory
+        self.loading_until = 0
+        self.replica = False
+        self.connections: list[Connection] = []
+        self._listeners: dict[bytes, list[Connection]] = {}
+
+    # Life ----------------------------------------------------------------------------------------------------------------
+
+    def look(self) -> Keyspace:
+        """The keys, as they are this moment."""
+        self._at = self._clock()
+        return self.keys
+
+    def start(self, copy: tuple[Any, Any] | None, keeps_scripts: bool = False) -> None:
+        """From an old copy, or empty; another machine has what was loaded only if it was copied, too."""
+        self._at = self._clock()
+        self.keys.restore(copy or ({}, {}))
+        self._listeners = {}
+        if not keeps_scripts:
+            self.forget_scripts()
+
+    def forget_scripts(self) -> None:
+        self.machine = Machine(self)
+
+    def left(self, connection: Connection) -> None:
+        self.connections.remove(connection)
+        for listeners in self._listeners.values():
+            if connection in listeners:
+                listeners.remove(connection)
+
+    # Commands ------------------------------------------------------------------------------------------------------------
+
+    def answer(self, connection: Connection, words: list[bytes]) -> Reply:
+        self._at = self._clock()
+        name = words[0].upper()
+        if name == b"SUBSCRIBE":
+            self._listeners.setdefault(words[1], []).append(connection)
+            return [b"subscribe", words[1], 1]
+        if name == b"PING":
+            self._ready()
+            return Simple("PONG")
+        if name == b"INFO":
+            return b"# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
+        if name == b"FUNCTION" and self._functions:
+            self._ready()
+            return self.machine.load_library(words[2])
+        if name in (b"FCALL", b"EVALSHA", b"EVAL"):
+            self._ready()
+            return self._call(name, words)
+        if name in (b"CLIENT", b"SELECT"):
+            return OK
+        raise Failure(f"ERR unknown command '{words[0].decode()}', with args beginning with: ")
+
+    def _ready(self) -> None:
+        if self._clock() < self.loading_until:
+            raise Failure("LOADING Redis is loading the dataset in memory")
+
+    def _call(self, verb: bytes, words: list[bytes]) -> Reply:
+        if verb == b"FCALL" and not self._functions:
+            raise Failure("ERR unknown command 'FCALL', with args beginning with: ")
+        its = self.machine.functions if verb == b"FCALL" else self.machine.scripts
+        name = self.machine.load_script(words[1]) if verb == b"EVAL" else words[1]
+        if name not in its:
+            raise Failure("ERR Function not found" if verb == b"FCALL" else "NOSCRIPT No matching script. Please use EVAL.")
+        if self.replica:
+            raise Failure("READONLY You can't write against a read only replica.")
+        if self.full and not name.endswith(b"_back"):
+            raise Failure("OOM command not allowed when used memory > 'maxmemory'.")
+        count = int(words[2])
+        keys, args = words[3 : 3 + count], words[3 + count :]
+        reply = self.machine.run(its[name], name.decode(), keys, args)
+        self.ran(Call(name.decode(), keys, args, reply))
+        return reply
+
+    def within(self, words: list[bytes]) -> Reply:
+        """What a script calls."""
+        if words[0].upper() == b"PUBLISH":
+            return self._publish(words[1], words[2])
+        return self.keys.call(words)
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        listeners = self._listeners.get(channel, [])
+        if self.published(channel, message):
+            for listener in listeners:
+                listener.say([b"message", channel, message])
+        return len(listeners)
+
+
+class Connection:
+    """The server's end of one connection: bytes in; what is `send`ed goes out."""
+
+    def __init__(self, server: Server, send: Callable[[bytes], None]) -> None:
+        self._server = server
+        self._send = send
+        self._reader = Reader()
+        server.connections.append(self)
+
+    def received(self, data: bytes) -> None:
+        """What was sent by halves is dropped with its connection."""
+        self._reader.feed(data)
+        while (words := self._reader.gets()) is not False:
+            try:
+                reply = self._server.answer(self, words)
+            except Failure as failure:
+                reply = failure
+            self.say(reply)
+
+    def say(self, reply: Reply) -> None:
+        self._send(written(reply))
+
+    def closed(self) -> None:
+        if self in self._server.connections:
+            self._server.left(self)
+
+
+def written(reply: Reply) -> bytes:
+    """As RESP 2 has it."""
+    if reply is None:
+        return b"$-1\r\n"
+    if isinstance(reply, Failure):
+        return f"-{' '.join(str(reply).splitlines())}\r\n".encode()
+    if isinstance(reply, Simple):
+        return f"+{reply}\r\n".encode()
+    if isinstance(reply, int):
+        return b":%d\r\n" % reply
+    if isinstance(reply, bytes):
+        return b"$%d\r\n%b\r\n" % (len(reply), reply)
+    return b"*%d\r\n%b" % (len(reply), b"".join(map(written, reply)))
+
+
+def worded(word: Any) -> bytes:
+    """A word of redis.call: numbers as a server writes them."""
+    return word if isinstance(word, bytes) else b"%.17g" % word
+
+
+def _pack(layout: bytes, *values: Any) -> bytes:
+    codes = layout.decode()
+    return struct.pack(codes, *(int(each) if code == "B" else each for code, each in zip(codes[1:], values, strict=True)))
+
+
+def _unpack(layout: bytes, text: bytes, start: float) -> tuple[Any, ...]:
+    """The values, and where the next one would begin, from 1."""
+    found = struct.unpack_from(layout, text, int(start) - 1)
+    return (*found, int(start) + struct.calcsize(layout))
