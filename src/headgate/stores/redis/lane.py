@@ -68,6 +68,7 @@ class Lane:
         self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
         self._session = link.new_session()
         self._call = 0
+        self._known = 0  # the last of them that the server has carried out, as far as we know
         self._number = 0
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
@@ -214,7 +215,7 @@ class Lane:
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        header = (*header, line.declares, int(waits), HORIZON)
+        header = (*header, line.declares, self._known if waits else 0, HORIZON)
         return Command(script, (*header, *chores(errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -232,6 +233,8 @@ class Lane:
             if (session, int(number)) != (sent.session, sent.number):
                 raise StoreError("it gave the reply to another call")
         self._sent = None
+        if verdict == "ok":
+            self._known = sent.number
         self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
         self._hears, self._wanted = True, False
         try:
@@ -462,7 +465,7 @@ class Lane:
         """The reply to the last call of a session brings its last mail, too."""
         if not isinstance(answer, StoreError):
             self._quits = False
-            self._session, self._call = self.link.new_session(), 0
+            self._session, self._call, self._known = self.link.new_session(), 0, 0
 
     def _try_again(self) -> None:
         self._retry = None
@@ -501,7 +504,7 @@ class Lane:
             wait = int(words.pop(0)) if verdict == "held" else None
             self._learn(sent, wait, Declaration([parsed(text) for text in " ".join(words).split(";")]))
         else:
-            self._session, self._call = self.link.new_session(), 0
+            self._session, self._call, self._known = self.link.new_session(), 0, 0
             tickets = list(self._waiting.values())
         for ticket in tickets:
             self._waiting.pop(ticket.number, None)

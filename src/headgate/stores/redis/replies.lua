@@ -14,10 +14,10 @@ function Calls.recorded(record)
   return struct.unpack(RECORD, record)
 end
 
--- The reply to this call if it was made before or comes too late; and until when the session is alive.
+-- The reply to this call if it was made before or comes too late; until when the session is alive, and the number of its last call.
 function Calls.recall(record)
-  if not record then return nil, 0 end
+  if not record then return nil, 0, 0 end
   local alive_until, last, at = Calls.recorded(record)
-  if CALL > last then return nil, alive_until end
+  if CALL > last then return nil, alive_until, last end
   return CALL == last and string.sub(record, at) or Calls.reply('late')
 end
