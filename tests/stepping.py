@@ -78,6 +78,7 @@ class Stepped:
                 pass
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        self.task = asyncio.current_task()
         resume, argument = self._send, None
         while True:
             try:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import redis.utils
 
-from headgate import Limiter
+from headgate import Limiter, stores
 from headgate.errors import HeadgateError
 from headgate.limits import Concurrency, Limit
 from headgate.permit import Permit
-from headgate.stores.redis import ears, link, store, topology
+from headgate.stores.redis import ears, link, topology
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
@@ -161,7 +161,7 @@ class Fleet:
         """Nothing more happens, and nobody is asked."""
         for process in self._everybody:
             process.loop.crash()
-            store._by_url.pop(process.url, None)
+            stores._by_url.pop(process.url, None)
 
     # What befalls it -----------------------------------------------------------------------------------------------------
 
