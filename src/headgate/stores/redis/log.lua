@@ -16,10 +16,10 @@ function Log.open()
   State.add(LOG, 'inf', 'end')
 end
 
--- It keeps the TTL that it has.
+-- It keeps the TTL that it has; unless it was lost, and is made anew.
 function Log.add(slot, t, cost)
   local its = score(slot, t)
-  redis.call('ZADD', LOG, its, its .. ':' .. State.int(cost))
+  if redis.call('ZADD', LOG, its, its .. ':' .. State.int(cost), 'inf', 'end') == 2 then touch(LOG) end
 end
 
 -- Calls see(moment, cost) for each entry from t on, oldest first; returns true as soon as that does.
