@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import random
+import secrets
 import sys
+import threading
 import time
 import types
 import warnings
@@ -25,7 +28,7 @@ from headgate import Limiter, stores
 from headgate.errors import HeadgateError
 from headgate.limits import Concurrency, Limit
 from headgate.permit import Permit
-from headgate.stores.redis import ears, link, topology
+from headgate.stores.redis import ears, link
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
@@ -39,6 +42,7 @@ from tests.virtual import BEGINNING
 
 REST = 10 * SECOND  # after which only what needs time is left
 AGES = {"old": 40 * SECOND, "failover": 2 * SECOND}  # of the copy that a server starts from, at most
+ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
 OWN_TASKS = "headgate-"  # what a link does all the time
 
 
@@ -488,12 +492,15 @@ MAX_STOP = 60 * SECOND
 
 
 class Jitter:
-    """Chance for each process: what is swept away in nobody's turn takes none of it."""
+    """Chance for each process: what is swept away in nobody's turn takes none of it, and neither do threads of other tests."""
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._thread = threading.get_ident()
 
     def uniform(self, least: float, most: float) -> float:
+        if threading.get_ident() != self._thread:
+            return ELSEWHERE.uniform(least, most)
         here = self._world.here
         return least if here is None else here.chance.uniform(least, most)
 
@@ -505,8 +512,15 @@ def bent(fleet: Fleet) -> Iterator[None]:
     identities = world.chance("identities")
     permit_of, give_up = RedisLine._permit, Lane._give_up
 
+    thread = threading.get_ident()
+
     def monotonic() -> float:
+        if threading.get_ident() != thread:  # other tests have left threads that live in their own time
+            return time.monotonic()
         return world.nobodys_time if world.here is None else world.here.time()
+
+    def token_hex(count: int) -> str:
+        return identities.randbytes(count).hex() if threading.get_ident() == thread else secrets.token_hex(count)
 
     def _give_up(lane: Lane, ticket: Ticket) -> None:
         fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
@@ -522,8 +536,8 @@ def bent(fleet: Fleet) -> Iterator[None]:
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
-    changes += [(module, name, Jitter(world)) for module, name in ((link, "JITTER"), (ears, "JITTER"), (topology, "CHANCE"))]
-    changes += [(link, "secrets", types.SimpleNamespace(token_hex=lambda count: identities.randbytes(count).hex()))]
+    changes += [(module, name, Jitter(world)) for module, name in ((link, "JITTER"), (ears, "JITTER"))]
+    changes += [(link, "secrets", types.SimpleNamespace(token_hex=token_hex))]
     changes += [(redis.utils, "get_lib_version", lambda: "0"), (RedisLine, "_permit", _permit)]
     changes += [(Lane, "_give_up", _give_up)]
     changes += [(logging.getLogger("headgate"), "disabled", True)]
