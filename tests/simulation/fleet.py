@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import redis.utils
 
@@ -28,7 +28,7 @@ from headgate import Limiter, stores
 from headgate.errors import HeadgateError
 from headgate.limits import Concurrency, Limit
 from headgate.permit import Permit
-from headgate.stores.redis import ears, link
+from headgate.stores.redis import ears, line, link
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
@@ -75,20 +75,29 @@ def _run(plan: Plan) -> Outcome:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is collected but when we say so; and what dead processes drop in the middle of anything complains to nobody."""
-    collecting, hook = gc.isenabled(), sys.unraisablehook
+    """Nothing is collected but when we say so; and what dead processes drop in the middle of anything complains to nobody.
+
+    What they drop is dropped: this process' own portal would bring it home, to a server that is not there, and keep it for ever.
+    """
+    collecting, hook, portals = gc.isenabled(), sys.unraisablehook, (line.portal, line.portal_loop)
     gc.freeze()  # all that was there before need not be looked at
     gc.disable()
     sys.unraisablehook = lambda what: None
+    line.portal, line.portal_loop = no_portal, lambda: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        line.portal, line.portal_loop = portals
         sys.unraisablehook = hook
         gc.unfreeze()
         if collecting:
             gc.enable()
+
+
+def no_portal() -> NoReturn:
+    raise RuntimeError("a simulated process has none")
 
 
 class Process:
