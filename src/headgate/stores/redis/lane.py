@@ -310,6 +310,8 @@ class Lane:
         ticket.tell(queued_at(position, delay))
         ticket.hope = inf
         if ticket.request.max_sleep:
+            if ticket.deadline is not None:  # it waits for the second time: its session had lapsed
+                ticket.deadline.cancel()
             left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
             ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
 
