@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import secrets
 import signal
 from collections.abc import Iterator, Sequence
@@ -120,6 +121,13 @@ def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
 def memory(name: str) -> World:
     """Memory in virtual time alone: for what needs a clock that obeys to the microsecond."""
     return World(name)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _tidiness() -> Iterator[None]:
+    """What a module has dropped complains in that module, and not wherever Python happens to collect it."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -68,9 +68,10 @@ def _run(plan: Plan) -> Outcome:
     fleet = Fleet(plan)
     with bent(fleet):
         fleet.live()
+        witness = fleet.witness
+        outcome = Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace)
         fleet.end()
-    witness = fleet.witness
-    return Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace)
+    return outcome
 
 
 @contextmanager
@@ -171,10 +172,12 @@ class Fleet:
         return bool(self.witness.broken)
 
     def end(self) -> None:
-        """Nothing more happens, and nobody is asked."""
+        """Nothing more happens, and nobody is asked. Whatever still holds the world, like a thread in our clock, holds no fleet."""
         for process in self._everybody:
             process.loop.crash()
             stores._by_url.pop(process.url, None)
+        self.world.end()
+        vars(self).clear()
 
     # What befalls it -----------------------------------------------------------------------------------------------------
 

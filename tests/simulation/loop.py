@@ -52,6 +52,9 @@ class World:
                 return
         self.now = max(self.now, until)
 
+    def end(self) -> None:
+        self._moments.clear()
+
 
 class ProcessLoop(asyncio.AbstractEventLoop):
     """The event loop of one process, which does its turns when the world comes to them."""

@@ -236,7 +236,7 @@ class Transport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def is_closing(self) -> bool:
-        return self._closing
+        return self._closing or self._cable.loop.is_closed()  # what a dead process had open, its system has closed
 
     def close(self) -> None:
         self._hang_up(at_once=False)
