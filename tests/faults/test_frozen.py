@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, Rate, StoreError
-from headgate.stores.redis import endpoint, lane, line, shortcut
+from headgate.stores.redis import endpoint, line, patience, shortcut
 from tests.faults.absence import frozen, opened
 from tests.faults.haste import OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
@@ -71,7 +71,7 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """How long a reply may take whatever `max_sleep` says: half a second in the product."""
-    for module in (lane, line, shortcut):
+    for module in (line, patience, shortcut):
         monkeypatch.setattr(module, "SILENCE", 0.05)
     monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * OUTAGE)
     return 0.05

@@ -129,3 +129,29 @@ async def test_news_of_later_grants_wait_for_those_before(
     await soon(asyncio.gather(*callers))
 
     assert through == [1, 2]
+
+
+async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
+    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S6: given an announcement for the first in the queue that nobody heard, when that for the second comes, it has to wait."""
+    limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
+    permit = await other.acquire(tokens=10)
+    through: list[int] = []
+
+    async def caller(number: int) -> None:
+        await limiter.acquire(tokens=1)
+        through.append(number)
+
+    callers = [asyncio.create_task(caller(number)) for number in (1, 2)]
+    await waiting(other, 2)
+    await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
+    await limiter.astatus()  # it has listened since before this was asked
+    with monkeypatch.context() as patch:
+        patch.setattr(Lane, "heard", lambda lane, announcement: None)
+        permit.settle(tokens=9)
+        await waiting(other, 1)
+    permit.settle(tokens=8)
+    await soon(asyncio.gather(*callers))
+
+    assert through == [1, 2]

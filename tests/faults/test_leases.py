@@ -176,7 +176,7 @@ async def test_renewals_keep_a_body_where_it_is(name: str, proxy: Proxy, block: 
         await stay.task
     await at_rest(limiter)
     lane = limiter._line._line._store.lane(limiter._line._line)
-    await eventually(lambda: lane._renewal is None)
+    await eventually(lambda: not lane.renewals.planned)
     assert renewals(proxy) == 4
 
 

@@ -147,7 +147,7 @@ async def test_a_renewed_permit_is_remembered_for_longer(
         clock.forward(50)
         for key, left in remembered(admin, name).items():
             admin.pexpire(key, round((left - 50) * 1000))
-        permit.home._renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        permit.home.renewals.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
         assert used(await limiter.astatus()) == [1, 0]
 
     assert await permit.arelease()
@@ -319,7 +319,7 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
         clock.forward(500)
         for key, left in remembered(admin, name).items():
             admin.pexpire(key, round((left - 500) * 1000))
-        permit.home._renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        permit.home.renewals.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
         await limiter.astatus()
         assert min(remembered(admin, name).values()) >= 590
 

@@ -122,6 +122,7 @@ class Witness:
         self.latest = 0  # what the server's clock has said at most
         self._disturbed = -1  # when state was lost last, or the server's clock stepped forward
         self._permits: dict[str, Belief] = {}
+        self.inherited = 0  # permits that went from one client to another
 
     def blame(self, invariant: str, story: str) -> None:
         self.broken.append(Broken(invariant, story, self._world.now))
@@ -138,7 +139,7 @@ class Witness:
         self._names = defaultdict(Name, {key: name.copy() for key, name in (copy or {}).items()})
         for name in self._names.values():
             name.last_t = name.now = 0
-            name.doubtful = set(name.asked)
+            name.doubtful = {*name.asked, *map(who_of, name.crowd.waiters)}
         if self._server.look().microseconds() < self.latest:
             self._fences.clear()
 
@@ -332,8 +333,22 @@ class Witness:
         self.acted.append(Acted(name, who, grant, asked_of(key)))
         if permit.held:
             lane = cast("Lane", permit.home)
-            self._permits[key] = belief = Belief(weakref.ref(permit), loop, permit.believed, lane._asked_at)
+            self._permits[key] = belief = Belief(weakref.ref(permit), loop, permit.believed, lane.asked_at)
             self._check_belief(name, key, permit, belief)
+
+    def inherits(self, name: str, who: Who, permit: Permit, waited: int) -> None:
+        """A client leaves its permit to another one of the same process. The store will hear of that as of one who has given up.
+
+        S6: nobody stands before the heir, but who has given up; S2: what it gets is held.
+        """
+        self.inherited += 1
+        key = f"headgate:{{{name}}}".encode()
+        waiters = [who_of(caller) for caller in crowd_of(self._server, key + b":who").waiters]
+        before = [other for other in waiters[: waiters.index(who)] if other not in self._gave_up] if who in waiters else []
+        if before and self._disturbed < self._world.now - waited:
+            self.blame("S6", f"{who} took over {permit.key} before {before}")
+        self.gives_up(key, who)
+        self._check_belief(name, str(permit.key), permit, self._permits[str(permit.key)])
 
     def _check_belief(self, name: str, key: str, permit: Permit, belief: Belief) -> None:
         """S2: what is believed is held, for at least as long."""

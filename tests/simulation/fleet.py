@@ -66,7 +66,7 @@ def run(plan: Plan) -> Outcome:
 
 def _run(plan: Plan) -> Outcome:
     fleet = Fleet(plan)
-    with bent(fleet):
+    with replaced(bent(fleet.world) + watched(fleet)):
         fleet.live()
         witness = fleet.witness
         outcome = Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace)
@@ -403,6 +403,13 @@ class Fleet:
         self.note(f"{here.name}: got {line.name} fence {permit.fence} as {permit.key}")
         self.witness.got(line.name, str(permit.key), permit, here)
 
+    def handed(self, lane: Lane, permit: Permit, heir: Any) -> None:
+        """Who has entered leaves its permit to another one."""
+        assert isinstance(heir, Ticket), "somebody takes it"
+        who = heir.session, heir.number
+        self.note(f"{lane.line.name}: {permit.key} goes to {who}")
+        self.witness.inherits(lane.line.name, who, permit, int(heir.waited * SECOND))
+
     # Rest ----------------------------------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
@@ -518,12 +525,20 @@ class Jitter:
 
 
 @contextmanager
-def bent(fleet: Fleet) -> Iterator[None]:
-    """headgate's clocks, chance and identities are the world's."""
-    world = fleet.world
-    identities = world.chance("identities")
-    permit_of, give_up = RedisLine._permit, Lane._give_up
+def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    former = [(where, name, getattr(where, name)) for where, name, _ in changes]
+    for where, name, value in changes:
+        setattr(where, name, value)
+    try:
+        yield
+    finally:
+        for where, name, value in former:
+            setattr(where, name, value)
 
+
+def bent(world: World) -> list[tuple[Any, str, Any]]:
+    """headgate's clocks, chance and identities are the world's."""
+    identities = world.chance("identities")
     thread = threading.get_ident()
 
     def monotonic() -> float:
@@ -534,30 +549,34 @@ def bent(fleet: Fleet) -> Iterator[None]:
     def token_hex(count: int) -> str:
         return identities.randbytes(count).hex() if threading.get_ident() == thread else secrets.token_hex(count)
 
-    def _give_up(lane: Lane, ticket: Ticket) -> None:
-        fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
-        give_up(lane, ticket)
-
-    def _permit(line: RedisLine, *args: Any) -> Permit:
-        permit = permit_of(line, *args)
-        fleet.permitted(line, permit)
-        return permit
-
     changes: list[tuple[Any, str, Any]] = [
         (module, "monotonic", monotonic)
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
     changes += [(module, name, Jitter(world)) for module, name in ((link, "JITTER"), (ears, "JITTER"))]
-    changes += [(link, "secrets", types.SimpleNamespace(token_hex=token_hex))]
-    changes += [(redis.utils, "get_lib_version", lambda: "0"), (RedisLine, "_permit", _permit)]
-    changes += [(Lane, "_give_up", _give_up)]
-    changes += [(logging.getLogger("headgate"), "disabled", True)]
-    former = [(where, name, getattr(where, name)) for where, name, _ in changes]
-    for where, name, value in changes:
-        setattr(where, name, value)
-    try:
-        yield
-    finally:
-        for where, name, value in former:
-            setattr(where, name, value)
+    changes += [(link, "secrets", types.SimpleNamespace(token_hex=token_hex)), (redis.utils, "get_lib_version", lambda: "0")]
+    return [*changes, (logging.getLogger("headgate"), "disabled", True)]
+
+
+def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
+    """The witness sees who gets a permit, who leaves one to another, and who gives up."""
+    permit_of, give_up, hand_over = RedisLine._permit, Lane._give_up, Lane.hand_over
+
+    def _give_up(lane: Lane, ticket: Ticket) -> None:
+        fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
+        give_up(lane, ticket)
+
+    def _hand_over(lane: Lane, permit: Permit) -> bool:
+        heir = lane._heir(permit)
+        handed = hand_over(lane, permit)
+        if handed:
+            fleet.handed(lane, permit, heir)
+        return handed
+
+    def _permit(line: RedisLine, *args: Any) -> Permit:
+        permit = permit_of(line, *args)
+        fleet.permitted(line, permit)
+        return permit
+
+    return [(Lane, "_give_up", _give_up), (Lane, "hand_over", _hand_over), (RedisLine, "_permit", _permit)]

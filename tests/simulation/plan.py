@@ -15,6 +15,7 @@ from tests.simulation.loop import SECOND
 from tests.simulation.network import Weather
 
 WAYS = ("enter", "enter", "block", "block", "block", "hand", "told", "try", "try", "status", "drop")
+ENTERING = ("enter",) * 8 + ("block", "told", "drop")  # as many: permits go from hand to hand
 FAULTS = (
     *("crash", "stop", "cut", "hold"),  # of a process
     *("freeze", "empty", "old", "failover", "flush", "delete", "forward", "back", "full", "replica"),  # of the server
@@ -81,7 +82,8 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     busy = chance.choice((0.2, 0.5, 1.0, 3.0))  # callers a second
     count = min(200, max(10, int(busy * length / SECOND)))
     cancels = chance.choice((0.0, 0.1, 0.4))
-    steps += [some_ask(chance, processes, names, limits, length, cancels) for _ in range(count)]
+    ways = ENTERING if Random(f"ways of {seed}").random() < 0.3 else WAYS
+    steps += [some_ask(chance, ways, processes, names, limits, length, cancels) for _ in range(count)]
     weather = some_weather(chance)
     return Plan(
         seed,
@@ -143,7 +145,15 @@ def unit_of(limits: tuple[Limit, ...]) -> tuple[str, int]:
     return ("requests", min(most)) if most else ("permits", 1)
 
 
-def some_ask(chance: Random, processes: int, names: int, limits: tuple[tuple[Limit, ...], ...], length: int, cancels: float) -> Ask:
+def some_ask(
+    chance: Random,
+    ways: Sequence[str],
+    processes: int,
+    names: int,
+    limits: tuple[tuple[Limit, ...], ...],
+    length: int,
+    cancels: float,
+) -> Ask:
     name = chance.randrange(names)
     _, most = unit_of(limits[name])
     cancel = None
@@ -156,7 +166,7 @@ def some_ask(chance: Random, processes: int, names: int, limits: tuple[tuple[Lim
         at=chance.randrange(length) if chance.random() < 0.7 else chance.randrange(8) * length // 8,  # some come together
         who=chance.randrange(processes),
         name=name,
-        way=chance.choice(WAYS),
+        way=chance.choice(ways),
         cost=cost,
         keep=keep,
         max_sleep=chance.choice((None, None, None, 0.05, 0.4, 2.0, 20.0)),

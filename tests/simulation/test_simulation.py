@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from headgate.stores.redis import script
+from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.renewals import Renewals
 from tests.simulation.fleet import run
 from tests.simulation.plan import planned
 from tests.simulation.shrink import story
@@ -66,10 +68,12 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "who is silent never lapses": ("call", "if waits and (alive_until <= gate.t", "if false and (alive_until <= gate.t", "L5"),
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
-PYTHON: dict[str, tuple[str, Any, str]] = {
-    "who gives up stays in the queue": ("_cancel", lambda lane, ticket: None, "S7"),
-    "nobody renews": ("_renew", lambda lane: None, "S7"),
+PYTHON: dict[str, tuple[type, str, Any, str]] = {
+    "who gives up stays in the queue": (Lane, "_cancel", lambda lane, ticket: None, "S7"),
+    "a permit goes past others": (Lane, "_heir", lambda lane, permit: any_heir(lane), "S6"),
+    "nobody renews": (Renewals, "renew", lambda renewals: None, "S7"),
     "a lease is counted from the reply": (
+        Lane,
         "_believed",
         lambda lane, t, lease: monotonic_of(lane) + lease / 1e6 if lease else None,
         "S2",
@@ -80,6 +84,12 @@ ENOUGH = 60  # seeds
 
 def monotonic_of(lane: Lane) -> float:
     return lane.link.loop.time()
+
+
+def any_heir(lane: Lane) -> Ticket | None:
+    """Whoever waits here, wherever in the queue."""
+    on_its_way = lane._sent.tickets if lane._sent else []
+    return next((ticket for ticket in lane._waiting.values() if ticket.enters and ticket not in on_its_way), None)
 
 
 def noticed() -> str:
@@ -103,6 +113,6 @@ def test_it_notices_what_the_lua_lacks(fault: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("fault", PYTHON)
 def test_it_notices_what_the_clients_lack(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given clients that leave out one of their duties, some seed breaks the invariant that it is there for."""
-    method, instead, invariant = PYTHON[fault]
-    monkeypatch.setattr(Lane, method, instead)
+    duty, method, instead, invariant = PYTHON[fault]
+    monkeypatch.setattr(duty, method, instead)
     assert noticed() == invariant

@@ -33,18 +33,24 @@ class Inside:
         self._passed.append(None)
 
     def leave(self) -> None:
-        """Return what was entered with: by this task or thread, or, when a generator is closed by another, by whoever is left."""
+        """Return what was entered with."""
+        permit = self.left()
+        if permit is not None:
+            permit.release()
+
+    def left(self) -> Permit | None:
+        """What this task or thread entered with last, or, when a generator is closed by another, whoever is left; None: nothing."""
         who = visitor() if self._entered else None
         permits = self._entered.get(who)
         if permits is None and self._passed:
             self._passed.pop()
-            return
+            return None
         if permits is None:
             who, permits = next(reversed(self._entered.items()))
         permit = permits.pop()
         if not permits:
             del self._entered[who]
-        permit.release()
+        return permit
 
 
 def visitor() -> Hashable:

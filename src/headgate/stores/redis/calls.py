@@ -19,6 +19,7 @@ from headgate.request import Request
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
+    from headgate.permit import Permit
     from headgate.stores.redis.script import Script
     from headgate.waiting import Waiting
 
@@ -36,20 +37,26 @@ class Command(NamedTuple):
 class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
-    __slots__ = ("believed", "cancel", "deadline", "due", "future", "hope", "lease", "number", "request", "session", "start", "t")
+    __slots__ = (
+        *("believed", "cancel", "deadline", "due", "enters", "future", "hope", "last", "lease", "number", "permit"),
+        *("request", "session", "start", "t"),
+    )
 
-    def __init__(self, number: int, request: Request, future: Future[Any]) -> None:
+    def __init__(self, number: int, request: Request, future: Future[Any], enters: bool) -> None:
         self.number = number
         self.request = request
         self.future = future
+        self.enters = enters
         self.start = monotonic()
         self.session = ""  # once it is sent
+        self.last = 0  # the last number of the call that it is sent with
         self.due = inf  # by the estimate, on the monotonic clock
         self.hope = inf  # until when an answer is waited for, on the loop's clock
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
         self.lease = 0  # for which it was granted, microseconds
         self.cancel: Errand | None = None  # by which it is given up: one and no more, or its grant would be undone twice
+        self.permit: Permit | None = None  # that another left to it
         self.believed: float | None = None  # until when the grant is held for certain, on the monotonic clock, if it is held
 
     @property
@@ -96,6 +103,8 @@ class Sent(NamedTuple):
     at: float
     tickets: list[Ticket]
     errands: list[Errand]
+    ahead: int  # how many stand before its tickets, if they were the first of the whole queue and none was granted since
+    letters: int  # how many grants had been heard of when it was sent
 
     @property
     def declares(self) -> int:

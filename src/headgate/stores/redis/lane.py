@@ -1,19 +1,17 @@
 """A lane: what one event loop has going on under one name.
 
-Here live the requests on their way, the waiters, and the permits that are held; a lane numbers its calls and its callers, and
-acts on what the script says. It decides nothing. Every method runs in the lane's own loop.
+Here live the requests on their way and the waiters; a lane numbers its calls and its callers, and acts on what the script says. It
+decides nothing. Every method runs in the lane's own loop.
 """
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from itertools import islice
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
@@ -33,7 +31,9 @@ from headgate.stores.redis.calls import (
     nobody,
     runs,
 )
-from headgate.stores.redis.endpoint import REPLY_TIMEOUT, SILENCE
+from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.patience import Patience
+from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.script import library
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.waiting import Waiting, queued_at
@@ -54,6 +54,7 @@ HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
 RETRY = 1.0  # seconds until what is owed to a server that is away is offered again
 MOST = 1000  # callers in one call (S9)
+SOON = 0.002  # seconds until the server hears of permits that were handed over here: some round trips
 
 
 class Lane:
@@ -65,7 +66,6 @@ class Lane:
         self.key = line.key
         self.peer: Peer | None = None  # where its calls go: the link's to know, as is
         self.met: bool | None = None  # whether the last was answered; None: there was none
-        self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
         self._session = link.new_session()
         self._call = 0
         self._known = 0  # the last of them that the server has carried out, as far as we know
@@ -75,6 +75,9 @@ class Lane:
         self._sent: Sent | None = None
         self._owed: Sent | None = None  # a call of which nobody knows whether it was run: sent again before any other
         self._waiting: dict[int, Ticket] = {}  # asked, in order; not granted yet
+        self._first_to = 0  # up to this number they are the first of the whole queue: nobody else's can come in between
+        self._letters = 0  # that have come
+        self._granted_under: Declaration | None = None  # the limits under which the server has granted last
         self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
         self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
         self._alarm: TimerHandle | None = None  # for the first of them
@@ -85,30 +88,32 @@ class Lane:
         self._wanted = False  # and then there will be something to send
         self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
-        self._asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
+        self.asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
-        self._lease = 0  # of the limits that it was asked under
+        self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
-        self._hearing: TimerHandle | None = None  # for who has not been answered, and waits for that no longer than so
+        self._telling: TimerHandle | None = None  # for what has time
+        self._patience = Patience(self)
         self._retry: TimerHandle | None = None
-        self._renewal: TimerHandle | None = None
+        self.renewals = Renewals(self)
         line.declare_in_time(link.loop)
 
     # What the line asks for ----------------------------------------------------------------------------------------------
 
-    async def acquire(self, request: Request) -> tuple[Grant, Ticket]:
-        """The grant of `request`, at its moment."""
+    async def acquire(self, request: Request, enters: bool = False) -> tuple[Grant, Ticket]:
+        """The grant of `request`, at its moment. Who `enters` never sees its permit, and may take over `ticket.permit` instead."""
         self._number += 1
-        ticket = Ticket(self._number, request, self.link.loop.create_future())
+        ticket = Ticket(self._number, request, self.link.loop.create_future(), enters)
         if request.max_sleep is not None:
-            ticket.hope = self.link.loop.time() + (request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
-            self._listen_until(ticket.hope)
+            self._patience.listen(ticket, request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
         self._tickets.append(ticket)
         self._send()
         try:
             return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait)), ticket
         except BaseException:
             ticket.future.cancel()
+            if ticket.permit is not None:
+                self.line.give_back(ticket.permit)
             self._give_up(ticket)
             raise
         finally:
@@ -127,32 +132,51 @@ class Lane:
             else:
                 future.set_result(answer)
 
-        self._errands.append(Errand(words, told))
-        self._send()
+        self.run([Errand(words, told)])
         return await future
 
     def post(self, words: str) -> None:
         """A request whose answer nobody waits for."""
-        self._errands.append(Errand(words, nobody))
+        self.run([Errand(words, nobody)])
+
+    def run(self, errands: list[Errand]) -> None:
+        self._errands += errands
         self._send()
 
-    def hold(self, permit: Permit, lease: int) -> None:
-        """Renew `permit`, granted for `lease`, until it is released or dropped."""
-        self._held[permit] = lease
-        self._renew_in(min(lease, self.line.declared.lease or lease) / 3_000_000)
+    def hand_over(self, permit: Permit) -> bool:
+        """Leave `permit` to who enters next, if nobody else can be before it (S6).
 
-    def _renew_in(self, seconds: float) -> None:
-        """And not later, if a later renewal was planned."""
-        moment = self.link.loop.time() + seconds
-        if self._renewal is None or self._renewal.when() > moment:
-            if self._renewal is not None:
-                self._renewal.cancel()
-            self._renewal = self.link.loop.call_at(moment, self._renew)
+        It is held under the name that it was granted to, so never twice (S1). With the next call, or soon, the server hears that
+        the heir has given up its place, and with it whatever it was granted there meanwhile (S3).
+        """
+        heir = self._heir(permit)
+        if heir is None:
+            return False
+        del self._waiting[heir.number]
+        heir.permit = permit
+        heir.settle(Grant(permit.t, permit.fence))
+        self._cancel(heir)
+        if self._telling is None:
+            self._telling = self.link.loop.call_later(SOON, self._tell)
+        return True
+
+    def _tell(self) -> None:
+        self._telling = None
+        if self._errands:
+            self._send()
+
+    def _heir(self, permit: Permit) -> Ticket | None:
+        """The head of the queue, if we know that it is here. After a cut of the limits only the server knows who may enter (S1)."""
+        if self._granted_under is not self.line.declared or not self.line.declared.timeless or permit.lost:
+            return None
+        heir = next(iter(self._waiting.values()), None)
+        follows = heir and heir.number <= self._first_to and heir.enters and heir.request.units == permit.units
+        return heir if follows else None
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
         to_send = (self._tickets, self._errands, self._queued, self._sent, self._owed, self._quits)
-        return not any((*to_send, self._waiting, self._booked, self._renewal))
+        return not any((*to_send, self._waiting, self._booked, self.renewals.planned))
 
     @property
     def waits(self) -> bool:
@@ -190,11 +214,19 @@ class Lane:
         self._call += 1
         tickets, errands = self._load()
         command = self._written(tickets, errands)
+        ahead = self._ahead()
         for ticket in tickets:
-            ticket.session = self._session
+            ticket.session, ticket.last = self._session, tickets[-1].number
             self._waiting[ticket.number] = ticket
         declared = self.line.declared
-        return Sent(command, self._session, self._call, declared.program, declared.lease, monotonic(), tickets, errands)
+        at = self._session, self._call, declared.program, declared.lease, monotonic()
+        return Sent(command, *at, tickets, errands, ahead, self._letters)
+
+    def _ahead(self) -> int:
+        """How many would stand before who is asked for now, if nobody else came in between; -1: others are there already."""
+        if not self._waiting:
+            return 0
+        return len(self._waiting) if next(reversed(self._waiting)) <= self._first_to else -1
 
     def _load(self) -> tuple[list[Ticket], list[Errand]]:
         """What goes into one call."""
@@ -243,7 +275,7 @@ class Lane:
             self._hears = False
         self._catch_up()
         if not (self._tickets or self._owed):
-            self._all_heard()
+            self._patience.over()
         if self._wanted or self._tickets or self._errands:
             self._send()
 
@@ -259,7 +291,7 @@ class Lane:
         """A quick call says: "now -1 0 grant 1 0 fence |"."""
         if words[3] != "grant":
             raise StoreError("it gave the reply to another call")
-        self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
+        self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         ticket, now = sent.tickets[0], self._server
         if self._waiting.pop(ticket.number, None) or ticket.future.done():
             self._granted(ticket, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
@@ -267,16 +299,21 @@ class Lane:
     def _accept(self, sent: Sent, words: list[str]) -> None:
         if self.line.declares and (sent.program, sent.declares) == (self.line.declared.program, self.line.declares):
             self.line.declares = KNOWN
-        self._asked_at, self._lease, self._server = sent.at, sent.lease, int(words[0])
+            self._granted_under = None
+        self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         head, mine = int(words[1]), words[2] == "1"
-        rest = iter(words[3:])
+        ahead, rest = None, iter(words[3:])
         answers = answers_in(rest, sent.program, self._server)
         for errand, answer in zip(sent.errands, answers, strict=False):
             errand.told(answer)
         for ticket, (kind, number, fence) in zip(sent.tickets, answers, strict=False):
             if ticket.number in self._waiting or ticket.future.done():
                 self._decided(ticket, kind, number, fence)
+            if kind == "wait" and ahead is None:
+                ahead = fence
         self._mail(islice(rest, 1, None), self._server)
+        if ahead == 0 or (ahead == sent.ahead and self._letters == sent.letters):
+            self._first_to = sent.tickets[-1].number
         self._calm = not (self._waiting or self._booked)
         if self._gone and not self._quits:  # of all others the server knows now
             owed = set(self._errands)
@@ -291,7 +328,7 @@ class Lane:
             return
         self._waiting.pop(ticket.number, None)
         if kind == "grant":
-            self._granted(ticket, Grant(number, fence), self._lease, self._server)
+            self._granted(ticket, Grant(number, fence), self.lease, self._server)
         elif kind == "never":
             ticket.settle(never(self.line.name, self.line.declared, ticket.request))
         elif kind == "full":
@@ -318,20 +355,29 @@ class Lane:
     def heard(self, announcement: str) -> None:
         """Act on an announcement: "session now head mail..."; it may come late, twice or never."""
         session, server, head, *grants = announcement.split()
-        if grants and self._sent is not None and self._waiting and next(iter(self._waiting)) != int(grants[0]):
-            self._early.append(announcement)  # those before were granted by the call on its way, or they would be told first (S6)
-        elif session == self._session:
-            self._mail(grants, int(server))
-            self._plan(int(head) if head != "-1" else None)
+        if session != self._session:
+            return
+        if grants and self._waiting and next(iter(self._waiting)) < int(grants[0]):
+            self._early.append(announcement)  # those before were granted, too, and a reply tells of it: each in its turn (S6)
+            self._send()
+        else:
+            self._news(grants, server, head)
+
+    def _news(self, grants: list[str], server: str, head: str) -> None:
+        self._mail(grants, int(server))
+        self._plan(int(head) if head != "-1" else None)
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
         for announcement in early:
-            self.heard(announcement)
+            session, server, head, *grants = announcement.split()
+            if session == self._session:
+                self._news(grants, server, head)
 
     def _mail(self, words: Iterable[str], server: int) -> None:
         """Grants that were made behind our back."""
         for number, t, fence, lease in letters_in(words, server):
+            self._letters += 1
             ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
             if ticket is None:
                 continue  # heard before, or given up
@@ -344,6 +390,7 @@ class Lane:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         ticket.t = t = grant.t
         ticket.lease = lease
+        self._first_to, self._granted_under = max(self._first_to, ticket.last), self.line.declared  # who asked with it is behind it
         ticket.believed = self._believed(t, lease)
         if ticket.future.done():
             self._give_up(ticket)
@@ -360,7 +407,7 @@ class Lane:
             return None
         if not self._server:  # an announcement was faster than the first reply: the call that asked is older than the grant
             return (self._sent.at if self._sent else 0.0) + lease / 1_000_000
-        return self._asked_at + (t + lease - self._server) / 1_000_000
+        return self.asked_at + (t + lease - self._server) / 1_000_000
 
     def _set_alarm(self) -> None:
         if self._alarm is None and self._booked:
@@ -414,7 +461,7 @@ class Lane:
         tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], {}, []
         for ticket in tickets:
             ticket.settle(error)
-        self._all_heard()
+        self._patience.over()
         if (self._errands or self._owed or self._quits) and self._retry is None:
             self._retry = self.link.loop.call_later(RETRY, self._try_again)
 
@@ -424,35 +471,14 @@ class Lane:
             if ticket.request.max_sleep == 0:
                 ticket.settle(self.link.cannot(lost))
 
-    def _listen_until(self, moment: float) -> None:
-        """One look at all who have not been answered costs less than a timer for each of them."""
-        if self._hearing is None or self._hearing.when() > moment:
-            self._all_heard()
-            self._hearing = self.link.loop.call_at(moment, self._look_at_patience)
-
-    def _all_heard(self) -> None:
-        if self._hearing is not None:
-            self._hearing.cancel()
-            self._hearing = None
-
-    def _look_at_patience(self) -> None:
-        self._hearing = None
+    def unheard(self) -> list[Ticket]:
+        """Who has asked and was not answered."""
         asked = self._sent or self._owed
-        unheard = [*(asked.tickets if asked else ()), *self._tickets]
-        for ticket in unheard:
-            if ticket.hope <= self.link.loop.time():
-                self._unheard(ticket)
-        hopes = [ticket.hope for ticket in unheard if not (ticket.t or ticket.future.done())]
-        if (moment := min(hopes, default=inf)) < inf:
-            self._listen_until(moment)
+        return [*(asked.tickets if asked else ()), *self._tickets]
 
-    def _unheard(self, ticket: Ticket) -> None:
-        """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
-        silent = 0.0 if self._sent is None else monotonic() - max(self._sent.at, ticket.start)
-        if silent < SILENCE:
-            ticket.hope = self.link.loop.time() + SILENCE - silent
-        elif not ticket.t:
-            ticket.settle(self.link.cannot(TimeoutError()))
+    def silence(self, ticket: Ticket) -> float:
+        """For how many seconds nothing has come to what it has asked."""
+        return 0.0 if self._sent is None else monotonic() - max(self._sent.at, ticket.start)
 
     def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""
@@ -467,7 +493,7 @@ class Lane:
         """The reply to the last call of a session brings its last mail, too."""
         if not isinstance(answer, StoreError):
             self._quits = False
-            self._session, self._call, self._known = self.link.new_session(), 0, 0
+            self._session, self._call, self._known, self._first_to = self.link.new_session(), 0, 0, 0
 
     def _try_again(self) -> None:
         self._retry = None
@@ -506,7 +532,7 @@ class Lane:
             wait = int(words.pop(0)) if verdict == "held" else None
             self._learn(sent, wait, Declaration([parsed(text) for text in " ".join(words).split(";")]))
         else:
-            self._session, self._call, self._known = self.link.new_session(), 0, 0
+            self._session, self._call, self._known, self._first_to = self.link.new_session(), 0, 0, 0
             tickets = list(self._waiting.values())
         for ticket in tickets:
             self._waiting.pop(ticket.number, None)
@@ -525,7 +551,7 @@ class Lane:
             line.declare_in_time(self.link.loop)
         else:
             return  # something else was declared since the call was sent
-        self._renew()
+        self.renewals.renew()
 
     # Time ----------------------------------------------------------------------------------------------------------------
 
@@ -551,31 +577,6 @@ class Lane:
         if wait <= 0:
             first.due = inf
         return max(0.0, wait)
-
-    def _renew(self) -> None:
-        """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
-
-        What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
-        """
-        held = [(permit, lease) for permit, lease in self._held.items() if permit.held and not permit.lost]
-        if self._renewal is not None:
-            self._renewal.cancel()
-            self._renewal = None
-        if held:
-            self._renew_in((self.line.declared.lease or min(lease for _, lease in held)) / 3_000_000)
-            for permit, lease in held:
-                self._errands.append(Errand(f"renew {permit.key} {lease}", functools.partial(self._renewed, permit, lease)))
-            self._send()
-
-    def _renewed(self, permit: Permit, lease: int, answer: Answer) -> None:
-        if isinstance(answer, StoreError):
-            return  # the lease runs on, and the next renewal may be in time
-        if answer[1]:
-            self._held[permit] = lease = self._lease or lease
-            self._renew_in(lease / 3_000_000)
-            permit.renewed(self._asked_at + lease / 1_000_000)
-        else:
-            permit.renewed(monotonic())
 
 
 async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:

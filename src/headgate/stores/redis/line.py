@@ -61,7 +61,6 @@ class RedisLine:
         self._last: Lane | None = None  # that was asked for here
         self._lock = threading.Lock()
         self._inside = Inside()
-        self.leave = self._inside.leave
 
     # What is declared ----------------------------------------------------------------------------------------------------
 
@@ -149,8 +148,10 @@ class RedisLine:
 
     async def enter_later(self, request: Request) -> None:
         lane = self.lane()
-        grant, ticket = await lane.acquire(request)
-        if ticket.believed is None:
+        grant, ticket = await lane.acquire(request, enters=True)
+        if ticket.permit is not None:
+            self._inside.entered(ticket.permit)
+        elif ticket.believed is None:
             self._inside.passed()
         else:
             self._inside.entered(self._permit(lane, request, grant, ticket))
@@ -169,7 +170,7 @@ class RedisLine:
     def _permit(self, lane: Lane, request: Request, grant: Grant, ticket: Ticket) -> Permit:
         permit = Permit(self, request.units, grant, ticket.waited, ticket.caller, ticket.believed, lane)
         if permit.held:
-            lane.hold(permit, ticket.lease)
+            lane.renewals.hold(permit, ticket.lease)
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
@@ -207,7 +208,7 @@ class RedisLine:
     def _found(self, request: Request, found: Passed, waited: float) -> Permit:
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
         if permit.held:
-            self._by_portal(lambda lane: lane.hold(permit, found.lease))
+            self._by_portal(lambda lane: lane.renewals.hold(permit, found.lease))
         return permit
 
     def _unsure(self, caller: str) -> None:
@@ -225,6 +226,18 @@ class RedisLine:
         return blocking(self.atake(request))
 
     # Ways back -----------------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        permit = self._inside.left()
+        if permit is not None:
+            self.give_back(permit)
+
+    def give_back(self, permit: Permit) -> None:
+        """From somebody who entered, to who enters next or to the server."""
+        lane = permit.home
+        here = isinstance(lane, Lane) and lane.link.loop is asyncio._get_running_loop() and not lane.link.closed
+        if not (here and cast(Lane, lane).hand_over(permit)):
+            permit.release()
 
     def release(self, permit: Permit) -> None:
         if self._claimed(permit):

@@ -1,0 +1,72 @@
+"""Renewals: what the callers of a lane hold, and when the server is told that they still do.
+
+Here lives the time of leases, and nothing of who waits: all that a lane holds is renewed in one call, at a third of the lease.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from headgate.errors import StoreError
+from headgate.stores.redis.calls import Errand
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from headgate.permit import Permit
+    from headgate.stores.redis.calls import Answer
+    from headgate.stores.redis.lane import Lane
+
+
+class Renewals:
+    """Of the permits of one lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
+        self._timer: TimerHandle | None = None
+
+    @property
+    def planned(self) -> bool:
+        return self._timer is not None
+
+    def hold(self, permit: Permit, lease: int) -> None:
+        """Renew `permit`, granted for `lease`, until it is released or dropped."""
+        self._held[permit] = lease
+        self._renew_in(min(lease, self._lane.line.declared.lease or lease) / 3_000_000)
+
+    def renew(self) -> None:
+        """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
+
+        What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
+        """
+        held = [(permit, lease) for permit, lease in self._held.items() if permit.held and not permit.lost]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if held:
+            self._renew_in((self._lane.line.declared.lease or min(lease for _, lease in held)) / 3_000_000)
+            errands = [Errand(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease)) for permit, lease in held]
+            self._lane.run(errands)
+
+    def _renew_in(self, seconds: float) -> None:
+        """And not later, if a later renewal was planned."""
+        loop = self._lane.link.loop
+        moment = loop.time() + seconds
+        if self._timer is None or self._timer.when() > moment:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_at(moment, self.renew)
+
+    def _renewed(self, permit: Permit, lease: int, answer: Answer) -> None:
+        if isinstance(answer, StoreError):
+            return  # the lease runs on, and the next renewal may be in time
+        if answer[1]:
+            self._held[permit] = lease = self._lane.lease or lease
+            self._renew_in(lease / 3_000_000)
+            permit.renewed(self._lane.asked_at + lease / 1_000_000)
+        else:
+            permit.renewed(monotonic())
