@@ -157,6 +157,11 @@ class Witness:
             for name in self._names.values():
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 
+    def stepped_back(self) -> None:
+        """The server's clock: a name whose state was lost before has nothing left to reckon from (S5)."""
+        there = self._server.keys.names()
+        self._fences = defaultdict(int, {key: fence for key, fence in self._fences.items() if key in there})
+
     # At the store --------------------------------------------------------------------------------------------------------
 
     def published(self, channel: bytes, message: bytes) -> None:

@@ -240,6 +240,7 @@ class Fleet:
 
     def _back(self, fault: Fault) -> None:
         self._ahead -= fault.span
+        self.witness.stepped_back()
 
     def _full(self, fault: Fault) -> None:
         self.server.full = True

@@ -34,9 +34,10 @@ class Renewals:
         return self._timer is not None
 
     def hold(self, permit: Permit, lease: int) -> None:
-        """Renew `permit`, granted for `lease`, until it is released or dropped."""
+        """Renew `permit`, granted for `lease`, until it is released or dropped: soon, when the news of the grant came late."""
         self._held[permit] = lease
-        self._renew_in(min(lease, self._lane.line.declared.lease or lease) / 3_000_000)
+        third = min(lease, self._lane.line.declared.lease or lease) / 3_000_000
+        self._renew_in(min(third, max(0.0, permit.believed - monotonic() - 2 * third)))
 
     def renew(self) -> None:
         """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
