@@ -233,11 +233,13 @@ class RedisLine:
             self.give_back(permit)
 
     def give_back(self, permit: Permit) -> None:
-        """From somebody who entered, to who enters next or to the server."""
+        """From somebody who entered, to who enters next or to the server. Nobody else has it in hand."""
         lane = permit.home
-        here = isinstance(lane, Lane) and lane.link.loop is asyncio._get_running_loop() and not lane.link.closed
-        if not (here and cast(Lane, lane).hand_over(permit)):
+        if not isinstance(lane, Lane) or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
             permit.release()
+        elif not lane.hand_over(permit):
+            permit.held = False
+            lane.post(f"release {permit.key}")
 
     def release(self, permit: Permit) -> None:
         if self._claimed(permit):
