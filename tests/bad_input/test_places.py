@@ -18,7 +18,7 @@ import valkey.asyncio
 from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
-from headgate.stores.redis.link import reason
+from headgate.stores.redis.endpoint import reason
 from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
 from tests.processes import finished
 from tests.servers import Server, as_user

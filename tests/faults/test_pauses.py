@@ -15,7 +15,7 @@ from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.errors import StoreError
-from headgate.stores.redis import link
+from headgate.stores.redis import chores, link
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import Link
 from tests.faults.proxy import Proxy
@@ -88,7 +88,7 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, F29: given connections that are lost, when a credential_provider is cancelled while we connect, then we connect again."""
-    monkeypatch.setattr(link, "BACKOFF", 0.001)  # all attempts are made before the store is given up
+    monkeypatch.setattr(chores, "BACKOFF", 0.001)  # all attempts are made before the store is given up
     moody = Moody()
     limiter = Limiter(name, Concurrency(1), store=with_moods(moody, int(proxy.url.rpartition(":")[2].partition("/")[0])))
     holder = await limiter.acquire()
@@ -109,7 +109,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     name: str, redis_server: Server, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, F29: given a store that is away, when a provider raises this and that, then it is found as soon as the provider knows."""
-    monkeypatch.setattr(link, "BACKOFF", 0.001)
+    monkeypatch.setattr(chores, "BACKOFF", 0.001)
     moody = Moody()
     moody.moods = [error("canary") for _ in range(4)]
     store = with_moods(moody, redis_server.port)
@@ -139,8 +139,8 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then each pause is twice the one
     before, up to the longest; and who waits is served when it may write again."""
     breaths = Breaths()
-    for word, value in (("JITTER", breaths), ("BACKOFF", 0.001), ("LONGEST", 0.02)):
-        monkeypatch.setattr(link, word, value)
+    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (link, "LONGEST", 0.02)):
+        monkeypatch.setattr(module, word, value)
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))

@@ -28,7 +28,7 @@ from headgate import Limiter, stores
 from headgate.errors import HeadgateError
 from headgate.limits import Concurrency, Limit
 from headgate.permit import Permit
-from headgate.stores.redis import ears, line, link
+from headgate.stores.redis import chores, line, link
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
@@ -555,8 +555,8 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
-    changes += [(module, name, Jitter(world)) for module, name in ((link, "JITTER"), (ears, "JITTER"))]
-    changes += [(link, "secrets", types.SimpleNamespace(token_hex=token_hex)), (redis.utils, "get_lib_version", lambda: "0")]
+    changes += [(chores, "JITTER", Jitter(world)), (link, "secrets", types.SimpleNamespace(token_hex=token_hex))]
+    changes += [(redis.utils, "get_lib_version", lambda: "0")]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis import lane, link, peer, topology
+from headgate.stores.redis import chores, lane, link, peer, topology
 from headgate.stores.redis.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
@@ -304,8 +304,8 @@ async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_a
     """F28, F40: given a master that is gone and another one that answers all the time, then each pause before the former is asked
     again is twice the one before, up to the longest."""
     breaths = Breaths()
-    for word, value in (("JITTER", breaths), ("BACKOFF", 0.001), ("LONGEST", 0.02)):
-        monkeypatch.setattr(link, word, value)
+    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (link, "LONGEST", 0.02)):
+        monkeypatch.setattr(module, word, value)
     gone, there = cluster.masters()[:2]
     url = apart(cluster.user_url, 3)
     lost, served = [Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (gone, there)]
@@ -385,6 +385,17 @@ async def test_a_node_that_is_not_there_is_passed_over(name: str, cluster: Clust
     for node in cluster.masters():
         limiter = Limiter(cluster.name_on(node, name), Concurrency(1), store=url)
         assert await (await soon(limiter.acquire())).arelease()
+
+
+async def test_a_node_that_says_nothing_is_passed_over(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L5, F22: given a URL whose first node stands still, then the second one is asked, however long a connection may take."""
+    silent, healthy = cluster.masters()[:2]
+    monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
+    url = f"{cluster.url_by(silent, healthy)}?socket_connect_timeout=60"
+
+    silent.pause()
+
+    assert await (await soon(Limiter(cluster.name_on(healthy, name), Concurrency(1), store=url).acquire())).arelease()
 
 
 async def test_a_replica_that_is_named_says_where_the_masters_are(name: str, cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ that believes for long.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from functools import partial
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
+from tests.faults import haste
 from tests.faults.scene import Puppet, Room, enter, eventually, once_back
 from tests.sentinels import Copy, Sentinels, Watcher
 from tests.servers import connections_of
@@ -24,6 +26,7 @@ PROMOTION = 10.0  # seconds for the Sentinels to agree: about two
 BOUND = (
     5.0  # seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after 3, and a busy machine
 )
+SLACK = 0.5  # seconds that a busy machine may be late by
 
 Breaks = Callable[[Sentinels], Copy]
 Puppets = Callable[..., Puppet]
@@ -285,3 +288,47 @@ async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(name: str, o
     with pytest.raises(StoreError):
         await soon(waiter)
     holder.release()  # nobody hears it
+
+
+async def test_silence_on_all_sides_is_told_in_time(name: str, own_sentinels: Sentinels, hurried: None) -> None:
+    """L5, F36: given Sentinels and servers that all stand still, when a connection may take as long as an outage, then who waits
+    is told when the outage has lasted long enough, however many there are to be asked."""
+    limiter = Limiter(name, Concurrency(1), store=f"{own_sentinels.user_url}&socket_connect_timeout={haste.OUTAGE}")
+    holder = await limiter.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await waiting(limiter, 1)
+
+    start = time.monotonic()
+    for server in (*own_sentinels.watchers, *own_sentinels.copies):
+        server.pause()
+    with pytest.raises(StoreError):
+        await soon(waiter)
+
+    assert time.monotonic() - start <= haste.HEARTBEAT + haste.OUTAGE + SLACK
+    holder.release()  # nobody hears it
+
+
+async def test_a_sentinel_that_says_nothing_delays_nobody(name: str, own_sentinels: Sentinels) -> None:
+    """L5, F22: given Sentinels of which all but the last stand still, then that one is asked, however long one may take."""
+    silent = own_sentinels.watchers[:2]
+    for watcher in silent:
+        watcher.pause()
+    limiter = Limiter(name, Concurrency(1), store=f"{own_sentinels.user_url}&socket_connect_timeout=60")
+
+    assert await (await soon(limiter.acquire())).arelease()
+
+
+async def test_sentinels_that_could_not_be_asked_are_named(name: str, own_sentinels: Sentinels) -> None:
+    """Given some that are gone and one that knows nothing, or none at all, then the error says who, how many, and why."""
+    own_sentinels.forget()
+    gone = own_sentinels.watchers[:2]
+    for watcher in gone:
+        watcher.kill()
+    places = [re.escape(f"127.0.0.1:{watcher.port} (ConnectionError)") for watcher in own_sentinels.watchers]
+    told = "2 of 3 Sentinels could not be asked"
+    with pytest.raises(StoreError, match=rf"no Sentinel knows .*'main'; {told}, {', '.join(places[:2])}\)"):
+        await soon(Limiter(name, Concurrency(1), store=own_sentinels.user_url).acquire())
+
+    own_sentinels.watchers[2].kill()
+    with pytest.raises(StoreError, match=rf"\(3 of 3 Sentinels could not be asked, {', '.join(places)}\)"):
+        await soon(Limiter(name, Concurrency(1), store=own_sentinels.user_url).acquire())

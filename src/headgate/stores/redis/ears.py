@@ -6,17 +6,16 @@ Here lives that one connection. What is heard is a hint: it may come late, twice
 from __future__ import annotations
 
 import asyncio
-import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from headgate.stores.redis.chores import begun, pause
 from headgate.stores.redis.wire import Wire, packed
 
 if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
 
-BACKOFF, LONGEST = 0.05, 5.0  # seconds before the second attempt, doubled for each further one up to so many, with full jitter
-JITTER = random.SystemRandom()  # not the user's own chance, and another one after a fork
+LONGEST = 5.0  # seconds before another attempt, at most
 
 
 class Ears:
@@ -30,7 +29,7 @@ class Ears:
 
     def listen(self) -> None:
         if self.task is None or self.task.done():
-            self.task = self._link.start(self._hear(), "headgate-ears")
+            self.task = begun(self._hear(), "headgate-ears")
 
     async def _hear(self) -> None:
         """Until the connection is lost at a time when nobody waits: the next who does listens again."""
@@ -42,7 +41,7 @@ class Ears:
             attempt = 0 if self._subscribed else min(attempt + 1, 10)
             if not any(lane.waits for lane in self._link.lanes.values()):
                 return
-            await asyncio.sleep(JITTER.uniform(0, min(LONGEST, BACKOFF * 2**attempt)))
+            await asyncio.sleep(pause(attempt, LONGEST))
 
     async def _listen(self, again: bool) -> None:
         """Until the connection is lost."""

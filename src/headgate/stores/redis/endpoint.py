@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from ssl import SSLCertVerificationError
 from typing import Any
 
 import redis.connection
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry as BlockingRetry
 
+from headgate.errors import StoreError
 from headgate.stores.redis.wire import hang_up
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
@@ -48,6 +50,16 @@ BLOCKING: dict[type[AbstractConnection], Any] = {
 
 class NotThereError(RedisError):
     """A server that is not there, told in our own words: they may be shown, as they know no secrets."""
+
+
+def reason(lost: BaseException) -> str:
+    """What went wrong in a few words: the server's own, ours, or only the kind of any other error, whose text may tell secrets."""
+    if isinstance(lost, (ResponseError, StoreError, NotThereError)):
+        return str(lost).partition(", with args")[0]  # a server that knows no AUTH repeats what it was sent
+    cause: BaseException | None = lost
+    while cause is not None and not isinstance(cause, SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    return f"{type(lost).__name__}{f': {cause.verify_message}' if cause else ''}"
 
 
 class Endpoint:
@@ -116,8 +128,11 @@ class Endpoint:
         )
         return connection
 
+    @property
+    def place(self) -> str:
+        """Where it is."""
+        return str(self._settings.get("path") or f"{self.host}:{self._settings.get('port', 6379)}")
+
     def __str__(self) -> str:
         """Where, and never with which password."""
-        settings = self._settings
-        where = settings.get("path") or f"{self.host}:{settings.get('port', 6379)}"
-        return f"{where}/{settings.get('db', 0) or 0}"
+        return f"{self.place}/{self._settings.get('db', 0) or 0}"

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import secrets
 import threading
-from collections.abc import Coroutine
 from contextlib import suppress
-from ssl import SSLCertVerificationError
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from redis.exceptions import AuthenticationError, ResponseError
+from redis.exceptions import AuthenticationError
 
 from headgate.errors import StoreError
+from headgate.stores.redis.chores import begun, pause, trouble_of
 from headgate.stores.redis.ears import Ears
-from headgate.stores.redis.endpoint import LOST, NotThereError
+from headgate.stores.redis.endpoint import LOST, NotThereError, reason
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.peer import NOT_NOW, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN
@@ -34,11 +33,10 @@ if TYPE_CHECKING:
 
 PAUSE = 0.05  # seconds until a server that was not ready is asked again
 OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
-BACKOFF, LONGEST = 0.05, 1.0  # seconds before another attempt, doubled for each further one up to so many, with full jitter
-REVIVAL = 5.0  # the same up to so many, while the store is away and nothing hangs on it
+LONGEST = 1.0  # seconds before another attempt, at most
+REVIVAL = 5.0  # the same while the store is away and nothing hangs on it
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
-JITTER = random.SystemRandom()  # not the user's own chance, and another one after a fork
 
 
 class Link:
@@ -59,17 +57,18 @@ class Link:
         self._peers: dict[Endpoint, Peer] = {}
         self._paused: list[Call] = []  # to be sent again in a moment
         self._stranded: dict[Endpoint | None, list[Call]] = {}  # on no connection, by server: it was lost, or is to be made
-        self._doubted: set[Endpoint | None] = set()  # servers that were asked in vain: all is looked for before they are again
+        self._doubted: dict[Endpoint | None, Exception] = {}  # asked in vain: all is looked for before they are asked again
         self._attempts: dict[Endpoint | None, int] = {}  # to reach each since it has answered
         self._met = False  # the store has answered before, and was not given up since
         self._away = False  # and was looked for in vain since
+        self._despair: asyncio.TimerHandle | None = None  # of the first who will have hoped for long enough
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
         self._reviving: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._ears = Ears(self)
         self.listen = self._ears.listen
-        self._guardian = self.start(self._guard(), GUARDIAN)
+        self._guardian = begun(self._guard(), GUARDIAN)
 
     @property
     def closed(self) -> bool:
@@ -91,13 +90,6 @@ class Link:
                 del self.lanes[key]
                 lane.line.forgotten(lane)
         self._most = max(FEWEST_LANES, 2 * len(self.lanes))
-
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""
-        task = self.loop.create_task(work, name=name)
-        with suppress(AttributeError):  # there is no public way, and tasks may be of the user's own making
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio does so for its own
-        return task
 
     def new_session(self) -> str:
         self._sessions += 1
@@ -191,13 +183,13 @@ class Link:
     def lost(self, peer: Peer, calls: list[Call], lost: Exception) -> None:
         """A connection is gone: what was on its way goes another, if there is hope."""
         self._peers = {server: other for server, other in self._peers.items() if other is not peer}
-        self._doubted.add(peer.endpoint)
+        self._doubted[peer.endpoint] = lost
         for call in calls:
             self._go_another_way(call._replace(there=None), lost)
 
     def _go_another_way(self, call: Call, lost: Exception) -> None:
         """A password does not become right by being sent again."""
-        passes = isinstance(lost, LOST) and not isinstance(lost, AuthenticationError)
+        passes = isinstance(lost, LOST) and not isinstance(lost.__cause__ or lost, AuthenticationError)
         if passes and self.hopes(call):
             self.strand(call)
         else:
@@ -206,20 +198,47 @@ class Link:
     def strand(self, call: Call) -> None:
         server = self._place(call)
         self._stranded.setdefault(server, []).append(call)
+        if self._knows(call):
+            self._hope_until(call.first + OUTAGE)
         self._seek_soon(server)
 
     def _seek_soon(self, server: Endpoint | None) -> None:
         """Each server in a task of its own: one that says nothing keeps nobody waiting whose names are at another."""
         seeking = self._seeking.get(server)
         if (seeking is None or seeking.done()) and not self.closed:
-            self._seeking[server] = self.start(self._seek(server), "headgate-connect")
+            self._seeking[server] = begun(self._seek(server), "headgate-connect")
 
     def hopes(self, call: Call) -> bool:
         """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
         nor where it was given up, and has not answered since.
         """
-        met = self._met if call.lane.met is None else call.lane.met
-        return met and self.loop.time() - call.first < OUTAGE
+        return self._knows(call) and self.loop.time() - call.first < OUTAGE
+
+    def _knows(self, call: Call) -> bool:
+        return self._met if call.lane.met is None else call.lane.met
+
+    def _hope_until(self, moment: float) -> None:
+        """One timer for all who hope."""
+        if self._despair is None or self._despair.when() > moment:
+            self._nobody_hopes()
+            self._despair = self.loop.call_at(moment, self._look_at_hopes)
+
+    def _nobody_hopes(self) -> None:
+        if self._despair is not None:
+            self._despair.cancel()
+            self._despair = None
+
+    def _look_at_hopes(self) -> None:
+        """Who has hoped for long enough learns, whatever is still being tried."""
+        self._despair = None
+        for server, calls in list(self._stranded.items()):
+            over = [self._knows(call) and not self.hopes(call) for call in calls]
+            self._stranded[server] = [call for call, is_over in zip(calls, over, strict=True) if not is_over]
+            for call in compress(calls, over):
+                self._give_up(call, self._doubted.get(server) or TimeoutError())
+        hoping = [call.first for calls in self._stranded.values() for call in calls if self._knows(call)]
+        if hoping:
+            self._hope_until(min(hoping) + OUTAGE)
 
     def is_there(self, call: Call) -> None:
         """The store has answered, though not to the point."""
@@ -246,10 +265,12 @@ class Link:
             on_their_way = [self._go_on(call, server, trouble) for call in self._stranded.pop(server)]
             in_vain = not all(on_their_way)
             self._leave_unused()
+        if not self._stranded:
+            self._nobody_hopes()
 
     async def _breathe(self, server: Endpoint | None, longest: float) -> None:
-        attempts = self._attempts[server] = min(self._attempts.get(server, 0) + 1, 10)
-        await asyncio.sleep(JITTER.uniform(0, min(longest, BACKOFF * 2**attempts)))
+        self._attempts[server] = attempts = self._attempts.get(server, 0) + 1
+        await asyncio.sleep(pause(attempts, longest))
 
     def _reached(self, server: Endpoint) -> None:
         for known in (server, None):
@@ -261,12 +282,12 @@ class Link:
         if server is None or server in self._doubted:
             trouble = await trouble_of(self.topology.look(self._doubted))
             if trouble is None:
-                self._doubted.discard(server)
+                self._doubted.pop(server, None)
         wanted = any(self._place(call) is server for call in self._stranded[server])
         if server is not None and wanted and server not in self._peers:
             trouble = await trouble_of(self._connect(server))
             if trouble is not None:
-                self._doubted.add(server)
+                self._doubted[server] = trouble
         return trouble
 
     def _go_on(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
@@ -293,13 +314,13 @@ class Link:
         if self._closed:  # the loop began to end just now
             self._peers.pop(server).close()
         if self._following is None and isinstance(self.topology, Sentinel):
-            self._following = self.start(self._follow(self.topology), "headgate-follow")
+            self._following = begun(self._follow(self.topology), "headgate-follow")
 
     async def _follow(self, sentinel: Sentinel) -> None:
         """Leave a server as soon as it is announced that another one has taken its place."""
         while True:
             if await trouble_of(sentinel.switched()):
-                await asyncio.sleep(JITTER.uniform(0, REVIVAL))
+                await asyncio.sleep(pause(10, REVIVAL))
                 await trouble_of(sentinel.look(self._doubted))  # it may have been announced meanwhile
             for server, peer in list(self._peers.items()):
                 if server is not sentinel.anywhere():
@@ -332,7 +353,7 @@ class Link:
 
     def _revive_soon(self) -> None:
         if self._reviving is None:
-            self._reviving = self.start(self._revive(), "headgate-revive")
+            self._reviving = begun(self._revive(), "headgate-revive")
 
     async def _revive(self) -> None:
         """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
@@ -383,7 +404,7 @@ class Link:
     async def _say_goodbye(self) -> None:
         try:
             async with asyncio.timeout(FAREWELL):
-                while self._ready or self._stranded or self._paused or any(peer.busy for peer in self._peers.values()):
+                while self._something_to_say():
                     for server in self._stranded:
                         self._seek_soon(server)
                     self._quiet = self.loop.create_future()
@@ -391,33 +412,13 @@ class Link:
         except TimeoutError:
             pass  # the leases end by themselves
 
+    def _something_to_say(self) -> bool:
+        on_no_connection = self._paused or any(self._stranded.values())
+        return bool(self._ready or on_no_connection or any(peer.busy for peer in self._peers.values()))
+
 
 def cannot(topology: Topology, lost: BaseException) -> StoreError:
     return StoreError(
         f"The Redis server at {topology} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
         "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
     )
-
-
-def reason(lost: BaseException) -> str:
-    """What went wrong in a few words: the server's own, ours, or only the kind of any other error, whose text may tell secrets."""
-    if isinstance(lost, (ResponseError, StoreError, NotThereError)):
-        return str(lost).partition(", with args")[0]  # a server that knows no AUTH repeats what it was sent
-    cause: BaseException | None = lost
-    while cause is not None and not isinstance(cause, SSLCertVerificationError):
-        cause = cause.__cause__ or cause.__context__
-    return f"{type(lost).__name__}{f': {cause.verify_message}' if cause else ''}"
-
-
-async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
-    """What came in the way of `work`: a user's credential_provider may raise anything, a cancellation that is not ours included."""
-    try:
-        await work
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        return NotThereError("it was cancelled")
-    except Exception as error:
-        return error
-    return None

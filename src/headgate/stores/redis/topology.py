@@ -7,15 +7,18 @@ Here lives knowing and finding out; connecting is the link's. What is known is a
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
 from redis.crc import key_slot
+from redis.exceptions import AuthenticationError
 
-from headgate.stores.redis.endpoint import LOST, Endpoint, NotThereError
+from headgate.stores.redis.chores import NobodyError, first_answer
+from headgate.stores.redis.endpoint import Endpoint, NotThereError, reason
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
+NAMED = 3  # servers that a message names at most
 Doubted = Collection[Endpoint | None]  # who was asked in vain just now
 
 
@@ -91,18 +94,18 @@ class Sentinel:
         """There is but one."""
 
     async def look(self, doubted: Doubted) -> None:
-        """Ask one Sentinel after another; who was asked is asked last the next time, lest one that lags is believed for ever."""
-        lost: BaseException | None = None
-        for sentinel in list(self._sentinels):
-            try:
-                address = await sentinel.asked("SENTINEL", "get-master-addr-by-name", self._service)
-            except LOST as error:
-                lost, address = error, None
-            self._sentinels = [other for other in self._sentinels if other is not sentinel] + [sentinel]
-            if address:
-                self._believe(*address)
-                return
-        raise lost or NotThereError(f"no Sentinel knows a service named {self._service!r}")
+        """Who has answered is asked last the next time, lest one that lags is believed for ever."""
+        try:
+            sentinel, address = await first_answer(self._sentinels, self._named_by)
+        except NobodyError as nobody:
+            raise nothing_known(nobody.troubles, "Sentinel", f"a service named {self._service!r}") from cause_of(nobody.troubles)
+        last = self._sentinels.index(sentinel) + 1
+        self._sentinels = self._sentinels[last:] + self._sentinels[:last]
+        self._believe(*address)
+
+    async def _named_by(self, sentinel: Endpoint) -> tuple[bytes, bytes] | None:
+        address: tuple[bytes, bytes] | None = await sentinel.asked("SENTINEL", "get-master-addr-by-name", self._service)
+        return address
 
     async def switched(self) -> None:
         """Until it is announced that another server is the primary: a failover that was planned cuts nobody's connection, and for
@@ -147,20 +150,17 @@ class Cluster:
         self._slots[slot] = server
 
     async def look(self, doubted: Doubted) -> None:
-        lost: BaseException | None = None
         known = list(dict.fromkeys(self._slots.values()))
         known, seeds = CHANCE.sample(known, len(known)), CHANCE.sample(self._seeds, len(self._seeds))
-        for endpoint in sorted([*known, *seeds], key=doubted.__contains__):
-            try:
-                ranges = await endpoint.asked("CLUSTER", "SLOTS")
-            except LOST as error:
-                lost = error
-                continue
-            if not ranges:  # one that was reset, or has met nobody yet
-                continue
-            self._slots = {slot: server for slots, server in self._read(ranges, endpoint) for slot in slots}
-            return
-        raise lost or NotThereError("no server of the Cluster was named")
+        try:
+            server, ranges = await first_answer(sorted([*known, *seeds], key=doubted.__contains__), self._told_by)
+        except NobodyError as nobody:
+            raise nothing_known(nobody.troubles, "server", "the slots of a Cluster") from cause_of(nobody.troubles)
+        self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
+
+    async def _told_by(self, server: Endpoint) -> Sequence[Any] | None:
+        """None of one that was reset, or has met nobody yet."""
+        return await server.asked("CLUSTER", "SLOTS") or None
 
     def _read(self, ranges: Sequence[Any], told_by: Endpoint) -> list[tuple[range, Endpoint]]:
         return [
@@ -175,3 +175,17 @@ class Cluster:
 @lru_cache(maxsize=4096)
 def slot_of(key: str) -> int:
     return int(key_slot(key.encode()))
+
+
+def nothing_known(troubles: Mapping[Endpoint, BaseException | None], kind: str, what: str) -> NotThereError:
+    """Who could not be asked and why, out of how many."""
+    mute = [f"{server.place} ({reason(trouble)})" for server, trouble in troubles.items() if trouble is not None]
+    more = f" and {len(mute) - NAMED} more" if len(mute) > NAMED else ""
+    told = f"{len(mute)} of {len(troubles)} {kind}s could not be asked, {', '.join(mute[:NAMED])}{more}" if mute else ""
+    knows = f"no {kind} knows {what}" if len(mute) < len(troubles) else ""
+    return NotThereError("; ".join(filter(None, (knows, told))) or f"no {kind} was named")
+
+
+def cause_of(troubles: Mapping[Endpoint, BaseException | None]) -> BaseException | None:
+    """Any of them but a wrong password, if there is one: that alone would be no reason to try again."""
+    return max(filter(None, troubles.values()), key=lambda trouble: not isinstance(trouble, AuthenticationError), default=None)
