@@ -6,10 +6,13 @@ F28, F29, F35. What comes in the way may be a user's own: a credential_provider 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import redis.asyncio
+import redis.exceptions
 from redis import Redis
 from redis.credentials import CredentialProvider
 
@@ -22,7 +25,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, elsewhere, enter, eventually
 from tests.rights import PASSWORD, USER
 from tests.servers import Server
-from tests.world import at_rest, soon, used, waiting
+from tests.world import LONG, at_rest, soon, used, waiting
 
 TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a test
 
@@ -73,7 +76,7 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(name: 
         holder = await limiter.acquire()
         refuse_once(proxy, b"LOADING Redis is loading the dataset in memory")
         holder.release()
-        await eventually(lambda: link_of(limiter)._paused)
+        await eventually(lambda: any(peer.held for peer in link_of(limiter)._peers.values()))
 
     await soon(asyncio.to_thread(asyncio.run, leave()))
 
@@ -159,6 +162,82 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     assert await (await soon(waiter)).arelease()
     assert own_admin.info("stats")["total_connections_received"] <= len(breaths.taken) + 2  # and one to listen
     await at_rest(limiter)
+
+
+def endless(port: int) -> None:
+    with Redis(port=port) as client, contextlib.suppress(redis.exceptions.ResponseError):
+        client.eval("while true do end", 0)
+
+
+def is_busy(admin: Redis) -> bool:
+    try:
+        return not admin.ping()
+    except redis.exceptions.ResponseError as refusal:
+        return "BUSY" in str(refusal)
+
+
+@contextlib.asynccontextmanager
+async def busy(admin: Redis, server: Server) -> AsyncIterator[None]:
+    """Somebody's endless script: all are refused."""
+    admin.config_set("lua-time-limit", 1)
+    script = asyncio.create_task(asyncio.to_thread(endless, server.port))
+    await eventually(lambda: is_busy(admin))
+    try:
+        yield
+    finally:
+        admin.script_kill()
+        await script
+
+
+def refusals(admin: Redis) -> int:
+    return int(admin.info("errorstats").get("errorstat_BUSY", {}).get("count", 0))
+
+
+async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
+    name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35, L5: given forty names at a server that refuses everybody, then one asks for all, with pauses that grow; and all are
+    served when it is ready."""
+    breaths = Breaths()
+    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (link, "LONGEST", 0.02)):
+        monkeypatch.setattr(module, word, value)
+    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(40)]
+    for limiter in limiters:
+        await (await limiter.acquire()).arelease()
+
+    async with busy(own_admin, own_server):
+        callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]
+        await eventually(lambda: len(breaths.taken) >= 9)
+    async with asyncio.timeout(LONG):
+        for permit in await asyncio.gather(*callers):
+            assert await permit.arelease()
+
+    assert breaths.taken[:9] == [0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02, 0.02, 0.02]
+    assert refusals(own_admin) <= len(limiters) + len(breaths.taken) + 1  # who saw that it is busy
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_ready(
+    name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, F35: given names whose turn does not come while a server refuses everybody, then all are told when they have hoped for
+    long enough, and by what words."""
+    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)]
+    for limiter in limiters:
+        await (await limiter.acquire()).arelease()
+    monkeypatch.setattr(chores, "JITTER", Breaths())
+    monkeypatch.setattr(chores, "BACKOFF", 3600.0)
+    monkeypatch.setattr(link, "LONGEST", 3600.0)
+
+    async with busy(own_admin, own_server):
+        callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]
+        for told in await soon(asyncio.gather(*callers, return_exceptions=True)):
+            assert isinstance(told, StoreError)
+            assert "BUSY" in str(told)
+
+    monkeypatch.setattr(chores, "BACKOFF", 0.001)
+    for limiter in limiters:
+        await at_rest(limiter)
 
 
 # A call that is refused --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import os
 import secrets
 import threading
 from contextlib import suppress
-from itertools import compress
+from itertools import chain, compress, count
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import AuthenticationError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.topology import Topology
 
-PAUSE = 0.05  # seconds until a server that was not ready is asked again
+PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
 OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
 LONGEST = 1.0  # seconds before another attempt, at most
 REVIVAL = 5.0  # the same while the store is away and nothing hangs on it
@@ -166,7 +166,7 @@ class Link:
         if call.lane.met:
             self._met = True
             if self._attempts:
-                self._reached(peer.endpoint)
+                self._reached(peer)
         try:
             call.lane.answered(reply)
         except Exception as senseless:
@@ -198,8 +198,7 @@ class Link:
     def strand(self, call: Call) -> None:
         server = self._place(call)
         self._stranded.setdefault(server, []).append(call)
-        if self._knows(call):
-            self._hope_until(call.first + OUTAGE)
+        self.hope_until(call)
         self._seek_soon(server)
 
     def _seek_soon(self, server: Endpoint | None) -> None:
@@ -212,13 +211,16 @@ class Link:
         """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
         nor where it was given up, and has not answered since.
         """
-        return self._knows(call) and self.loop.time() - call.first < OUTAGE
+        return self._knows(call) and self.loop.time() < call.first + OUTAGE
 
     def _knows(self, call: Call) -> bool:
         return self._met if call.lane.met is None else call.lane.met
 
-    def _hope_until(self, moment: float) -> None:
-        """One timer for all who hope."""
+    def hope_until(self, call: Call) -> None:
+        """See to it that `call` learns when it has hoped for long enough: one timer for all who hope."""
+        moment = call.first + OUTAGE
+        if not self._knows(call):
+            return
         if self._despair is None or self._despair.when() > moment:
             self._nobody_hopes()
             self._despair = self.loop.call_at(moment, self._look_at_hopes)
@@ -230,15 +232,16 @@ class Link:
 
     def _look_at_hopes(self) -> None:
         """Who has hoped for long enough learns, whatever is still being tried."""
-        self._despair = None
+        self._nobody_hopes()
+        for peer in list(self._peers.values()):
+            peer.look_at_hopes()
         for server, calls in list(self._stranded.items()):
             over = [self._knows(call) and not self.hopes(call) for call in calls]
             self._stranded[server] = [call for call, is_over in zip(calls, over, strict=True) if not is_over]
             for call in compress(calls, over):
                 self._give_up(call, self._doubted.get(server) or TimeoutError())
-        hoping = [call.first for calls in self._stranded.values() for call in calls if self._knows(call)]
-        if hoping:
-            self._hope_until(min(hoping) + OUTAGE)
+        for call in chain(*self._stranded.values(), *(peer.held for peer in self._peers.values())):
+            self.hope_until(call)
 
     def is_there(self, call: Call) -> None:
         """The store has answered, though not to the point."""
@@ -260,21 +263,22 @@ class Link:
         in_vain = False
         while server in self._stranded:
             if in_vain or server in self._doubted:
-                await self._breathe(server, LONGEST)
+                await asyncio.sleep(self.next_pause(server))
             trouble = await self._reach(server)
             on_their_way = [self._go_on(call, server, trouble) for call in self._stranded.pop(server)]
             in_vain = not all(on_their_way)
             self._leave_unused()
-        if not self._stranded:
-            self._nobody_hopes()
+        self._look_at_hopes()
 
-    async def _breathe(self, server: Endpoint | None, longest: float) -> None:
+    def next_pause(self, server: Endpoint | None) -> float:
+        """Seconds until a server is asked again that was asked in vain: the more often, the longer."""
         self._attempts[server] = attempts = self._attempts.get(server, 0) + 1
-        await asyncio.sleep(pause(attempts, longest))
+        return pause(attempts, LONGEST)
 
-    def _reached(self, server: Endpoint) -> None:
-        for known in (server, None):
+    def _reached(self, peer: Peer) -> None:
+        for known in (peer.endpoint, None):
             self._attempts.pop(known, None)
+        peer.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
         """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
@@ -330,7 +334,7 @@ class Link:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
         used = {lane.peer for lane in self.lanes.values()}
         for server, peer in list(self._peers.items()):
-            if server not in self._stranded and peer not in used and not peer.calls:
+            if server not in self._stranded and peer not in used and not (peer.calls or peer.held):
                 del self._peers[server]
                 peer.close()
 
@@ -358,8 +362,10 @@ class Link:
     async def _revive(self) -> None:
         """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
         try:
-            while self._away:
-                await self._breathe(None, REVIVAL)
+            for attempt in count(1):
+                await asyncio.sleep(pause(attempt, REVIVAL))
+                if not self._away:
+                    break
                 if await trouble_of(self._ping()) is None:
                     self._away = False
         finally:

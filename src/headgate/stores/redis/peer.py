@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
 
 LIBRARY = "library"
-TRANSIENT = ("LOADING", "BUSY ", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN")  # refused before the script began
-NOT_NOW = (*TRANSIENT, "READONLY")
+UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")  # so the server refuses everybody before the script began
+NOT_NOW = (*UNREADY, "CLUSTERDOWN", "TRYAGAIN", "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
@@ -59,6 +59,9 @@ class Peer:
         self.link = link
         self._loop = link.loop
         self._scripts_until = 0.0  # the library could not be loaded just now
+        self.held: deque[Call] = deque()  # until the server is ready
+        self._refusal = ""  # what it has said to the last of them
+        self._trial: asyncio.TimerHandle | None = None  # of the first of them
         self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
         self._watch: asyncio.TimerHandle | None = None
         self._wire = Wire(connection, self._replied, self._lose)
@@ -72,7 +75,7 @@ class Peer:
 
     @property
     def busy(self) -> bool:
-        return any(isinstance(call, Call) for call in self.calls)
+        return bool(self.held) or any(isinstance(call, Call) for call in self.calls)
 
     # Sending -------------------------------------------------------------------------------------------------------------
 
@@ -143,10 +146,51 @@ class Peer:
             self.link.answered(call, ResponseError(refusal), self)
         elif demoted:
             self.link.strand(call._replace(there=None))
+        elif refusal.startswith(UNREADY):
+            self._hold(call._replace(there=None, sent_on=False), refusal)
         else:
             self.link.send_later(call._replace(there=None, sent_on=False))
         if demoted:
             self.cut(ReadOnlyError(refusal))
+
+    def _hold(self, call: Call, refusal: str) -> None:
+        """Who comes now comes later: one after the other, until one is answered."""
+        self.held.append(call)
+        self._refusal = refusal
+        self.link.hope_until(call)
+        if self._trial is None:
+            self._try_later()
+
+    def _try_later(self) -> None:
+        self._trial = self._loop.call_later(self.link.next_pause(self.endpoint), self._try_one)
+
+    def _try_one(self) -> None:
+        self._trial = None
+        if self.held:
+            call = self.held.popleft()
+            if self.held:
+                self._try_later()
+            self.link.send_again(call)
+
+    def ready(self) -> None:
+        """It has answered somebody: all may ask."""
+        for call in self._let_go():
+            self.link.send_again(call)
+
+    def _let_go(self) -> deque[Call]:
+        held, self.held = self.held, deque()
+        if self._trial is not None:
+            self._trial.cancel()
+            self._trial = None
+        return held
+
+    def look_at_hopes(self) -> None:
+        """Who has been held for long enough is told what the server says."""
+        held, self.held = self.held, deque()
+        self.held.extend(call for call in held if self.link.hopes(call))
+        for call in held:
+            if not self.link.hopes(call):
+                self.link.answered(call, ResponseError(self._refusal), self)
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.link.topology.server(host, int(port), self.endpoint)
@@ -154,6 +198,7 @@ class Peer:
             told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
             self.link.answered(call, ResponseError(told), self)
             return
+        self.ready()
         if word == "MOVED":
             self.link.topology.moved(int(slot), server)
             call.lane.peer = None
@@ -203,7 +248,7 @@ class Peer:
     def _lose(self, lost: Exception) -> None:
         self._end()
         calls, self.calls = self.calls, deque()
-        self.link.lost(self, [call for call in calls if isinstance(call, Call)], lost)
+        self.link.lost(self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost)
 
     def close(self) -> None:
         self._end()
