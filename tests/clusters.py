@@ -175,6 +175,21 @@ class Cluster:
             master.ask("ADDSLOTS", slot)
             self.settle()
 
+    @contextmanager
+    def without_successors(self, master: Node) -> Iterator[None]:
+        """Nobody takes the place of `master`, and the others serve what is theirs without it."""
+        changed = [node for node in self.nodes if node is not master]
+        replica = self.replica_of(master)
+        for node in changed:
+            node.admin.config_set("cluster-require-full-coverage", "no")
+        replica.admin.config_set("cluster-replica-no-failover", "yes")
+        try:
+            yield
+        finally:
+            replica.admin.config_set("cluster-replica-no-failover", "no")
+            for node in changed:
+                node.admin.config_set("cluster-require-full-coverage", "yes")
+
     def close_moves(self) -> None:
         """No slot is on its way any more: those that were stay where they were."""
         for node in self.nodes:

@@ -51,7 +51,7 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 
 async def found(limiter: Limiter) -> None:
     """Go on when the server is known to be back: to the tasks of this loop, and to threads."""
-    away = limiter._line._store.away  # type: ignore[attr-defined]  # a fallback line has its store
+    away = limiter._line._away  # type: ignore[attr-defined]  # a fallback line knows
     async with asyncio.timeout(LONG):
         while True:
             if not (away() or await asyncio.to_thread(away)):

@@ -159,7 +159,7 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
     """Given a store that says that it is away, when anybody asks, then the way past it is taken at once; and then no longer."""
     limiter = elsewhere(name, Concurrency(2), url=redis_url, on_store_error="local", processes=2)
     with monkeypatch.context() as while_away:
-        while_away.setattr(RedisStore, "away", lambda self: True)
+        while_away.setattr(RedisStore, "away", lambda self, key: True)
         while_away.setattr(RedisStore, "lane", None)
         while_away.setattr(RedisStore, "shortcut", None)
         for ask in WAYS:

@@ -98,20 +98,20 @@ class FallbackLine:
         start, lost = monotonic(), None
         if request.on_wait is not None:
             request = telling_once(request, request.on_wait)
-        if not self._store.away():
+        if not self._away():
             try:
                 answer = await ask(self._line, request)
             except StoreError as error:
                 lost = error.with_traceback(None)
             else:
-                self._absence.ends()
+                self._absence.ends(self._store.away)
                 return answer
         line = self._without(request, lost)
         return unfenced(await ask(line, rest_of(request, start) if lost else request), start)
 
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
-        if self._store.away():
+        if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
             permit = self._line.quickly(request)
@@ -120,22 +120,25 @@ class FallbackLine:
             return unfenced(line.acquire_sync(rest_of(request, start)), start)
         if permit is None:
             return self._line.waited(request, self.acquire)
-        self._absence.ends()
+        self._absence.ends(self._store.away)
         return permit
 
     def take(self, request: Request) -> Permit | Refusal:
-        if self._store.away():
+        if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
         return self._line.blocking(self.atake(request))
 
     def _without(self, request: Request, lost: StoreError | None) -> Asked:
-        self._absence.begins(lost)
+        self._absence.begins(lost, self._line.key)
         return self._way.line(self.name, self.declared, request.units, self._absence.cause)
+
+    def _away(self) -> bool:
+        return self._store.away(self._line.key)
 
     async def astatus(self) -> Status:
         """Of what holds at present."""
         lost = self._absence.cause
-        if not self._store.away():
+        if not self._away():
             try:
                 return await self._line.astatus()
             except StoreError as error:
@@ -146,7 +149,7 @@ class FallbackLine:
         return self._line.blocking(self.astatus())
 
     def describe(self) -> str:
-        without = self._absence.now or self._store.away()
+        without = self._absence.now or self._away()
         return f"{self._line.describe()}{f', at present without it: {self._way}' if without else ''}"
 
 
@@ -168,20 +171,22 @@ class Absence:
     def __init__(self, limiter: str, store: str, way: str) -> None:
         self.now = False
         self.cause: StoreError | None = None
+        self._key = ""  # of which the store could not be asked
         self._words = limiter, store, way
         self._last = 0.0
         self._told = threading.Lock()  # locked between the two messages: never waited for
 
-    def begins(self, cause: StoreError | None) -> None:
-        self.now, self._last, self.cause = True, monotonic(), cause or self.cause
+    def begins(self, cause: StoreError | None, key: str) -> None:
+        self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
         if self._told.acquire(blocking=False):
             limiter, store, way = self._words
             LOG.warning("%s goes without its store, %s: %s. %s", limiter, store, way, self.cause or "It was found away.")
 
-    def ends(self) -> None:
+    def ends(self, away: Callable[[str], bool]) -> None:
+        """The store has answered: which may be away in part, so that only who asks for other keys is answered."""
         if self.now:
             self.now, self.cause = False, None
-        if self._told.locked() and monotonic() - self._last >= CALM:
+        if self._told.locked() and monotonic() - self._last >= CALM and not away(self._key):
             with suppress(RuntimeError):  # another thread was faster
                 self._told.release()
                 limiter, store, _ = self._words

@@ -22,7 +22,7 @@ from headgate.stores.redis.chores import begun, pause, trouble_of
 from headgate.stores.redis.ears import Ears
 from headgate.stores.redis.endpoint import LOST, NotThereError, reason
 from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.peer import NOT_NOW, Call, Peer
+from headgate.stores.redis.peer import NOT_NOW, UNREADY, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN
 from headgate.stores.redis.topology import Sentinel
 
@@ -59,12 +59,13 @@ class Link:
         self._stranded: dict[Endpoint | None, list[Call]] = {}  # on no connection, by server: it was lost, or is to be made
         self._doubted: dict[Endpoint | None, Exception] = {}  # asked in vain: all is looked for before they are asked again
         self._attempts: dict[Endpoint | None, int] = {}  # to reach each since it has answered
-        self._met = False  # the store has answered before, and was not given up since
-        self._away = False  # and was looked for in vain since
+        self._met = False  # the store has answered before
+        self._given_up: set[Endpoint | None] = set()  # and these parts of it have not answered a call since they were given up
+        self._away: set[Endpoint | None] = set()  # nor anything else
         self._despair: asyncio.TimerHandle | None = None  # of the first who will have hoped for long enough
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
-        self._reviving: asyncio.Task[None] | None = None
+        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
         self._following: asyncio.Task[None] | None = None
         self._ears = Ears(self)
         self.listen = self._ears.listen
@@ -161,11 +162,13 @@ class Link:
     # Hearing -------------------------------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, peer: Peer) -> None:
-        self._away = isinstance(reply, Exception) and str(reply).startswith(NOT_NOW)
-        call.lane.met = not self._away
-        if call.lane.met:
-            self._met = True
-            if self._attempts:
+        if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
+            call.lane.met = False
+            if str(reply).startswith((*UNREADY, "READONLY")):
+                self._away.add(self._part(peer.endpoint))
+        else:
+            call.lane.met = self._met = True
+            if self._attempts or self._given_up or self._away:
                 self._reached(peer)
         try:
             call.lane.answered(reply)
@@ -185,15 +188,15 @@ class Link:
         self._peers = {server: other for server, other in self._peers.items() if other is not peer}
         self._doubted[peer.endpoint] = lost
         for call in calls:
-            self._go_another_way(call._replace(there=None), lost)
+            self._go_another_way(call._replace(there=None), peer.endpoint, lost)
 
-    def _go_another_way(self, call: Call, lost: Exception) -> None:
+    def _go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""
         passes = isinstance(lost, LOST) and not isinstance(lost.__cause__ or lost, AuthenticationError)
         if passes and self.hopes(call):
             self.strand(call)
         else:
-            self._give_up(call, lost)
+            self._give_up(call, server, lost)
 
     def strand(self, call: Call) -> None:
         server = self._place(call)
@@ -209,12 +212,18 @@ class Link:
 
     def hopes(self, call: Call) -> bool:
         """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
-        nor where it was given up, and has not answered since.
+        nor where its server was given up, and has not answered since.
         """
         return self._knows(call) and self.loop.time() < call.first + OUTAGE
 
     def _knows(self, call: Call) -> bool:
-        return self._met if call.lane.met is None else call.lane.met
+        if call.lane.met is not None:
+            return call.lane.met
+        return self._met and self._part(self._place(call)) not in self._given_up
+
+    def _part(self, server: Endpoint | None) -> Endpoint | None:
+        """What is away together with `server`, and back with it: where each has names of its own that is nobody else."""
+        return server if self.topology.several else None
 
     def hope_until(self, call: Call) -> None:
         """See to it that `call` learns when it has hoped for long enough: one timer for all who hope."""
@@ -239,17 +248,20 @@ class Link:
             over = [self._knows(call) and not self.hopes(call) for call in calls]
             self._stranded[server] = [call for call, is_over in zip(calls, over, strict=True) if not is_over]
             for call in compress(calls, over):
-                self._give_up(call, self._doubted.get(server) or TimeoutError())
+                self._give_up(call, server, self._doubted.get(server) or TimeoutError())
         for call in chain(*self._stranded.values(), *(peer.held for peer in self._peers.values())):
             self.hope_until(call)
 
     def is_there(self, call: Call) -> None:
-        """The store has answered, though not to the point."""
+        """Its server has answered, though not to the point."""
         if call.lane.met is None:
             self._met = True
+            self._given_up.discard(self._part(self._place(call)))
 
-    def _give_up(self, call: Call, lost: Exception) -> None:
-        self._away, self._met, call.lane.met = True, False, False
+    def _give_up(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
+        for parts in (self._given_up, self._away):
+            parts.add(self._part(server))
+        call.lane.met = False
         call.lane.failed(self.cannot(lost))
         self._stir()
 
@@ -278,6 +290,8 @@ class Link:
     def _reached(self, peer: Peer) -> None:
         for known in (peer.endpoint, None):
             self._attempts.pop(known, None)
+        for parts in (self._given_up, self._away):
+            parts -= {self._part(peer.endpoint), None}
         peer.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
@@ -305,7 +319,7 @@ class Link:
             self.strand(call)
             return True
         lost = trouble or NotThereError("no server has this name's slot")
-        self._go_another_way(call._replace(there=None), lost)
+        self._go_another_way(call._replace(there=None), server, lost)
         call.lane.adrift(lost)
         return False
 
@@ -349,31 +363,35 @@ class Link:
 
     # Being away ----------------------------------------------------------------------------------------------------------
 
-    def away(self) -> bool:
-        """Whether the store was looked for in vain. Whoever asks, from any thread, has it looked for until it answers."""
-        if self._away and self._reviving is None and not self.closed:
-            self.loop.call_soon_threadsafe(self._revive_soon)
-        return self._away
+    def away(self, key: str) -> bool:
+        """Whether who has `key` was looked for in vain. Whoever asks, from any thread, has it looked for until it answers."""
+        part = self._part(self.topology.where(key)) if self._away else None
+        if part not in self._away:
+            return False
+        if part not in self._reviving and not self.closed:
+            self.loop.call_soon_threadsafe(self._revive_soon, part)
+        return True
 
-    def _revive_soon(self) -> None:
-        if self._reviving is None:
-            self._reviving = begun(self._revive(), "headgate-revive")
+    def _revive_soon(self, part: Endpoint | None) -> None:
+        if part not in self._reviving:
+            self._reviving[part] = begun(self._revive(part), "headgate-revive")
 
-    async def _revive(self) -> None:
+    async def _revive(self, part: Endpoint | None) -> None:
         """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
         try:
             for attempt in count(1):
                 await asyncio.sleep(pause(attempt, REVIVAL))
-                if not self._away:
+                if part not in self._away or await trouble_of(self._ping(part)) is None:
                     break
-                if await trouble_of(self._ping()) is None:
-                    self._away = False
+            self._away.discard(part)
         finally:
-            self._reviving = None
+            del self._reviving[part]
 
-    async def _ping(self) -> None:
+    async def _ping(self, part: Endpoint | None) -> None:
+        """Others may have taken over all that it had: then there is nothing that is away."""
         server = await self.anybody(again=True)
-        await server.asked("PING")
+        if part is None or part in self.topology.servers():
+            await (part or server).asked("PING")
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
@@ -395,7 +413,7 @@ class Link:
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
             task
-            for task in (*self._seeking.values(), self._reviving, self._following, self._ears.task)
+            for task in (*self._seeking.values(), *self._reviving.values(), self._following, self._ears.task)
             if task is not None and not task.done()
         ]
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 LIBRARY = "library"
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")  # so the server refuses everybody before the script began
-NOT_NOW = (*UNREADY, "CLUSTERDOWN", "TRYAGAIN", "READONLY")
+ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
+NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 

@@ -57,11 +57,11 @@ class RedisStore:
                 link = self._links[loop] = Link(self.topology)
         return link.lane(line)
 
-    def away(self) -> bool:
-        """Whether the store was looked for in vain just now. Who asks has it looked for until it answers."""
+    def away(self, key: str) -> bool:
+        """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
         link = None if loop is None else self._links.get(loop)
-        return link is not None and link.away()
+        return link is not None and link.away(key)
 
     def shortcut(self) -> Shortcut:
         """The blocking connection of this process."""

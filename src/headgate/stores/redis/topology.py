@@ -27,9 +27,13 @@ class Topology(Protocol):
 
     functions: bool  # until a server says that it has none for us
     informs: bool  # until a server says that we may not ask it for INFO
+    several: bool  # servers, each with names of its own: one may be away while others are there
 
     def where(self, key: str) -> Endpoint | None:
         """Who has `key`, as far as is known; None: look first."""
+
+    def servers(self) -> Collection[Endpoint]:
+        """Who has names, as far as is known."""
 
     def anywhere(self) -> Endpoint | None:
         """Any server on which announcements are heard."""
@@ -49,10 +53,14 @@ class Standalone:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.functions = self.informs = True
+        self.several = False
         self._endpoint = endpoint
 
     def where(self, key: str) -> Endpoint:
         return self._endpoint
+
+    def servers(self) -> Collection[Endpoint]:
+        return [self._endpoint]
 
     def anywhere(self) -> Endpoint:
         return self._endpoint
@@ -75,6 +83,7 @@ class Sentinel:
 
     def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
         self.functions = self.informs = True
+        self.several = False
         self._like = like
         self._sentinels = list(sentinels)
         self._service = service
@@ -83,6 +92,9 @@ class Sentinel:
 
     def where(self, key: str) -> Endpoint | None:
         return self._primary
+
+    def servers(self) -> Collection[Endpoint]:
+        return [] if self._primary is None else [self._primary]
 
     def anywhere(self) -> Endpoint | None:
         return self._primary
@@ -130,13 +142,16 @@ class Cluster:
     """The primaries of a Cluster, each with its slots."""
 
     def __init__(self, seeds: Sequence[Endpoint]) -> None:
-        self.functions = self.informs = True
+        self.functions = self.informs = self.several = True
         self._seeds = seeds
         self._servers: dict[tuple[str, int], Endpoint] = {}
         self._slots: dict[int, Endpoint] = {}
 
     def where(self, key: str) -> Endpoint | None:
         return self._slots.get(slot_of(key))
+
+    def servers(self) -> Collection[Endpoint]:
+        return list(dict.fromkeys(self._slots.values()))
 
     def anywhere(self) -> Endpoint | None:
         return CHANCE.choice(list(self._slots.values())) if self._slots else None
@@ -150,7 +165,7 @@ class Cluster:
         self._slots[slot] = server
 
     async def look(self, doubted: Doubted) -> None:
-        known = list(dict.fromkeys(self._slots.values()))
+        known = list(self.servers())
         known, seeds = CHANCE.sample(known, len(known)), CHANCE.sample(self._seeds, len(self._seeds))
         try:
             server, ranges = await first_answer(sorted([*known, *seeds], key=doubted.__contains__), self._told_by)

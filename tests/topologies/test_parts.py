@@ -1,0 +1,153 @@
+"""A Cluster of which a part is away: who may do without the store does so for the names of that part, and for no others (F40)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, StoreError
+from headgate.stores import fallback
+from headgate.stores.redis import link
+from tests.clusters import Cluster, Node
+from tests.faults import haste
+from tests.faults.scene import eventually
+from tests.world import LONG, at_rest, soon
+
+pytestmark = pytest.mark.usefixtures("hurried")
+AT_ONCE = haste.OUTAGE / 2  # seconds that suffice for who looks for nobody
+PROMOTION = 10.0  # seconds until a replica is a master: about three
+
+
+@pytest.fixture
+def lonely(cluster: Cluster) -> Iterator[Node]:
+    """A master that nobody takes the place of."""
+    master = cluster.masters()[0]
+    with cluster.without_successors(master):
+        yield master
+        cluster.heal()
+
+
+def limiter_of(name: str, cluster: Cluster, **options: Any) -> Limiter:
+    return Limiter(name, Concurrency(2), store=f"{cluster.user_url}?socket_connect_timeout={haste.PATIENCE}", **options)
+
+
+async def fence_of(limiter: Limiter) -> int:
+    async with limiter.acquire() as permit:
+        return permit.fence
+
+
+async def limited(limiter: Limiter) -> None:
+    """Go on when the store is asked again: a node that has come back answers, and for two seconds serves nobody yet."""
+    async with asyncio.timeout(LONG):
+        while True:
+            if await fence_of(limiter):
+                return
+            await asyncio.sleep(0.001)
+
+
+async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_away(
+    name: str, cluster: Cluster, lonely: Node
+) -> None:
+    """L5, S1: given a master that is gone, when its names go without the store, then those of others are limited by it, and new
+    ones as well; no answer of others has anybody ask the dead one; and when it is back, all are limited."""
+    healthy = cluster.masters()[1]
+    lost, served, new = [
+        limiter_of(cluster.name_on(node, f"{name}-{number}"), cluster, on_store_error="open")
+        for number, node in enumerate((lonely, healthy, healthy))
+    ]
+    for limiter in (lost, served):
+        assert await soon(fence_of(limiter)) > 0
+
+    lonely.kill()
+    assert await soon(fence_of(lost)) == 0
+    assert await soon(fence_of(served)) > 0
+    assert await soon(fence_of(new)) > 0
+    start = monotonic()
+    for _ in range(3):
+        assert await fence_of(lost) == 0
+        assert await fence_of(served) > 0
+    assert monotonic() - start <= AT_ONCE
+    assert ["at present without it" in repr(limiter) for limiter in (lost, served, new)] == [True, False, False]
+
+    lonely.start()
+    await limited(lost)
+    for limiter in (lost, served, new):
+        await at_rest(limiter)
+
+
+async def test_names_that_another_server_has_taken_over_are_limited_there(name: str, cluster: Cluster) -> None:
+    """L5, F40: given a master that is dead, when its replica is promoted, then its names are back though it is not."""
+    dying = cluster.masters()[0]
+    limiter = limiter_of(cluster.name_on(dying, name), cluster, on_store_error="open")
+    assert await soon(fence_of(limiter)) > 0
+    cluster.copy(dying)
+
+    dying.kill()
+    assert await soon(fence_of(limiter)) == 0
+    await eventually(lambda: cluster.serves(f"headgate:{{{limiter.name}}}", without=dying), PROMOTION)
+    await limited(limiter)
+
+    its = limiter._line._store._links[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
+    await eventually(lambda: not its._away)
+
+
+async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
+    name: str, cluster: Cluster, lonely: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5: given on_store_error="raise", when one master is gone, then new names of it are an error at once as soon as one has hoped
+    in vain, and a new name of another one that is away for a moment is waited for."""
+    monkeypatch.setattr(link, "LONGEST", 0.05)  # the pause before a first attempt
+    there = cluster.masters()[1]
+    names = [cluster.name_on(node, f"{name}-{number}") for number, node in enumerate((lonely, lonely, there, there))]
+    lost, new, served, hoping = [limiter_of(its, cluster) for its in names]
+    for limiter in (lost, served):
+        await soon(fence_of(limiter))
+    lonely.kill()
+    with pytest.raises(StoreError):
+        await soon(lost.acquire())
+
+    start = monotonic()
+    with pytest.raises(StoreError):
+        await soon(new.acquire())
+    assert monotonic() - start <= AT_ONCE
+    there.pause()
+    asking = asyncio.create_task(fence_of(hoping))
+    await asyncio.sleep(haste.PATIENCE + 0.1)  # a reply is overdue, and a connection is waited for
+    there.resume()
+    assert await soon(asking) > 0
+
+
+async def test_a_log_that_is_told_of_one_server_is_not_told_that_the_store_is_back_by_another(
+    name: str, cluster: Cluster, lonely: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9: given keys of one limiter at a server that is away and at another, then it is told once, and once when all is well."""
+    monkeypatch.setattr(fallback, "CALM", 0.0)
+    caplog.set_level(logging.WARNING, "headgate")
+    keyed = limiter_of(name, cluster, on_store_error="open")
+    keys = {
+        node: next(key for key in map(str, range(1000)) if kept_by(cluster, keyed[key]) is node) for node in cluster.masters()[:2]
+    }
+    lost, served = keyed[keys[lonely]], keyed[keys[cluster.masters()[1]]]
+    for limiter in (lost, served):
+        assert await soon(fence_of(limiter)) > 0
+
+    lonely.kill()
+    for _ in range(3):
+        assert await soon(fence_of(lost)) == 0
+        assert await soon(fence_of(served)) > 0
+    assert len(caplog.messages) == 1
+    lonely.start()
+    await limited(lost)
+    assert await soon(fence_of(served)) > 0
+
+    assert len(caplog.messages) == 2
+    assert "is back at its store" in caplog.messages[1]
+
+
+def kept_by(cluster: Cluster, limiter: Limiter) -> Node:
+    return cluster.master_of(limiter._line._line.key)  # type: ignore[attr-defined]  # the line behind the fallback
