@@ -16,15 +16,15 @@ import redis.exceptions
 from redis import Redis
 from redis.credentials import CredentialProvider
 
-from headgate import Concurrency, Limiter, Rate
+from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.errors import StoreError
-from headgate.stores.redis import chores, link
+from headgate.stores.redis import chores, ears, link
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import Link
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, elsewhere, enter, eventually
 from tests.rights import PASSWORD, USER
-from tests.servers import Server
+from tests.servers import Server, as_user
 from tests.world import LONG, at_rest, soon, used, waiting
 
 TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a test
@@ -130,6 +130,60 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     for each in (inside, permit):
         await each.arelease()
     await at_rest(limiter)
+
+
+async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause(
+    name: str, redis_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, F29: given a credential_provider that is cancelled whenever we connect to listen, however often news are asked for, then
+    each pause is twice the one before; and what is heard at last is heard."""
+    breaths = Breaths()
+    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (ears, "LONGEST", 0.02)):
+        monkeypatch.setattr(module, word, value)
+    moody = Moody()
+    limiter = Limiter(name, Concurrency(1), store=with_moods(moody, redis_server.port))
+    holder = await limiter.acquire()
+    moody.moods = [asyncio.CancelledError() for _ in range(6)]
+
+    waiter = asyncio.create_task(enter(limiter))
+    async with asyncio.timeout(LONG):
+        while moody.moods:
+            await limiter.astatus()
+    assert breaths.taken[:5] == [0.002, 0.004, 0.008, 0.016, 0.02]
+
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
+
+
+async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
+    name: str, own_proxy: Proxy, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9, F29: given a user who may not subscribe, which is told when nobody waits any more, when one after the other waits for a
+    moment, then that is no connection each."""
+    monkeypatch.setattr(chores, "BACKOFF", 3600.0)
+    monkeypatch.setattr(ears, "LONGEST", 3600.0)
+    own_admin.acl_setuser("deaf", enabled=True, nopass=True, categories=["+@all"], commands=["-subscribe"], keys=["*"])
+    limiter = Limiter(name, Concurrency(1), store=as_user(own_proxy.url, "deaf"))
+    permit = await limiter.acquire()
+    own_proxy.announcements.hold()
+    its = link_of(limiter)._ears
+
+    async def wait_for_a_moment(former: Permit) -> Permit:
+        waiter = asyncio.create_task(enter(limiter))
+        await waiting(limiter, 1)
+        await eventually(lambda: its._wire)
+        former.release()
+        return await soon(waiter)
+
+    permit = await wait_for_a_moment(permit)
+    own_proxy.announcements.resume()
+    await eventually(lambda: its.task is not None and its.task.done())
+    met = own_proxy.met
+    for _ in range(5):
+        permit = await wait_for_a_moment(permit)
+
+    assert own_proxy.met == met
+    assert await permit.arelease()
 
 
 # A server that goes on refusing ------------------------------------------------------------------------------------------------

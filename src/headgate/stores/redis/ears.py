@@ -9,7 +9,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from headgate.stores.redis.chores import begun, pause
+from headgate.stores.redis.chores import begun, pause, trouble_of
 from headgate.stores.redis.wire import Wire, packed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Ears:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._wire: Wire | None = None
-        self._subscribed = False
+        self._attempts = 0  # that were over since the last one at which something was heard
         self.task: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
@@ -33,15 +33,13 @@ class Ears:
 
     async def _hear(self) -> None:
         """Until the connection is lost at a time when nobody waits: the next who does listens again."""
-        attempt = 0
         while True:
-            self._subscribed = False
-            with suppress(Exception):  # lost, or what a user's credential_provider raises
-                await self._listen(again=attempt > 0)
-            attempt = 0 if self._subscribed else min(attempt + 1, 10)
+            if self._attempts:
+                await asyncio.sleep(pause(self._attempts, LONGEST))
+            await trouble_of(self._listen(again=self._attempts > 1))
+            self._attempts += 1
             if not any(lane.waits for lane in self._link.lanes.values()):
                 return
-            await asyncio.sleep(pause(attempt, LONGEST))
 
     async def _listen(self, again: bool) -> None:
         """Until the connection is lost."""
@@ -65,7 +63,7 @@ class Ears:
 
     def _heard(self, kind: bytes, channel: bytes, news: Any) -> None:
         if kind == b"subscribe":
-            self._subscribed = True
+            self._attempts = 0
             for lane in self._link.lanes.values():
                 lane.look()  # what was announced before we listened
         elif kind == b"message":
