@@ -54,6 +54,7 @@ ONLY_PYTHON = {
     "at_once": "the hot path of one process",
     "pass_on": "the hot path of one process",
     "over": "the hot path of one process",
+    "paused": "a call of the script sees it by the moment of its answer",
     "orphan": "a server does not fork",
 }
 ONLY_LUA = {

@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator
 from typing import Any, Literal, ParamSpec, TypeVar
 from urllib.parse import unquote
 
-from headgate.checks import check_count, check_name, choice, show
+from headgate.checks import check_count, check_name, choice, microseconds, show
+from headgate.checks import seconds as check_seconds
 from headgate.decorate import limited
 from headgate.entrance import Entrance, Outcome
 from headgate.gate.rules import Declaration, rules_of
@@ -157,9 +158,33 @@ class Limiter(Entrance):
         """`update`, awaited until the store knows. Raises StoreError when it cannot be asked; in this process the limits hold."""
         await self._line.aupdate(self._declaration(limits))
 
+    def pause(self, seconds: float) -> None:
+        """Nobody passes for so long, whoever uses this name: in this process and in every other, whatever the limits would allow.
+
+            api.pause(30)                                        # the server has said: Retry-After: 30
+
+        Never blocks. Who waits keeps the place, and goes on waiting as long as its `max_sleep` allows. A permit that is held stays
+        held. A pause never ends another: of two the one that ends later counts. Meanwhile budgets fill up as ever, to what the
+        limits hold at most. `seconds`: from 0 to below ten years.
+
+        Raises ValueError or TypeError before anything is sent. A server that is away does not hear of it: see `apause`.
+        """
+        if time := self._pause_of(seconds):
+            self._line.pause(time)
+
+    async def apause(self, seconds: float) -> None:
+        """`pause`, awaited until the store knows: from then on it holds everywhere. Raises StoreError when it cannot be asked."""
+        if time := self._pause_of(seconds):
+            await self._line.apause(time)
+
+    def _pause_of(self, seconds: float) -> int:
+        return microseconds(check_seconds(f"{self._called()}.pause", "seconds", seconds, zero=True))
+
+    def _called(self) -> str:
+        return f"Limiter({self.name!r})" + ("" if self.key is None else f"[{self.key!r}]")
+
     def _declaration(self, limits: tuple[Limit | str, ...]) -> Declaration:
-        key = "" if self.key is None else f"[{self.key!r}]"
-        return Declaration(rules_of(declared_limits(f"Limiter({self.name!r}){key}.update(...)", limits)))
+        return Declaration(rules_of(declared_limits(f"{self._called()}.update(...)", limits)))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call of a function takes a permit first, of a generator for as long as it runs."""

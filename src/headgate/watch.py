@@ -190,7 +190,7 @@ class Watched:
         self.enter = shut
         self.acquire, self.acquire_sync, self.take, self.atake = line.acquire, line.acquire_sync, line.take, line.atake
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
-        self.update, self.aupdate = line.update, line.aupdate
+        self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
         self._line = line
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
 

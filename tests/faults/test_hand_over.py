@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 
 import pytest
 
@@ -199,6 +200,23 @@ async def test_after_a_change_of_the_limits_the_server_decides(
     await visitors.inside_are(1, 2, 3)
     await visitors.all_gone()
     await at_rest(limiter)
+
+
+async def test_in_a_pause_nobody_takes_over(name: str, redis_url: str, visitors: Visitors) -> None:
+    """Given two who wait, when all are paused and the one inside leaves, the others enter after the pause, in order."""
+    limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
+    await visitors.come(limiter, 1, 2, 3)
+    await limiter.apause(0.2)
+    began = monotonic()
+
+    visitors.go(1)
+    status = await until(lambda status: not status.limits[0].used, other)
+    assert (visitors.inside, status.waiting) == ([1], 2)
+
+    await visitors.inside_are(1, 2)
+    assert monotonic() - began > 0.19
+    await visitors.all_gone()
+    await at_rest(other)
 
 
 async def test_a_lost_permit_is_not_handed_over(

@@ -135,7 +135,7 @@ def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
     assert isinstance(rule, Rule)
     rule.log = log = Counted(rule.log)
 
-    moment = rule.ahead(7_000, crowd.now)
+    moment = rule.ahead(7_000, crowd.now, crowd.now)
 
     assert log.looks <= STRIDE + 1
     assert START + 60 * SECOND < moment < START + 120 * SECOND

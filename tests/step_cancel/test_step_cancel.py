@@ -30,7 +30,15 @@ AT_ONCE = {"asked", "thrown", "twice", "timed", "crossed", "met", "failed", "clo
 # Where coroutines run in tasks of headgate's own: no caller of anybody's awaits them.
 NOT_CALLERS = {f"stores/redis/{name}.py" for name in ("link", "peer", "ears", "endpoint", "topology", "portal", "eviction")}
 PROTOCOLS = {
-    "line.py": ["Front.enter_later", "Front.acquire", "Front.atake", "Front.astatus", "Front.aupdate", "Back.arelease"],
+    "line.py": [
+        "Front.enter_later",
+        "Front.acquire",
+        "Front.atake",
+        "Front.astatus",
+        "Front.aupdate",
+        "Front.apause",
+        "Back.arelease",
+    ],
     "stores/doors.py": ["Pooled.queue", "Pooled.moved"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
 }

@@ -132,6 +132,11 @@ async def updates(limiter: Limiter, taken: list[int]) -> None:
     await limiter.aupdate(Concurrency(MORE), TOKENS)
 
 
+async def pauses(limiter: Limiter, taken: list[int]) -> None:
+    """And lets pass those behind it, soon."""
+    await limiter.apause(0.001)
+
+
 async def calls(limiter: Limiter, taken: list[int]) -> None:
     @limiter
     async def call() -> None:
@@ -170,6 +175,7 @@ VISITS = {
     "arelease in a block": Visit(waits_for_its_release_in_a_block, limiter()),
     "astatus": Visit(looks, limiter()),
     "aupdate": Visit(updates, limiter(), paced=False),
+    "apause": Visit(pauses, limiter(), paced=False),
     "a coroutine function": Visit(calls, limiter()),
     "an async generator": Visit(iterates, limiter(), closes=False),
     "async with a key": Visit(enters, one_key),
@@ -187,6 +193,7 @@ VISITS = {
     "local: atry_acquire": Visit(tries, LOCAL, REDIS),
     "local: astatus": Visit(looks, LOCAL, REDIS),
     "local: aupdate": Visit(updates, LOCAL, REDIS, paced=False),
+    "local: apause": Visit(pauses, LOCAL, REDIS, paced=False),
     "local, no store: async with limiter": Visit(enters, LOCAL, NOWHERE),
     "local, no store: await acquire": Visit(acquires, LOCAL, NOWHERE),
     "local, no store: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, NOWHERE),

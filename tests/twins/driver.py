@@ -12,8 +12,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.twins.model import KEEP, Model
-from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Update, Wire
-from tests.twins.witness import Witness, lease_of, promised
+from tests.twins.wire import (
+    NOON,
+    Acquire,
+    Call,
+    Caller,
+    Cancel,
+    Pause,
+    Quit,
+    Rejoin,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Settle,
+    Status,
+    Update,
+    Wire,
+    spelled,
+)
+from tests.twins.witness import Witness, answered, lease_of, promised
 
 Story = dict[str, Any]
 PICKS = 12  # how far back a pick reaches
@@ -56,6 +74,7 @@ class Player:
         self.links = 0
         self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
+        self.fences: dict[Caller, int] = {}
         self.moments: dict[Caller, int] = {}  # of those who were granted, as far as anybody was told
         self.head = -1
         self.announced: Counter[str] = Counter()
@@ -144,13 +163,16 @@ class Player:
     def request(self, session: Session, kind: str, *details: Any) -> list[Request]:
         if kind == "acquire":
             return [self.acquire(session, *details)]
-        if kind == "status":
-            return [Status(*details)]
+        if kind in ("status", "pause"):
+            return [Status(*details) if kind == "status" else Pause(*details)]
         if kind in ("quit", "update"):
             return [Quit(*details) if kind == "quit" else Update(*details)]
         caller = self.picked(details[0])
         if caller is None:
             return []
+        if kind == "rejoin":
+            granted = caller.session == session.name and caller in self.moments
+            return [Rejoin(caller, self.moments[caller], self.fences[caller])] if granted else []
         if kind == "cancel":
             return [self.cancel(caller, *details[1:])]
         if kind == "settle":
@@ -190,8 +212,8 @@ class Player:
     def announcements(self) -> list[str]:
         """What the model has announced in its last call, as the script writes it."""
         return [
-            " ".join([self.wire.key, session, str(t), str(head), " ".join(" ".join(map(str, letter)) for letter in letters)])
-            for session, t, head, letters in self.model.announced
+            " ".join([self.wire.key, *map(str, (session, t, head, paused)), spelled(letters)])
+            for session, t, head, paused, letters in self.model.announced
         ]
 
     def hear(self, session: Session, call: Call, reply: Reply) -> None:
@@ -208,14 +230,18 @@ class Player:
         asked = [caller for request in call.requests for caller in callers_of(session.name, request)]
         for caller, answer in zip(asked, reply.each(), strict=True):
             if caller is not None and answer[0] == "grant":
-                self.moments[caller] = answer[1]
+                self.moments[caller], self.fences[caller] = answer[1:]
                 self.witness.believes(caller, answer[1], lease_of(call.program), reply)
             elif caller is not None and answer[0] == "wait":
                 session.waiting[caller.number] = caller
-        for number, t, _, lease in reply.mail:
+        for request, answer in answered(call, reply):
+            if isinstance(request, Rejoin) and answer[1]:
+                session.waiting[request.caller.number] = request.caller
+                self.moments.pop(request.caller, None)
+        for number, t, fence, lease in reply.mail:
             caller = session.waiting.pop(number, None)
             if caller is not None and t > 0:
-                self.moments[caller] = t
+                self.moments[caller], self.fences[caller] = t, fence
                 self.witness.believes(caller, t, lease, reply)
         self.witness.renewed(call, reply)
 
@@ -245,8 +271,9 @@ def remembered(model: Model) -> str:
     """The state of the model, as the server's is written down."""
     gate = model.gate
     if gate is None:
-        return " ".join(f"{name}=-1" for name in ("t", "act", "fence", "soonest", "queued", "born")) + "\n0"
-    words = [f"t={gate.t} act={gate.act} fence={gate.fence} soonest={model.soonest} queued={model.queued} born={model.born}"]
+        return " ".join(f"{name}=-1" for name in ("t", "act", "booked", "fence", "soonest", "queued", "born")) + "\n0"
+    words = [f"t={gate.t} act={gate.act} booked={max(gate.t, gate.booked)} fence={gate.fence}"]
+    words += [f"soonest={model.soonest} queued={model.queued} born={model.born}"]
     for rule in gate.rules:
         words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]

@@ -16,7 +16,23 @@ from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import NEVER, Slots
 from headgate.request import units_of
-from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Quit, Release, Renew, Reply, Request, Settle, Status, Update
+from tests.twins.wire import (
+    Acquire,
+    Answer,
+    Call,
+    Caller,
+    Cancel,
+    Pause,
+    Quit,
+    Rejoin,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Settle,
+    Status,
+    Update,
+)
 
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
 HOLD, FORMER = 60_000_000, 8  # how long what another process has replaced is not taken again; how many are remembered
@@ -63,7 +79,7 @@ class Model:
     program: str = ""
     how: int = 0  # the program came: 0 as a declaration, 1 by an update, 2 both
     former: list[Former] = field(default_factory=list)  # the oldest first
-    until: int = 0  # for an update, everything is remembered at least until then
+    until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
     mail: defaultdict[str, list[Letter]] = field(default_factory=lambda: defaultdict(list))
@@ -77,7 +93,8 @@ class Model:
     told: tuple[Caller, int] | None = None
     acted: bool = False  # the last call was carried out: no replay, no question in return
     granted: list[tuple[Caller, Grant]] = field(default_factory=list)  # by the last call, in order
-    announced: list[tuple[str, int, int, tuple[Letter, ...]]] = field(default_factory=list)
+    announced: list[tuple[str, int, int, int, tuple[Letter, ...]]] = field(default_factory=list)
+    first: dict[Caller, int] = field(default_factory=dict)  # who waits before all who were granted nothing, by fence
 
     def call(self, call: Call, now: int, quickly: bool = False) -> Reply:
         """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing."""
@@ -241,6 +258,8 @@ class Turn:
         self.own = model.mail.pop(call.session, [])
         self.others: defaultdict[str, list[Letter]] = defaultdict(list)
         self.heads: dict[str, int] = {}  # sessions that must hear when to look at the head of the queue
+        self.paused = 0  # until when, by a pause of this call
+        self.told: list[str] = []  # sessions that hear of that
         self.living = {call.session: True}  # who was found alive, or not, by this call
 
     def reply(self, alive_until: int) -> Reply:
@@ -250,7 +269,7 @@ class Turn:
         head, mine = self.look_at_head(*self.advance())
         self.send_mail()
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
-        reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own))
+        reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own), self.paused_until())
         model.records[call.session] = Record(call.number, alive_until, reply)
         model.queued = len(self.gate.queue)
         return reply
@@ -343,6 +362,11 @@ class Turn:
             case Settle():
                 self.gate.settle(self.gate.t, units_of(request.extras), request.moment)
                 return [("done", 1, 1, 0)]
+            case Pause():
+                self.pause(request.time)
+                return [("done", 1, 1, 0)]
+            case Rejoin():
+                return [("done", 1, int(self.rejoin(request)), 0)]
             case Status():
                 return [self.status(units_of(request.asked))]
             case Update():
@@ -382,6 +406,31 @@ class Turn:
             self.gate.cancel(self.gate.t, units_of(caller.asked), t)
             return True
         return False
+
+    def pause(self, time: int) -> None:
+        model, gate = self.model, self.gate
+        gate.pause(gate.t, time)
+        model.until = max(model.until, gate.act)
+        self.paused = gate.act
+        self.told = [session for session, until in model.alive.items() if until > gate.t and session != self.call.session]
+
+    def paused_until(self) -> int:
+        gate = self.gate
+        return self.paused or (gate.act if gate.act > max(gate.t, gate.booked) else 0)
+
+    def rejoin(self, request: Rejoin) -> bool:
+        caller, gate, first = request.caller, self.gate, self.model.first
+        if not self.model.let_go(caller) and self.model.lease() is not None:
+            return False
+        units = units_of(caller.asked)
+        gate.cancel(gate.t, units, request.moment)
+        if caller not in gate.queue:
+            first[caller] = request.fence
+            gate.join(caller, units, gate.costs(units))
+            granted = sorted((first[each], each.text, each) for each in gate.queue if each in first)
+            for *_, each in reversed(granted):
+                gate.queue.move_to_end(each, last=False)
+        return True
 
     def release(self, caller: Caller) -> bool:
         held = self.model.let_go(caller)
@@ -458,11 +507,12 @@ class Turn:
         return 0
 
     def send_mail(self) -> None:
-        for session in {**self.others, **self.heads}:
+        for session in {**self.others, **self.heads, **dict.fromkeys(self.told, 0)}:
             letters = self.others[session]
             if letters:
                 self.model.mail[session] += letters
-            self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), tuple(letters)))
+            paused = self.paused if session in self.told else 0
+            self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), paused, tuple(letters)))
 
 
 def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:

@@ -18,7 +18,8 @@ HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
 PATIENCE = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
 CROWDS = [1, 1, 1, 1, 1, 1, 1, 1, 1, 40]  # mostly few, sometimes more than one call may look at
-ERRANDS = ["cancel", "cancel", "release", "release", "release", "renew", "settle", "status"]
+ERRANDS = ["cancel", "cancel", "release", "release", "release", "renew", "settle", "status", "pause", "rejoin", "rejoin"]
+PAUSES = [1, 1_000, 20_000, 50_000, 1_000_000]
 STEPS = {
     "call": 20,
     "time": 8,
@@ -138,6 +139,8 @@ class Author:
         kind = self.dice.choice(ERRANDS)
         if kind == "status":
             return [kind, self.asked(1)]
+        if kind == "pause":
+            return [kind, self.dice.choice([*PAUSES, int(self.period * 1_000_000)])]
         details = {
             "cancel": [self.dice.random() < 0.8],
             "release": [self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],

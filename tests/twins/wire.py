@@ -29,7 +29,8 @@ if stored[2] then Numbers.load(stored[1], stored[2]) end
 local function tell(from, ...)
   for _, name in ipairs({{ ... }}) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
 end
-tell(gate, 't', 'act', 'fence', 'soonest', 'queued', 'born')
+gate.booked = gate.t and math.max(gate.t, gate.booked)
+tell(gate, 't', 'act', 'booked', 'fence', 'soonest', 'queued', 'born')
 for _, rule in ipairs(gate.rules) do
   tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
   for _, mark in ipairs(rule.marks or {{}}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
@@ -128,6 +129,29 @@ class Settle(NamedTuple):
         return f"settle {self.moment} {self.extras}"
 
 
+class Pause(NamedTuple):
+    """Nobody passes for so long."""
+
+    time: int
+
+    @property
+    def words(self) -> str:
+        return f"pause {self.time}"
+
+
+class Rejoin(NamedTuple):
+    """Who was granted `moment` waits again, in front of all who were granted nothing, by the fence of that."""
+
+    caller: Caller
+    moment: int
+    fence: int
+
+    @property
+    def words(self) -> str:
+        session, number, asked = self.caller
+        return f"rejoin {session} {number} {self.moment} {self.fence} {asked}"
+
+
 class Status(NamedTuple):
     asked: str = "-"
 
@@ -146,7 +170,7 @@ class Update(NamedTuple):
         return f"update {self.former.replace(' ', ',')}"
 
 
-Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update
+Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Pause | Rejoin
 
 
 @dataclass(frozen=True)
@@ -189,7 +213,8 @@ Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiti
 
 @dataclass(frozen=True)
 class Reply:
-    """What the script says: `mail` holds (number, moment, fence, lease) of grants made behind the session's back."""
+    """What the script says. `mail`: number, moment, fence, lease of grants made behind the session's back; `paused`: until when all
+    are, or 0."""
 
     session: str
     number: int
@@ -200,6 +225,7 @@ class Reply:
     mine: bool = False
     answers: tuple[Answer, ...] = ()
     mail: tuple[tuple[int, int, int, int], ...] = ()
+    paused: int = 0
 
     def each(self) -> Iterator[Answer]:
         """One answer for each acquire or other request: runs of equal ones are told as one."""
@@ -231,7 +257,13 @@ def parsed(text: str, rules: int) -> Reply:
         mine=words[2] == "1",
         answers=tuple(_answers(iter(words[3:bar]), rules, t)),
         mail=tuple(letters(words[bar + 1 :], t)),
+        paused=paused_until(words, t),
     )
+
+
+def paused_until(words: list[str], t: int) -> int:
+    """What stands at the end, if all are paused; 0: they are not."""
+    return t + int(words[-1][1:]) if words[-1].startswith("!") else 0
 
 
 def _answers(words: Iterator[str], rules: int, t: int) -> Iterator[Answer]:
@@ -249,6 +281,7 @@ def letters(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]
     for word in words:
         if word.startswith("@"):
             t = int(word[1:])
+        if word[0] in "@!":
             continue
         first, count, moment, fence, lease = int(word), *map(int, islice(words, 4))
         if moment < 0:
@@ -261,7 +294,12 @@ def spelled_out(announcement: str) -> str:
     """Each letter by itself, and nothing beyond anything."""
     key, session, t, head, *words = announcement.split()
     until = head if head == "-1" else str(int(t) + int(head))
-    return " ".join([key, session, t, until, " ".join(" ".join(map(str, letter)) for letter in letters(words, int(t)))])
+    paused = paused_until([head, *words], int(t))
+    return " ".join([key, session, t, until, str(paused), spelled(letters(words, int(t)))])
+
+
+def spelled(letters: Iterable[tuple[int, int, int, int]]) -> str:
+    return " ".join(" ".join(map(str, letter)) for letter in letters)
 
 
 def load(client: redis.Redis) -> None:

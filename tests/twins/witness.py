@@ -17,7 +17,7 @@ from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import Slots
 from headgate.request import units_of
 from tests.twins.model import KEEP, Model, PatientGate
-from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Release, Renew, Reply, Request
+from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Pause, Rejoin, Release, Renew, Reply, Request
 
 DAY = 86_400_000_000  # microseconds
 
@@ -37,6 +37,8 @@ class Witness:
         self.fence = 0
         self.act = 0
         self.arrivals: dict[Caller, int] = {}  # who may still be granted, and in which place
+        self.place: dict[Caller, int] = {}  # of everybody
+        self.held_back: set[Caller] = set()  # once granted, by a pause: those who came later may have passed
         self.places = 0
         self.latest = 0  # the place of who was granted last
         self.believed: dict[Caller, int] = {}  # until when a client believes in its permit
@@ -65,6 +67,8 @@ class Witness:
     def saw(self, model: Model, call: Call, reply: Reply) -> None:
         """Both twins have given this reply."""
         for request in call.requests:
+            if isinstance(request, Rejoin):
+                self.believed.pop(request.caller, None)
             if isinstance(request, Release | Cancel):
                 callers = request.callers if isinstance(request, Release) else [request.caller]
                 for caller in callers:
@@ -73,6 +77,8 @@ class Witness:
         if self.lost or not model.acted or model.gate is None:
             return
         self.arrive(call, reply)
+        if call.requests and isinstance(call.requests[0], Pause):
+            self.act = max(self.act, model.gate.t + call.requests[0].time)
         for caller, grant in model.granted:
             self.pass_by(caller, grant, model.gate.t)
         self.depart(call)
@@ -88,15 +94,18 @@ class Witness:
                 asked[request] += 1
                 if answer[0] in ("grant", "wait"):
                     self.places += 1
-                    self.arrivals[caller] = self.places
+                    self.arrivals[caller] = self.place[caller] = self.places
+            if isinstance(request, Rejoin) and answer[1]:
+                self.arrivals[request.caller] = self.place[request.caller]
+                self.held_back.add(request.caller)
 
     def pass_by(self, caller: Caller, grant: Grant, now: int) -> None:
         assert caller in self.arrivals, f"S3: {caller} is granted twice, or after it was given up"
         assert grant.fence > self.fence, f"S5: {grant} after fence {self.fence}"
         assert grant.t >= max(self.act, now), f"T3, T6: {grant} after {self.act}, at {now}"
         place = self.arrivals.pop(caller)
-        assert place > self.latest, f"S6: {caller} came before somebody who has passed"
-        self.fence, self.act, self.latest = grant.fence, grant.t, place
+        assert place > self.latest or caller in self.held_back, f"S6: {caller} came before somebody who has passed"
+        self.fence, self.act, self.latest = grant.fence, grant.t, max(self.latest, place)
 
     def depart(self, call: Call) -> None:
         for request in call.requests:

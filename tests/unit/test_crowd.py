@@ -18,7 +18,8 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
 from headgate.stores import doors
-from headgate.stores.memory import MemoryLine, MemoryStore
+from headgate.stores.memory import MemoryStore
+from headgate.stores.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, lock_by, settled
 from tests.virtual import VirtualClock
 from tests.world import held
@@ -531,7 +532,7 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(name: str,
     limiter._line.leave()
     await asyncio.sleep(0)
     with monkeypatch.context() as here:
-        here.setattr(MemoryLine, "_timeout", once(look_later, MemoryLine._timeout))
+        here.setattr(Waiter, "timeout", once(look_later, Waiter.timeout))
         clock.jump(0)
         await soon(first)
 

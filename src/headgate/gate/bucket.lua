@@ -81,11 +81,15 @@ function Bucket.settle(rule, extra, t, now)
   rule:undo(max(-extra * rule.price, lowest - rule.level), t)
 end
 
-function Bucket.ahead(rule, total, t)
-  rule:refresh(t)
-  local need = total * rule.price - rule.level
+function Bucket.ahead(rule, total, t, now)
+  local ticks = max(0, floor((t - rule.at) / rule.tick))
+  local level, at = rule.level + ticks * rule.gain, rule.at + ticks * rule.tick
+  if level >= rule.size then
+    level, at = rule.size, max(t, at)
+  end
+  local need = total * rule.price - level
   if need <= 0 then return t end
-  return rule.at + ceil(need / min(rule.gain, rule.size)) * rule.tick
+  return at + ceil(need / min(rule.gain, rule.size)) * rule.tick
 end
 
 function Bucket.idle_at(rule)

@@ -132,11 +132,17 @@ class Bucket:
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
         self.undo(max(-extra * self.price, lowest - self.level), t)
 
-    def ahead(self, total: int, t: int) -> int:
-        """When `total` tokens will have come, one after another: the estimate for the end of a queue."""
-        self.refresh(t)
-        need = total * self.price - self.level
-        return t if need <= 0 else self.at - (-need // min(self.gain, self.size)) * self.tick
+    def ahead(self, total: int, t: int, now: int) -> int:
+        """When `total` tokens will have come, one after another from `t` on: the estimate for the end of a queue.
+
+        Changes nothing: `t` may be far away, and the limits be others by then.
+        """
+        ticks = max(0, (t - self.at) // self.tick)
+        level, at = self.level + ticks * self.gain, self.at + ticks * self.tick
+        if level >= self.size:
+            level, at = self.size, max(t, at)
+        need = total * self.price - level
+        return t if need <= 0 else at - (-need // min(self.gain, self.size)) * self.tick
 
     def idle_at(self) -> int:
         """From this moment on the bucket is as full as a new one (T12)."""

@@ -1,6 +1,6 @@
 -- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
 --
--- `gate` is the state of one name: program, t, act, fence, rules, waiting (per rule), order (the next place in the queue). The queue is
+-- `gate` is the state of one name: program, t, act, booked, fence, rules, waiting (per rule), order (the next place in the queue). The queue is
 -- in a sorted set, by place (who.lua); what a caller asks for is part of its name, see queue.lua.
 
 local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)
@@ -37,7 +37,7 @@ function Gate.take(costs, t)
   for i = 1, #costs do
     if costs[i] > 0 then gate.rules[i]:take(costs[i], t, gate.t) end
   end
-  gate.act = t
+  gate.act, gate.booked = t, t
   gate.fence = max(gate.fence + 1, gate.t)
   return t, gate.fence
 end
@@ -69,10 +69,10 @@ function Gate.acquire(costs, horizon, max_sleep, max_waiters)
 end
 
 function Gate.estimate(costs)
-  local now = max(gate.t, gate.act)
-  local t = now
+  local first = max(gate.t, gate.act)
+  local t = first
   for i, rule in ipairs(gate.rules) do
-    if costs[i] > 0 then t = max(t, rule:ahead(gate.waiting[i] + costs[i], now)) end
+    if costs[i] > 0 then t = max(t, rule:ahead(gate.waiting[i] + costs[i], first, gate.t)) end
   end
   return t
 end
@@ -133,8 +133,12 @@ function Gate.settle(extras, t)
   end
 end
 
+function Gate.pause(time)
+  gate.act = max(gate.act, gate.t + time, gate.booked + 1)
+end
+
 function Gate.follow(program)
-  local now, former, rules = max(gate.t, gate.act), gate.rules, Rules.parsed(program)
+  local now, former, rules = max(gate.t, gate.booked), gate.rules, Rules.parsed(program)
   local taken, opened, others = {}, {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)

@@ -35,7 +35,7 @@ class Rule(Protocol):
     def admit(self, now: int) -> bool: ...
     def give(self, cost: int, t: int, now: int) -> None: ...
     def settle(self, extra: int, t: int, now: int) -> None: ...
-    def ahead(self, total: int, t: int) -> int: ...
+    def ahead(self, total: int, t: int, now: int) -> int: ...
     def idle_at(self) -> int: ...
     def left(self, t: int) -> int: ...
     def adopt(self, old: Any, t: int) -> None: ...
@@ -69,12 +69,13 @@ def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
 class Gate:
     """The state of one name: its rules, who waits, the last moment granted."""
 
-    __slots__ = ("act", "fence", "plain", "queue", "rated", "rules", "single", "slots", "t", "usual", "waiting")
+    __slots__ = ("act", "booked", "fence", "plain", "queue", "rated", "rules", "single", "slots", "t", "usual", "waiting")
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
-        self.act = 0  # the latest moment granted; nobody passes before it (T3)
+        self.act = 0  # nobody passes before it: the latest moment granted (T3), or the end of a pause
+        self.booked = 0  # the latest moment granted, as far as it was ahead
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         self.waiting = [0] * len(self.rules)  # what the whole queue will cost, for each rule that counts over time
@@ -120,7 +121,7 @@ class Gate:
         for rule, cost in zip(self.rules, costs, strict=True):
             if cost:
                 rule.take(cost, t, self.t)
-        self.act = t
+        self.act = self.booked = t
         self.fence = max(self.fence + 1, self.t)  # grows even if the state was lost, for as long as time does (S5)
         return Grant(t, self.fence)
 
@@ -135,7 +136,7 @@ class Gate:
 
     def at_once(self, now: int) -> Grant | None:
         """`acquire` for who asks for one of each unit, where nobody waits and all rules have it now; otherwise nothing is done."""
-        if self.queue or now < self.t or not self.admit(now):
+        if self.queue or now < self.t or now < self.act or not self.admit(now):
             return None
         self.t = self.act = now
         self.fence = max(self.fence + 1, now)
@@ -171,10 +172,10 @@ class Gate:
 
     def estimate(self, costs: Costs) -> int:
         """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives up and permits are free."""
-        now = t = max(self.t, self.act)
+        first = t = max(self.t, self.act)
         for index, rule in self.rated:
             if costs[index]:
-                t = max(t, rule.ahead(self.waiting[index] + costs[index], now))
+                t = max(t, rule.ahead(self.waiting[index] + costs[index], first, self.t))
         return t
 
     def join(self, caller: Hashable, units: Units, costs: Costs) -> None:
@@ -213,6 +214,10 @@ class Gate:
         self.fence += 1
         return caller
 
+    def paused(self) -> bool:
+        """Whether nobody may pass yet, whatever the limits say."""
+        return self.act > self.t
+
     def over(self) -> bool:
         """Whether more is held than a capacity allows, after a cut."""
         return any(rule.left(self.t) < 0 for _, rule in self.slots)
@@ -241,12 +246,19 @@ class Gate:
             if rule.unit in extras:
                 rule.settle(extras[rule.unit], t, self.t)
 
+    def pause(self, now: int, time: int) -> None:
+        """Nobody passes for so long from now on. One pause never ends another, and what is counted goes on as ever.
+
+        What is booked can be told from what is not: it is for an earlier moment, and whoever sleeps for it is to wait again.
+        """
+        self.act = max(self.act, self.clamp(now) + time, self.booked + 1)
+
     def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
         """Go on under other rules: each takes over from the old one of its kind and unit, or from those of its unit that go (T9).
 
         Returns the waiters that ask for more than a rule now holds at all: they have left the queue, and can never pass.
         """
-        now = max(self.clamp(now), self.act)
+        now = max(self.clamp(now), self.booked)  # not what a pause lasts: until it ends the new limits count
         former, others = list(self.rules), []
         for rule in rules:
             rule.open(now)
@@ -294,4 +306,4 @@ class Gate:
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""
-        return NEVER if self.queue else max((rule.idle_at() for rule in self.rules), default=0)
+        return NEVER if self.queue else max(self.act, *(rule.idle_at() for rule in self.rules))

@@ -46,8 +46,7 @@ function Quota.settle(rule, extra, t, now)
   end
 end
 
-function Quota.ahead(rule, total, t)
-  rule:refresh(t)
+function Quota.ahead(rule, total, t, now)
   local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
   return rule:ready(rest + 1, t) + periods * rule.per

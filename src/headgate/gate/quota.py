@@ -74,9 +74,8 @@ class Quota:
             self.refresh(now)
             self.used = min(MOST, self.used + extra)
 
-    def ahead(self, total: int, t: int) -> int:
-        """When `total` tokens will have passed, one after another: the estimate for the end of a queue."""
-        self.refresh(t)
+    def ahead(self, total: int, t: int, now: int) -> int:
+        """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue."""
         periods, rest = divmod(total - 1, self.capacity)
         return self.ready(rest + 1, t) + periods * self.per
 

@@ -24,7 +24,7 @@ end
 
 function Slots.settle(rule, extra, t, now) end
 
-function Slots.ahead(rule, total, t)
+function Slots.ahead(rule, total, t, now)
   return t
 end
 

@@ -50,7 +50,7 @@ class Slots:
     def settle(self, extra: int, t: int, now: int) -> None:
         """What is held is held until it is released: there is nothing to settle."""
 
-    def ahead(self, total: int, t: int) -> int:
+    def ahead(self, total: int, t: int, now: int) -> int:
         """Nobody can know when a holder lets go: an estimate of rates only."""
         return t
 

@@ -104,16 +104,16 @@ function Window.settle(rule, extra, t, now)
   end
 end
 
-function Window.ahead(rule, total, t)
-  rule:refresh(t)
+function Window.ahead(rule, total, t, now)
+  rule:refresh(now)
   local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
   local need = rule.used + rest + 1 - rule.capacity
   local beyond = max(0, need - STRIDE)
   local pace = ceil(beyond / rule.capacity * rule.per)
   local free = t
-  if need > 0 then free = max(t, rule:freed(need - beyond)) end
-  return free + pace + periods * rule.per
+  if need > 0 then free = max(t, rule:freed(need - beyond) + pace) end
+  return free + periods * rule.per
 end
 
 function Window.idle_at(rule)

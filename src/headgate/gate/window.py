@@ -86,17 +86,17 @@ class Window:
         elif extra > 0:
             self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
 
-    def ahead(self, total: int, t: int) -> int:
-        """When `total` tokens will have passed, one after another: the estimate for the end of a queue.
+    def ahead(self, total: int, t: int, now: int) -> int:
+        """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue.
 
         Exact for the next `STRIDE` tokens to be freed; beyond them it goes on at the window's average pace (S9).
         """
-        self.refresh(t)
+        self.refresh(now)  # not at `t`, which may be far away, and the limits be others by then
         periods, rest = divmod(total - 1, self.capacity)
         need = self.used + rest + 1 - self.capacity
         beyond = max(0, need - STRIDE)
         pace = ceil(beyond / self.capacity * self.per)
-        return (t if need <= 0 else max(t, self.freed(need - beyond))) + pace + periods * self.per
+        return (t if need <= 0 else max(t, self.freed(need - beyond) + pace)) + periods * self.per
 
     def idle_at(self) -> int:
         return next(reversed(self.log)) + self.per if self.log else 0

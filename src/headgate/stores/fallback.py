@@ -77,6 +77,14 @@ class FallbackLine:
         self._follow(declared)
         await self._line.aupdate(declared)
 
+    def pause(self, time: int) -> None:
+        self._way.pause(self.name, self.declared, time)
+        self._line.pause(time)
+
+    async def apause(self, time: int) -> None:
+        self._way.pause(self.name, self.declared, time)
+        await self._line.apause(time)
+
     def _follow(self, declared: Declaration) -> None:
         self._line.check(declared)
         self._way.follow(self.name, self.declared, declared)
@@ -216,6 +224,7 @@ class Way(Protocol):
 
     def check(self, name: str, declared: Declaration) -> None: ...
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None: ...
+    def pause(self, name: str, declared: Declaration, time: int) -> None: ...
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked: ...
 
 
@@ -227,6 +236,9 @@ class Open:
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
         """Whatever the limits were."""
+
+    def pause(self, name: str, declared: Declaration, time: int) -> None:
+        """Nothing holds anybody."""
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> OpenLine:
         return OpenLine(name, declared, cause)
@@ -287,6 +299,10 @@ class Local:
         with suppress(ValueError):  # others have declared what cannot be divided
             known = self._share(name, former)
         self._store.line(name, known).update(share)
+
+    def pause(self, name: str, declared: Declaration, time: int) -> None:
+        with suppress(ValueError):  # as above: nobody passes anyway
+            self._store.line(name, self._share(name, declared)).pause(time)
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked:
         """Under the limits as the store's line knows them by now: another process may have declared them anew."""

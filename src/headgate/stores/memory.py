@@ -59,6 +59,7 @@ class MemoryLine:
         "_pool",
         "_pools",
         "_said",
+        "_shut",
         "_store",
         "declared",
         "enter",
@@ -77,6 +78,7 @@ class MemoryLine:
         self._clock = store.clock
         self._gate = Gate(declared.rules(), self._clock.now())
         self._loose = False  # the store has let go of this line because it was idle
+        self._shut = False  # for that reason, or in a pause, nobody passes by the doors
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
         self._moved: dict[int, MovedWaiter] = {}  # by id of their place: whom it has become, until its task sees it
@@ -92,7 +94,8 @@ class MemoryLine:
         gate, pool, crowd = self._gate, self._pool, self._crowd
         inside = None if self._holders.counted else self._holders.inside
         self._pools = self._may_pool()
-        self.enter = timed_door(gate, self._lock, self._clock.now, inside)
+        self._shut = gate.paused()
+        self.enter = shut if self._shut else timed_door(gate, self._lock, self._clock.now, inside)
         self.leave, self.enter_later = self.put_back, self.queue
         if self._pools:
             self.enter = pooled_door(gate, pool, crowd, self.enter)
@@ -102,8 +105,8 @@ class MemoryLine:
             self.leave = timed_exit(self, inside)
 
     def _may_pool(self) -> bool:
-        """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's."""
-        return self.declared.timeless and not self._inherits and not self._gate.over()
+        """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's, nor anything in a pause."""
+        return self.declared.timeless and not (self._inherits or self._gate.over() or self._gate.paused())
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
 
@@ -156,9 +159,9 @@ class MemoryLine:
     async def turn(self, waiter: TaskWaiter) -> None:
         try:
             waiter.tell()
-            await waiter.sleep(self._timeout(waiter))
+            await waiter.sleep(waiter.timeout(self._clock.now()))
             while not self._look(waiter):
-                await waiter.sleep(self._timeout(waiter))
+                await waiter.sleep(waiter.timeout(self._clock.now()))
         except BaseException:
             self.give_up(waiter)
             raise
@@ -168,18 +171,13 @@ class MemoryLine:
         if not self._join(waiter):
             try:
                 waiter.tell()
-                waiter.sleep(self._timeout(waiter))
+                waiter.sleep(waiter.timeout(self._clock.now()))
                 while not self._look(waiter):
-                    waiter.sleep(self._timeout(waiter))
+                    waiter.sleep(waiter.timeout(self._clock.now()))
             except BaseException:
                 self.give_up(waiter)
                 raise
         return waiter
-
-    def _timeout(self, waiter: Waiter) -> float | None:
-        """Seconds until a waiter looks by itself."""
-        moment = min(waiter.look_at, waiter.deadline)
-        return None if moment >= NEVER else max(0, moment - self._clock.now()) / 1_000_000
 
     def _at_once(self, request: Request) -> Permit | None:
         """For who asks for one of each and comes behind nobody: most do."""
@@ -244,6 +242,18 @@ class MemoryLine:
 
     async def aupdate(self, declared: Declaration) -> None:
         self.update(declared)
+
+    def pause(self, time: int) -> None:
+        with self._lock:
+            self._keep()
+            self._gather()
+            self._empty_pool()
+            self._gate.pause(self._clock.now(), time)
+            self._gate.rules = (*self._gate.rules,)  # as in let_go
+            self._open()
+
+    async def apause(self, time: int) -> None:
+        self.pause(time)
 
     # What the ways in and out ask for ------------------------------------------------------------------------------------
 
@@ -385,9 +395,11 @@ class MemoryLine:
             raise never(self.name, self.declared, request)
 
     def _keep(self) -> None:
+        if self._shut:
+            self._gate.clamp(self._clock.now())
+            self._open()
         if self._loose:
             self._loose = False
-            self._open()
             self._store.keep(self)
 
     def _join(self, waiter: Waiter) -> bool:
@@ -515,7 +527,7 @@ class MemoryLine:
             self._advance()
             self._loose = self._gate.idle_at() <= self._clock.now() and not self._said.updated(self.declared.program)
             if self._loose:
-                self.enter, self.enter_later = shut, self.queue
+                self.enter, self.enter_later, self._shut = shut, self.queue, True
                 self._gate.rules = (*self._gate.rules,)  # a door that somebody has in hand looks at them, and shuts too
             return self._loose
         finally:
@@ -527,9 +539,8 @@ class MemoryLine:
         self._epoch += 1
         self._empty_pool()
         self._inherits = self._holders.take_out() > 0 or self._inherits
-        self._crowd.clear()
-        self._moved.clear()
-        self._gone.clear()
+        for those in (self._crowd, self._moved, self._gone):
+            those.clear()
         self._gate.orphan()
         self._holders.forget()
         self._lock = Lock(threading.Lock())

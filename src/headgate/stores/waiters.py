@@ -32,6 +32,11 @@ class Waiter:
         """Make the waiter look. False when it has nowhere to wake up any more."""
         raise NotImplementedError
 
+    def timeout(self, now: int) -> float | None:
+        """Seconds until it looks by itself."""
+        moment = min(self.look_at, self.deadline)
+        return None if moment >= NEVER else max(0, moment - now) / 1_000_000
+
     def tell(self) -> None:
         """That it has to queue, in its own task or thread."""
         if self.waiting is not None and self.request.on_wait is not None:

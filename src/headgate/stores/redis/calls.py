@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.request import Request
+from headgate.waiting import OnWait, Waiting
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
     from headgate.permit import Permit
     from headgate.stores.redis.script import Script
-    from headgate.waiting import Waiting
 
 Answer = Sequence[Any] | StoreError
 KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: they are known, declared, or declared come what may
@@ -38,8 +38,8 @@ class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
     __slots__ = (
-        *("believed", "cancel", "deadline", "due", "enters", "future", "hope", "last", "lease", "number", "permit"),
-        *("request", "session", "start", "t"),
+        *("believed", "cancel", "deadline", "due", "enters", "fence", "future", "hope", "last", "lease", "number"),
+        *("permit", "request", "session", "start", "t"),
     )
 
     def __init__(self, number: int, request: Request, future: Future[Any], enters: bool) -> None:
@@ -54,6 +54,7 @@ class Ticket:
         self.hope = inf  # until when an answer is waited for, on the loop's clock
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
+        self.fence = 0  # of the last grant that was taken back
         self.lease = 0  # for which it was granted, microseconds
         self.cancel: Errand | None = None  # by which it is given up: one and no more, or its grant would be undone twice
         self.permit: Permit | None = None  # that another left to it
@@ -91,6 +92,14 @@ class Errand:
     words: str
     told: Callable[[Answer], object]
 
+    @property
+    def owed(self) -> bool:
+        """What gives back must arrive, even when whoever waited for the answer has been told that the server is away.
+
+        Not a pause: it would begin when the server is back.
+        """
+        return self.words.startswith("release ") or (self.told is nobody and not self.words.startswith("pause "))
+
 
 class Sent(NamedTuple):
     """A call on its way: what is sent, again if need be, and who is answered by it."""
@@ -111,6 +120,16 @@ class Sent(NamedTuple):
         """What it says of its limits, if it is a whole call."""
         words = self.command.words
         return int(words[words[0] + 4])
+
+
+async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:
+    """The grant of a ticket whose task wants to know that it has to wait."""
+    outcome = await ticket.future
+    if isinstance(outcome, Waiting):
+        if not (ticket.t or ticket.future.done()):  # its turn has not come since
+            on_wait(outcome)
+        outcome = await ticket.future
+    return cast(Grant, outcome)
 
 
 def nobody(answer: Answer) -> None:
@@ -188,6 +207,12 @@ def chores(errands: list[Errand]) -> Iterator[Any]:
                 break
             index += 1
         yield from ("release", session, number, index - start, asked)
+
+
+def back(ticket: Ticket, grant: Grant) -> str:
+    """The errand by which a grant is undone in a pause, and its caller waits again."""
+    session, number, asked = ticket.caller.split(":")
+    return f"rejoin {session} {number} {grant.t} {grant.fence} {asked}"
 
 
 def alike(request: Request, first: Request) -> bool:

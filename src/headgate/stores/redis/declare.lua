@@ -24,7 +24,7 @@ end
 
 function Rules.new(program, now)
   Who.count_waiters() -- an error, before anything is written, if it is not ours
-  gate = { program = program, t = now, act = 0, fence = now, order = 0, ttl = 0 }
+  gate = { program = program, t = now, act = 0, booked = 0, fence = now, order = 0, ttl = 0 }
   gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor, gate.born, gate.waiting = 0, 0, 0, now, 0, 0, {}
   gate.sessions = 0
   gate.rules = Rules.parsed(program)

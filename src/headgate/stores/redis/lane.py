@@ -6,17 +6,18 @@ decides nothing. Every method runs in the lane's own loop.
 
 from __future__ import annotations
 
-from collections import deque
+import functools
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration, parsed
 from headgate.request import Request
+from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import (
     DECLARED,
     KNOWN,
@@ -26,7 +27,9 @@ from headgate.stores.redis.calls import (
     Sent,
     Ticket,
     answers_in,
+    back,
     chores,
+    heard,
     letters_in,
     nobody,
     runs,
@@ -36,7 +39,7 @@ from headgate.stores.redis.patience import Patience
 from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.script import library
 from headgate.stores.refusals import never, queue_full, too_long
-from headgate.waiting import Waiting, queued_at
+from headgate.waiting import queued_at
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.link import Link
     from headgate.stores.redis.peer import Peer
-    from headgate.waiting import OnWait
 
 HORIZON = 50_000  # microseconds: moments so near are booked now, and slept until
 MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
@@ -79,8 +81,7 @@ class Lane:
         self._letters = 0  # that have come
         self._granted_under: Declaration | None = None  # the limits under which the server has granted last
         self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
-        self._booked: deque[tuple[float, Ticket, Grant]] = deque()  # granted, and sleeping until their moments, in order
-        self._alarm: TimerHandle | None = None  # for the first of them
+        self._booked = Bookings(link.loop)  # granted, and sleeping until their moments
         self._early: list[str] = []  # announcements that were faster than the reply before them
         self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
         self._queued = False  # the link knows that there is something to send
@@ -166,21 +167,26 @@ class Lane:
             self._send()
 
     def _heir(self, permit: Permit) -> Ticket | None:
-        """The head of the queue, if we know that it is here. After a cut of the limits only the server knows who may enter (S1)."""
+        """The head of the queue, if we know that it is here. After a change of limits, and in a pause, only the server knows."""
         if self._granted_under is not self.line.declared or not self.line.declared.timeless or permit.lost:
             return None
         heir = next(iter(self._waiting.values()), None)
         follows = heir and heir.number <= self._first_to and heir.enters and heir.request.units == permit.units
-        return heir if follows else None
+        return heir if follows and not self.paused else None
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
         to_send = (self._tickets, self._errands, self._queued, self._sent, self._owed, self._quits)
-        return not any((*to_send, self._waiting, self._booked, self.renewals.planned))
+        return not any((*to_send, self._waiting, self._booked.queue, self.renewals.planned))
 
     @property
     def waits(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def paused(self) -> bool:
+        """Whether nobody passes at present, as far as is known here."""
+        return self._booked.paused
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
@@ -314,7 +320,7 @@ class Lane:
         self._mail(islice(rest, 1, None), self._server)
         if ahead == 0 or (ahead == sent.ahead and self._letters == sent.letters):
             self._first_to = sent.tickets[-1].number
-        self._calm = not (self._waiting or self._booked)
+        self._calm = not (self._waiting or self._booked.queue)
         if self._gone and not self._quits:  # of all others the server knows now
             owed = set(self._errands)
             self._gone = {number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed}
@@ -354,30 +360,34 @@ class Lane:
 
     def heard(self, announcement: str) -> None:
         """Act on an announcement: "session now head mail..."; it may come late, twice or never."""
-        session, server, head, *grants = announcement.split()
+        session, server, head, *mail = announcement.split()
         if session != self._session:
             return
-        if grants and self._waiting and next(iter(self._waiting)) < int(grants[0]):
+        if self._waiting and mail and mail[0].isdigit() and next(iter(self._waiting)) < int(mail[0]):
             self._early.append(announcement)  # those before were granted, too, and a reply tells of it: each in its turn (S6)
             self._send()
         else:
-            self._news(grants, server, head)
+            self._news(mail, server, head)
 
-    def _news(self, grants: list[str], server: str, head: str) -> None:
-        self._mail(grants, int(server))
+    def _news(self, mail: list[str], server: str, head: str) -> None:
+        self._mail(mail, int(server))
         self._plan(int(head) if head != "-1" else None)
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
         for announcement in early:
-            session, server, head, *grants = announcement.split()
+            session, server, head, *mail = announcement.split()
             if session == self._session:
-                self._news(grants, server, head)
+                self._news(mail, server, head)
 
     def _mail(self, words: Iterable[str], server: int) -> None:
-        """Grants that were made behind our back."""
+        """Grants that were made behind our back; at the end, whether all are paused."""
+        words = list(words)
+        pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else 0
         for number, t, fence, lease in letters_in(words, server):
             self._letters += 1
+            if number in self._waiting and fence <= self._waiting[number].fence:
+                continue  # that one was taken back
             ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
             if ticket is None:
                 continue  # heard before, or given up
@@ -385,6 +395,27 @@ class Lane:
                 ticket.settle(never(self.line.name, self.line.declared, ticket.request))
             else:
                 self._granted(ticket, Grant(t, fence), lease, server)
+        if pause:
+            self._granted_under = None  # who is held back stands before all others
+            if self._booked.pause(server, pause):
+                self._hold_back()
+
+    def _hold_back(self) -> None:
+        """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
+        held = self._booked.held_back(self._session)
+        for ticket, grant in held:
+            self._errands.append(Errand(back(ticket, grant), functools.partial(self._held_back, ticket, ticket.session)))
+            ticket.t, ticket.fence, ticket.due = 0, grant.fence, inf
+        if held:
+            self._waiting = {**{ticket.number: ticket for ticket, _ in held}, **self._waiting}
+            self._send()
+
+    def _held_back(self, ticket: Ticket, session: str, answer: Answer) -> None:
+        """What the server does not know of any more is asked for anew."""
+        lost = not isinstance(answer, StoreError) and not answer[1]
+        if lost and ticket.session == session and self._waiting.get(ticket.number) is ticket:
+            del self._waiting[ticket.number]
+            self._tickets.append(ticket)
 
     def _granted(self, ticket: Ticket, grant: Grant, lease: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
@@ -394,12 +425,12 @@ class Lane:
         ticket.believed = self._believed(t, lease)
         if ticket.future.done():
             self._give_up(ticket)
-        elif t <= server and not self._booked:
+        elif t <= server and not self._booked.queue:
             ticket.settle(grant)
         else:
-            moment = self.link.loop.time() + max(0, t - server) / 1_000_000
-            self._booked.append((max(moment, self._booked[-1][0] if self._booked else 0.0), ticket, grant))
-            self._set_alarm()
+            self._booked.sleep(ticket, grant, t - server)
+            if t < self._booked.paused_until:  # granted before the pause, and heard of only now
+                self._hold_back()
 
     def _believed(self, t: int, lease: int) -> float | None:
         """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2)."""
@@ -408,18 +439,6 @@ class Lane:
         if not self._server:  # an announcement was faster than the first reply: the call that asked is older than the grant
             return (self._sent.at if self._sent else 0.0) + lease / 1_000_000
         return self.asked_at + (t + lease - self._server) / 1_000_000
-
-    def _set_alarm(self) -> None:
-        if self._alarm is None and self._booked:
-            self._alarm = self.link.loop.call_at(self._booked[0][0], self._due)
-
-    def _due(self) -> None:
-        """Let go, in order, who was granted a moment that has come."""
-        self._alarm = None
-        while self._booked and self._booked[0][0] <= self.link.loop.time():
-            _, ticket, grant = self._booked.popleft()
-            ticket.settle(grant)
-        self._set_alarm()
 
     # Giving up -----------------------------------------------------------------------------------------------------------
 
@@ -453,7 +472,7 @@ class Lane:
         self._early = []  # hints: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
-        self._errands[:0] = [errand for errand in errands if is_owed(errand)]
+        self._errands[:0] = [errand for errand in errands if errand.owed]
         for errand in errands + (sent.errands if sent else []):
             errand.told(error)
         on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
@@ -508,7 +527,7 @@ class Lane:
         )
         for errand in sent.errands if sent else []:
             errand.told(error)
-            if is_owed(errand) and not errand.words.startswith("settle"):  # once too often must change nothing
+            if errand.owed and not errand.words.startswith("settle"):  # once too often must change nothing
                 self._errands.append(errand)
         for ticket in sent.tickets if sent else []:
             self._waiting.pop(ticket.number, None)
@@ -577,18 +596,3 @@ class Lane:
         if wait <= 0:
             first.due = inf
         return max(0.0, wait)
-
-
-async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:
-    """The grant of a ticket whose task wants to know that it has to wait."""
-    outcome = await ticket.future
-    if isinstance(outcome, Waiting):
-        if not (ticket.t or ticket.future.done()):  # its turn has not come since
-            on_wait(outcome)
-        outcome = await ticket.future
-    return cast(Grant, outcome)
-
-
-def is_owed(errand: Errand) -> bool:
-    """What gives back must arrive, even when whoever waited for the answer has been told that the server is away."""
-    return errand.told is nobody or errand.words.startswith("release ")

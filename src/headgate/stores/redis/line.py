@@ -117,6 +117,15 @@ class RedisLine:
     async def aupdate(self, declared: Declaration) -> None:
         await self.lane().ask(self._updated(declared))
 
+    def pause(self, time: int) -> None:
+        if asyncio._get_running_loop() is None:
+            self._by_portal(lambda lane: lane.post(f"pause {time}"))
+        else:
+            self.lane().post(f"pause {time}")
+
+    async def apause(self, time: int) -> None:
+        await self.lane().ask(f"pause {time}")
+
     def _updated(self, declared: Declaration) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
         self.check(declared)

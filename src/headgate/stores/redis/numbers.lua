@@ -49,7 +49,7 @@ end
 
 -- All of it ------------------------------------------------------------------------------------------------------------------
 
-local HEAD = '<Bddddddddddd'
+local HEAD = '<Bdddddddddddd'
 
 local layouts = {} -- by how many numbers there are
 
@@ -76,8 +76,8 @@ function Numbers.remember(text)
 end
 
 function Numbers.save()
-  local text = struct.pack(HEAD, FORMAT, gate.t, gate.act, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held, gate.queued,
-    gate.sweep, gate.cursor, gate.born)
+  local text = struct.pack(HEAD, FORMAT, gate.t, gate.act, gate.booked, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held,
+    gate.queued, gate.sweep, gate.cursor, gate.born)
   for i, rule in ipairs(gate.rules) do text = text .. packed(gate.waiting[i], Numbers[rule.kind].of(rule)) end
   Numbers.remember(text)
   return text
@@ -103,8 +103,8 @@ function Numbers.load(program, text)
   end
   gate = { program = program, rules = Rules.parsed(program), waiting = {} }
   local _, at
-  _, gate.t, gate.act, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor, gate.born, at =
-    struct.unpack(HEAD, text)
+  _, gate.t, gate.act, gate.booked, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor,
+    gate.born, at = struct.unpack(HEAD, text)
   for i, rule in ipairs(gate.rules) do
     local numbers
     at, numbers = unpacked(text, at)

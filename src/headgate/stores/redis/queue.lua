@@ -92,6 +92,14 @@ function State.queue_add(callers, costs)
   Gate.join(#callers, costs)
 end
 
+-- Before all who were not granted anything yet; those who were stand in the order in which that was.
+function State.queue_first(caller, fence, costs)
+  local waiters = {}
+  Who.list_waiters(waiters, { caller }, fence - MOST)
+  Gate.join(Who.add_waiters(waiters), costs)
+  front, at = NOBODY, 1
+end
+
 -- Those who came are written. Who was there already is counted once: all of them ask for the same.
 function State.write_queue(costs)
   if not joining then return end

@@ -118,6 +118,26 @@ function verbs.settle(t, extras)
   answer('done', 1, 1)
 end
 
+-- pause time: nobody passes for so long, and those who sleep are told.
+function verbs.pause(time)
+  Gate.pause(time)
+  Promises.outlast(gate.act - gate.t)
+  Sessions.announce_pause()
+  answer('done', 1, 1)
+end
+
+-- rejoin session number moment fence asked: who was granted a moment that comes before the end of a pause waits again, before all who
+-- were granted nothing. (Its session names it; one that is gone is found to be dead at the head of the queue.)
+function verbs.rejoin(session, number, t, fence, asked)
+  local caller = session .. ':' .. number .. ':' .. asked
+  local done = Sessions.let_go({ caller }) == 1 or not gate.rules.lease
+  if done then
+    Gate.cancel(asked, t)
+    State.queue_first(caller, fence, State.costs_of(asked))
+  end
+  answer('done', 1, done and 1 or 0)
+end
+
 -- update former: goes with an update, which overrules the `former` limits too (commas for spaces); its sender hears that it came.
 function verbs.update(former)
   if args[4] == UPDATED then Rules.replace((string.gsub(former, ',', ' '))) end
@@ -134,8 +154,8 @@ function verbs.status(asked)
 end
 
 -- How many words a verb has; which of them are numbers, and which may be -1 for none.
-local WORDS = { acquire = 5, cancel = 4, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1 }
-local NUMBERS = { acquire = { 1, 2 }, cancel = { 3 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 } }
+local WORDS = { acquire = 5, cancel = 4, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, pause = 1, rejoin = 5 }
+local NUMBERS = { acquire = { 1, 2 }, cancel = { 3 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, pause = { 1 }, rejoin = { 3, 4 } }
 local LIMITS = { acquire = { 3, 4 } }
 local FIRST, NONE = 7, {}
 

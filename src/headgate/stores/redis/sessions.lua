@@ -49,13 +49,16 @@ end
 
 -- Mail: grants that were made outside the answer to an acquire, in their order, runs of neighbours as one: "number count moment fence
 -- lease", both what they are beyond the `now` of the call that made them; moment -1: it can never pass. That of others is kept for them
--- until their next call, as " @now" and then what was granted there, and announced: an announcement may be lost.
+-- until their next call, as " @now" and then what was granted there, and announced: an announcement may be lost. At the end of both
+-- stands "!" and for how long all are paused, if they are.
 
+local TOLD = 1000 -- sessions that are told of a pause (S9)
+local pause_told -- what this call says of a pause, whatever it books behind that
 local inbox, boxes -- what was kept for this session; what this call grants, by session
 local session_told, number_told, count_told, t_told, fence_told, lease_told -- the run that is being counted
 
 function Sessions.fresh()
-  gone, alive_seen, inbox, boxes, session_told = false, nil, nil, nil, nil
+  gone, alive_seen, inbox, boxes, session_told, pause_told = false, nil, nil, nil, nil, nil
 end
 
 function Sessions.read_mail(text)
@@ -117,6 +120,17 @@ function Sessions.announce_head(session, away)
   box_of(session).head = State.int(away)
 end
 
+-- To all who may sleep for a moment that was granted before; whoever does not hear of it hears by the next reply.
+function Sessions.announce_pause()
+  pause_told = ' !' .. State.int(gate.act - gate.t)
+  for _, session in ipairs(Who.alive_at(gate.t, TOLD)) do box_of(session).paused = true end
+end
+
+-- For how long nobody passes, if not only because something is booked.
+local function pause_left()
+  return pause_told or (gate.act > max(gate.t, gate.booked) and ' !' .. State.int(gate.act - gate.t)) or ''
+end
+
 function Sessions.send_mail()
   seal()
   for session, box in pairs(boxes or {}) do
@@ -127,14 +141,15 @@ function Sessions.send_mail()
         redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. ' @' .. now .. ' ' .. text)
       end
       local link = string.match(session, '^[^.]+')
-      redis.pcall('PUBLISH', 'headgate:' .. link, table.concat({ HASH, session, now, box.head or '-1', text }, ' '))
+      redis.pcall('PUBLISH', 'headgate:' .. link, table.concat({ HASH, session, now, box.head or '-1', text }, ' ') .. (box.paused and pause_left() or ''))
     end
   end
 end
 
 function Sessions.own_mail()
   local own = boxes and boxes[SESSION]
-  return (inbox or '') .. (own and ' @' .. State.int(gate.t) .. ' ' .. table.concat(own, ' ') or '')
+  local letters = own and #own > 0 and ' @' .. State.int(gate.t) .. ' ' .. table.concat(own, ' ') or ''
+  return (inbox or '') .. letters .. pause_left()
 end
 
 -- Holders ---------------------------------------------------------------------------------------------------------------------

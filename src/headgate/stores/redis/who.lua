@@ -2,10 +2,11 @@
 -- is known here and nowhere else: others speak of places, moments and ranks.
 --
 --   waiters     -2^52 + place                       session:number:asked
+--               -2^53 + fence                       the same, granted before a pause that holds it
 --   holders     -2^52 + 2^48 + end of the lease     +session:number:asked
 --   sessions    the moment until which it is alive  session (no ":")
 --
--- So the first ranks are the waiters', and the next the holders'. Scores stay within 2^52 until the year 2103, so they are exact.
+-- So the first ranks are the waiters', and the next the holders'. Scores are exact: within 2^53, and the holders' below 0 until 2103.
 
 local WAITERS = -MOST
 local HOLDERS = WAITERS + 281474976710656
@@ -130,6 +131,10 @@ end
 -- No longer than until t, if it is there.
 function Who.end_session(session, t)
   redis.call('ZADD', WHO, 'XX', State.int(t), session)
+end
+
+function Who.alive_at(t, most)
+  return redis.call('ZRANGEBYSCORE', WHO, State.int(t + 1), '+inf', 'LIMIT', 0, most)
 end
 
 function Who.silent_since(t, most)

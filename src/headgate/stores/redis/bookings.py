@@ -1,0 +1,70 @@
+"""Who was granted a moment ahead and sleeps until it comes; and what is known of a pause, which holds them back.
+
+Here lives one lane's alarm clock, on the loop's time. What is granted, and what becomes of who is held back, is the lane's to
+know.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, TimerHandle
+
+    from headgate.gate.gate import Grant
+    from headgate.stores.redis.calls import Ticket
+
+
+class Bookings:
+    """The sleepers of one lane, in order."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.queue: deque[tuple[float, Ticket, Grant]] = deque()
+        self.paused_until = 0  # nobody passes before, on the server's clock; what was granted for an earlier moment is held back
+        self._pause_ends = 0.0  # the same on the loop's, counted from when it was heard of
+        self._loop = loop
+        self._alarm: TimerHandle | None = None  # for the first of them
+
+    @property
+    def paused(self) -> bool:
+        """Whether nobody passes at present, as far as is known here."""
+        return self._pause_ends > self._loop.time()
+
+    def sleep(self, ticket: Ticket, grant: Grant, microseconds: int) -> None:
+        """Until so much later, and not before anybody who sleeps already."""
+        moment = self._loop.time() + max(0, microseconds) / 1_000_000
+        self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), ticket, grant))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        if self._alarm is None and self.queue:
+            self._alarm = self._loop.call_at(self.queue[0][0], self._due)
+
+    def _due(self) -> None:
+        """Let go, in order, who was granted a moment that has come."""
+        self._alarm = None
+        while self.queue and self.queue[0][0] <= self._loop.time():
+            _, ticket, grant = self.queue.popleft()
+            ticket.settle(grant)
+        self._set_alarm()
+
+    def pause(self, server: int, left: int) -> bool:
+        """The server's clock showed `server`, and for `left` microseconds from then on nobody passes. Whether that is news."""
+        if server + left <= self.paused_until:
+            return False
+        self.paused_until = server + left
+        self._pause_ends = self._loop.time() + left / 1_000_000
+        return True
+
+    def held_back(self, session: str) -> list[tuple[Ticket, Grant]]:
+        """Who sleeps for a moment before the end of the pause, and not in vain: they sleep no more."""
+        held = [
+            (ticket, grant)
+            for _, ticket, grant in self.queue
+            if grant.t < self.paused_until and ticket.session == session and not ticket.future.done()
+        ]
+        if held:
+            gone = {id(ticket) for ticket, _ in held}
+            self.queue = deque(booking for booking in self.queue if id(booking[1]) not in gone)
+        return held

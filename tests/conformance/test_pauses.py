@@ -1,0 +1,294 @@
+"""A pause holds everybody who uses a name, whoever asked for it, and mints nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Refusal, Window
+from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
+
+Way = Callable[[Limiter, float], Awaitable[None]]
+
+
+async def pause(limiter: Limiter, seconds: float) -> None:
+    limiter.pause(seconds)
+    await limiter.astatus()  # arrives behind it
+
+
+async def apause(limiter: Limiter, seconds: float) -> None:
+    await limiter.apause(seconds)
+
+
+WAYS = pytest.mark.parametrize("hold", [pause, apause])
+PLENTY = {
+    "rate": [Rate(100, per=HOUR)],
+    "window": [Window(100, per=HOUR)],
+    "quota": [Quota(100, per=1000 * HOUR)],
+    "concurrency": [Concurrency(100)],
+    "several": [Concurrency(100), Rate(100, per=HOUR)],
+}
+KINDS = pytest.mark.parametrize("limits", PLENTY.values(), ids=PLENTY)
+BEATS = 3  # of a pause
+
+
+class Passages:
+    """Who has passed, and when."""
+
+    def __init__(self, world: World, limiter: Limiter) -> None:
+        self.world = world
+        self.limiter = limiter
+        self.who: list[object] = []
+        self.moments: list[float] = []
+
+    def comes(self, who: object) -> asyncio.Task[Permit]:
+        """By `acquire`."""
+        return asyncio.create_task(self._acquire(who))
+
+    def enters(self, who: object) -> asyncio.Task[None]:
+        """By `async with`."""
+        return asyncio.create_task(self._enter(who))
+
+    async def _acquire(self, who: object) -> Permit:
+        permit = await self.limiter.acquire()
+        self._passed(who)
+        return permit
+
+    async def _enter(self, who: object) -> None:
+        async with self.limiter:
+            self._passed(who)
+
+    def _passed(self, who: object) -> None:
+        self.who.append(who)
+        self.moments.append(self.world.now())
+
+    def assert_after(self, moment: float) -> None:
+        """All of them, and not long after."""
+        assert all(moment - 1e-6 <= each <= moment + self.world.slack + 1e-6 for each in self.moments), (moment, self.moments)
+
+
+@KINDS
+@WAYS
+@told
+async def test_nobody_passes_before_it_ends(world: World, hold: Way, limits: list[Any]) -> None:
+    """T3, S6: given room for all, when the name is paused, then who comes waits until it ends, and all go then, in order."""
+    limiter = world.limiter(*limits)
+    passages = Passages(world, limiter)
+    async with limiter:
+        pass
+    await at_rest(limiter)
+
+    start = world.now()
+    await hold(limiter, BEATS * world.beat)
+    first = passages.enters(0)
+    await waiting(limiter, 1)
+    second, third = passages.comes(1), passages.enters(2)
+    await soon(asyncio.gather(first, third))
+    (await soon(second)).release()
+
+    assert passages.who == [0, 1, 2]
+    passages.assert_after(start + BEATS * world.beat)
+    await at_rest(limiter)
+
+
+@KINDS
+@told
+async def test_what_a_pause_has_shut_opens_again(world: World, limits: list[Any]) -> None:
+    """L6: given a pause that is over and in which nobody came, when somebody enters, then at once."""
+    limiter = world.limiter(*limits)
+
+    await limiter.apause(world.beat)
+    await asyncio.sleep(world.beat)
+    start = world.now()
+    for _ in range(3):
+        async with limiter:
+            pass
+
+    assert world.now() - start <= world.slack
+    await at_rest(limiter)
+
+
+@WAYS
+@told
+async def test_who_waits_for_a_moment_is_held_too(world: World, hold: Way) -> None:
+    """T1, T3, S6: given three who wait for a token a beat, when it is paused, then the first goes at its end, no two at once."""
+    limiter = world.limiter(Rate(1, per=world.beat))
+    passages = Passages(world, limiter)
+    await limiter.acquire()
+    callers = [passages.comes(number) for number in range(3)]
+    await waiting(limiter, 3) if world.virtual else await asyncio.sleep(0)
+
+    start, beats = world.now(), 1.5 if world.virtual else 3.5  # on Redis longer than anything is booked ahead
+    await hold(limiter, beats * world.beat)
+    await soon(asyncio.gather(*callers))
+
+    assert passages.who == [0, 1, 2]
+    seen = [moment - start for moment in passages.moments]
+    assert all(moment >= (beats + index) * world.beat - 1e-6 for index, moment in enumerate(seen)), seen
+    assert seen[-1] <= (beats + 2) * world.beat + world.slack + 1e-6
+
+
+@told
+async def test_no_burst_follows_beyond_what_the_limits_hold(world: World) -> None:
+    """T1: given a bucket of two and a pause in which ten would have come, then two go at its end, and the others one by one."""
+    limiter = world.limiter(Rate(1, per=world.beat, capacity=2))
+    passages = Passages(world, limiter)
+
+    start = world.now()
+    await limiter.apause(2 * world.beat)
+    callers = [passages.comes(number) for number in range(4)]
+    await soon(asyncio.gather(*callers))
+
+    seen = [moment - start for moment in passages.moments]
+    assert all(moment >= wanted * world.beat - 1e-6 for moment, wanted in zip(seen, (2, 2, 3, 4), strict=True)), seen
+    assert seen[-1] <= 4 * world.beat + world.slack + 1e-6
+
+
+@told
+async def test_what_is_given_back_in_a_pause_waits_for_its_end(world: World) -> None:
+    """S1, S6: given a holder and two who wait, when the holder leaves in a pause, then the first of them goes when that is over."""
+    limiter = world.limiter(Concurrency(1))
+    passages = Passages(world, limiter)
+    holder = await limiter.acquire()
+    callers = [passages.enters(number) for number in range(2)]
+    await waiting(limiter, 2)
+
+    start = world.now()
+    await limiter.apause(BEATS * world.beat)
+    assert holder.held
+    holder.release()
+    await until(lambda status: used(status) == [0] and status.waiting == 2, limiter)
+    await soon(asyncio.gather(*callers))
+
+    assert passages.who == [0, 1]
+    passages.assert_after(start + BEATS * world.beat)
+    await at_rest(limiter)
+
+
+@told
+async def test_a_shorter_pause_does_not_end_a_longer_one(world: World) -> None:
+    limiter = world.limiter(Rate(100, per=HOUR))
+    passages = Passages(world, limiter)
+
+    start = world.now()
+    await limiter.apause(BEATS * world.beat)
+    await limiter.apause(world.beat)
+    await limiter.apause(0)
+    await soon(passages.enters(0))
+
+    passages.assert_after(start + BEATS * world.beat)
+
+
+@told
+async def test_a_longer_pause_prolongs_a_shorter_one(world: World) -> None:
+    limiter = world.limiter(Concurrency(2))
+    passages = Passages(world, limiter)
+
+    await limiter.apause(world.beat)
+    caller = passages.enters(0)
+    await asyncio.sleep(0)
+    await limiter.astatus()  # on Redis it sleeps for its moment by now
+    start = world.now()
+    await limiter.apause(BEATS * world.beat)
+    await soon(caller)
+
+    passages.assert_after(start + BEATS * world.beat)
+
+
+@told
+async def test_who_may_not_wait_so_long_is_told(world: World) -> None:
+    """T8: a refusal says when the pause is over, and charges nothing; the status says it, too."""
+    limiter = world.limiter(Rate(100, per=1000 * HOUR), Concurrency(5))
+    await limiter.apause(HOUR)
+
+    refused = await limiter.atry_acquire()
+    with pytest.raises(MaxSleepExceededError) as error:
+        await limiter.acquire(max_sleep=world.beat)
+    status = await limiter.astatus()
+
+    assert isinstance(refused, Refusal)
+    for wait in (refused.retry_after, error.value.retry_after, status.retry_after):
+        assert wait == pytest.approx(HOUR, abs=world.slack or 0.01)
+    assert (used(status), status.waiting) == ([0, 0], 0)
+
+
+@told
+async def test_who_gives_up_in_a_pause_leaves_nothing_behind(world: World) -> None:
+    """T5, L6: and whoever is behind it goes when the pause is over."""
+    limiter = world.limiter(Rate(5, per=1000 * HOUR))
+    passages = Passages(world, limiter)
+
+    start = world.now()
+    await limiter.apause(BEATS * world.beat)
+    callers = [passages.comes(number) for number in range(2)]
+    await waiting(limiter, 2)
+    callers[0].cancel()
+    await soon(callers[1])
+
+    assert passages.who == [1]
+    passages.assert_after(start + BEATS * world.beat)
+    assert used(await limiter.astatus()) == [1]
+
+
+@told
+async def test_other_limits_and_a_pause_stand_together(world: World) -> None:
+    """S1, T9: given a pause, when the limits are changed in it, then it goes on, and then they hold."""
+    limiter = world.limiter(Concurrency(1))
+    passages = Passages(world, limiter)
+
+    start = world.now()
+    await limiter.apause(BEATS * world.beat)
+    await limiter.aupdate(Concurrency(2), Rate(2, per=HOUR))
+    callers = [passages.enters(number) for number in range(2)]
+    await soon(asyncio.gather(*callers))
+
+    passages.assert_after(start + BEATS * world.beat)
+    await until(lambda status: used(status) == [0, 2], limiter)
+
+
+@told
+async def test_a_key_is_paused_alone(world: World) -> None:
+    limiter = world.limiter(Rate(100, per=HOUR))
+    await limiter["one"].apause(HOUR)
+
+    assert not await limiter["one"].atry_acquire()
+    assert await limiter["two"].atry_acquire()
+    assert await limiter.atry_acquire()
+
+
+def test_threads_are_held_by_a_thread(store: object, name: str) -> None:
+    """T3: of both protocols: a pause of this thread holds another one, and a task."""
+    limiter = Limiter(name, Concurrency(5), store=store)
+    with limiter:
+        pass
+    passed: list[float] = []
+
+    def enter() -> None:
+        with limiter:
+            passed.append(time.monotonic())
+
+    start = time.monotonic()
+    limiter.pause(0.05)
+    limiter.status()  # arrives behind it
+    thread = threading.Thread(target=enter)
+    thread.start()
+    enter()
+    thread.join()
+
+    assert min(passed) >= start + 0.05
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), 10**12, "1", None, True])
+def test_what_is_no_time_is_refused(name: str, store: object, seconds: Any) -> None:
+    """Before anything is sent, with the call and the value."""
+    limiter = Limiter(name, Concurrency(5), store=store)
+
+    with pytest.raises((TypeError, ValueError), match="pause"):
+        limiter.pause(seconds)
+    with pytest.raises((TypeError, ValueError), match="pause"):
+        asyncio.run(limiter["k"].apause(seconds))
