@@ -17,7 +17,8 @@ from types import FrameType
 from typing import Any
 
 import headgate
-from tests.virtual import Standstill, VirtualClock, VirtualLoop
+from headgate.testing import Standstill, VirtualLoop
+from tests.virtual import VirtualClock
 
 SOURCE = str(Path(headgate.__file__).parent)
 PACES = (0.005, 0.02, 0.05, 0.2)  # chances of another thread at each opcode: long runs meet otherwise than short ones
@@ -173,5 +174,5 @@ class _Selector(selectors.SelectSelector):
 
 class _Loop(VirtualLoop):
     def __init__(self, among: Interleaving) -> None:
-        self._virtual = among.clock
+        self.clock = among.clock
         asyncio.SelectorEventLoop.__init__(self, _Selector(among))

@@ -196,6 +196,14 @@ def test_each_layer_knows_those_below_it(path: Path) -> None:
         assert imported(path) & waits == set(), "who waits, and how, is the store's to know"
 
 
+def test_what_is_for_tests_is_known_to_tests_alone() -> None:
+    """Nobody in the package imports headgate.testing, or pytest; and the fixtures import headgate when a test asks for them."""
+    knows = {title(path): imported(path) & {"headgate.testing", "pytest"} for path in PYTHON}
+    assert {name: found for name, found in knows.items() if found} == {}
+    at_the_top = [node for node in tree(SOURCE / "headgate_pytest.py").body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [name for name in map(ast.unparse, at_the_top) if "headgate" in name] == []
+
+
 def test_it_is_imported_without_any_extra() -> None:
     """`import headgate` brings none of the extras in and needs none: every module can be imported but the Redis store's and those
     of the HTTP clients."""
@@ -355,12 +363,16 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
 
 def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
     """Every public name stands in a document, and no document, example or demo imports from any deeper than headgate,
-    but for the modules of HTTP clients, which are offered as they are."""
+    but for the modules of HTTP clients and those for tests, which are offered as they are."""
     documents = [path for path in ours() if path.suffix == ".md"]
     users = [*documents, *(path for path in ours() if path.parts[len(ROOT.parts)] in ("examples", "demo") and path.suffix == ".py")]
     text = "\n".join(path.read_text() for path in documents)
     assert [name for name in headgate.__all__ if not re.search(rf"\b{name}\b", text)] == []
-    deeper = [title(path) for path in users if re.search(r"^\s*(from|import) headgate\.(?!http\.)", path.read_text(), re.MULTILINE)]
+    deeper = [
+        title(path)
+        for path in users
+        if re.search(r"^\s*(from|import) headgate\.(?!http\.|testing\b)", path.read_text(), re.MULTILINE)
+    ]
     assert deeper == []
 
 
@@ -376,11 +388,11 @@ def test_public_methods_say_what_they_do() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_what_the_modules_of_clients_offer_is_written_about(name: str) -> None:
-    """All of it stands in `__all__`, says what it is, down to the methods, and is found in docs/http.md."""
+@pytest.mark.parametrize(("name", "written"), [*((name, "docs/http.md") for name in CLIENTS), ("testing.py", "docs/testing.md")])
+def test_what_the_modules_beside_the_package_itself_offer_is_written_about(name: str, written: str) -> None:
+    """All of it stands in `__all__`, says what it is, down to the methods, and is found in its document."""
     offered = import_module(module(PACKAGE / name))
-    document = (ROOT / "docs/http.md").read_text()
+    document = (ROOT / written).read_text()
     assert sorted(offered.__all__) == offered.__all__
     assert [each for each in offered.__all__ if not getattr(offered, each).__doc__] == []
     assert [each for each in offered.__all__ if not re.search(rf"\b{each}\b", document)] == []
@@ -399,7 +411,7 @@ def test_what_the_modules_of_clients_offer_is_written_about(name: str) -> None:
 
 
 def test_the_wheel_has_every_file_of_the_package_and_no_other(tmp_path: Path) -> None:
-    """py.typed and every .lua file included, built as a release is: by the project's own build backend."""
+    """py.typed, every .lua file and the fixtures for pytest, built as a release is: by the project's own build backend."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert any(need.startswith("hatchling") for need in project["project"]["optional-dependencies"]["dev"]), "this test needs it"
     from hatchling.builders.wheel import WheelBuilder
@@ -408,7 +420,8 @@ def test_the_wheel_has_every_file_of_the_package_and_no_other(tmp_path: Path) ->
     with zipfile.ZipFile(wheel) as archive:
         shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
 
-    assert shipped == {path.relative_to(SOURCE).as_posix() for path in ours() if path.is_relative_to(PACKAGE)}
+    assert shipped == {path.relative_to(SOURCE).as_posix() for path in ours() if path.is_relative_to(SOURCE)}
+    assert {name for name in shipped if not name.startswith("headgate/")} == {"headgate_pytest.py"}
     assert "headgate/py.typed" in shipped
     assert {path.relative_to(SOURCE).as_posix() for path in SCRIPTS} <= shipped
 

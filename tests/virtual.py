@@ -1,72 +1,30 @@
-"""Virtual time: an event loop in which waiting takes no time, and the clock that it shares with a memory store.
+"""Virtual time for our own stories: the clock of headgate.testing, shared by an event loop and a memory store.
 
-Here lives the one trick that lets a test wait for hours: when nothing is ready, the clock jumps to the next timer. What blocks
-a thread is not helped by it, and when nothing is left that could ever happen, the loop says so instead of hanging.
+Here lives the moment at which stories begin, and what a thread does that waits: it sleeps in real time, or as a scheduler of tests
+makes it sleep. What blocks a thread is not helped by virtual time.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
-import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+
+from headgate.clock import Clock
+from headgate.testing import ManualClock
 
 T = TypeVar("T")
 BEGINNING = 1_750_000_000_000_000  # microseconds: some moment of 2025, since a quota wants a date
 
 
-class VirtualClock:
+class VirtualClock(ManualClock):
     """Integer microseconds that move when they are told to: fit for `MemoryStore(clock=...)`."""
 
-    def __init__(self, start: int = BEGINNING) -> None:
-        self.start = start
-        self.moment = start
+    def __init__(self) -> None:
+        super().__init__(start=BEGINNING // 1_000_000)
 
-    def now(self) -> int:
-        return self.moment
-
-    def elapsed(self) -> float:
-        """Seconds since the beginning, as the loop counts them."""
-        return (self.moment - self.start) / 1_000_000
-
-    def jump(self, seconds: float) -> None:
-        """Move forward, to the next whole microsecond: a timer never finds itself too early."""
-        self.moment += math.ceil(seconds * 1_000_000 - 1e-3)
-
-
-class Standstill(RuntimeError):
-    """Every task waits for something that nothing will bring about."""
-
-
-class _Selector(selectors.SelectSelector):
-    """Looks at the real world for an instant, and lets the virtual time pass."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        super().__init__()
-        self._clock = clock
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready and timeout is None:
-            raise Standstill("nothing is ready, no timer is set: these tasks would wait for ever")
-        if not ready and timeout:
-            self._clock.jump(timeout)
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on `clock`."""
-
-    def __init__(self, clock: VirtualClock) -> None:
-        self._virtual = clock
-        super().__init__(_Selector(clock))
-
-    def time(self) -> float:
-        return self._virtual.elapsed()
+    wait, later = Clock.wait, Clock.later
 
 
 def run(story: Coroutine[Any, Any, T], clock: VirtualClock) -> T:
     """`asyncio.run` in virtual time."""
-    with asyncio.Runner(loop_factory=lambda: VirtualLoop(clock)) as runner:
-        return runner.run(story)
+    return clock.run(story)

@@ -1,21 +1,42 @@
 """The clock of one process: integer microseconds since 1970 that never step back.
 
-Here lives the only reading of time in the package's own process; the gate is told the time, and Redis has its own.
+Here lives the only reading of time in the package's own process, and the waiting for a moment of it; the gate is told the time, and
+Redis has its own.
 """
 
 from __future__ import annotations
 
 from time import monotonic_ns, time_ns
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+    from threading import Event
 
 
-class Clock(Protocol):
-    """Anything that tells the time in whole microseconds."""
+class Timer(Protocol):
+    """What has been planned, and can be cancelled."""
 
-    def now(self) -> int: ...
+    def cancel(self) -> None: ...
 
 
-class SystemClock:
+class Clock:
+    """Anything that tells the time in whole microseconds. Whoever sleeps by it sleeps in real time, if it says nothing else."""
+
+    __slots__ = ()
+    now: Callable[[], int]
+
+    def wait(self, event: Event, timeout: float | None) -> None:
+        """Block this thread until `event` is set, or for `timeout` seconds."""
+        event.wait(timeout)
+
+    def later(self, loop: AbstractEventLoop, timeout: float, call: Callable[[], None]) -> Timer:
+        """Call in the running `loop`, in `timeout` seconds."""
+        return loop.call_later(timeout, call)
+
+
+class SystemClock(Clock):
     """The monotonic clock, read once against the calendar: quotas need a date, and nobody needs a step (T6)."""
 
     __slots__ = ("now",)
@@ -27,3 +48,6 @@ class SystemClock:
             return monotonic_ns() // 1000 + offset
 
         self.now = now
+
+
+made: Callable[[], Clock] = SystemClock  # by what a new store goes that is not told: testing.py may put another in its place

@@ -32,6 +32,7 @@ SAID = {
         r"^TokenBucket: refused at once, the next token is (60|59) minutes away$",
         r"^RateLimiter: passed$",
     ],
+    "testing": [r"^2400 calls, at most 5 at once, took 23\.1 hours$", r"^the next call after 3600 s$"],
     "with_aiohttp": [
         r"^20 calls, at most [123] at once, 0 refused; 90 lines$",
         r"^RateLimiter: 5 calls, at most 1 at once, 0 refused$",

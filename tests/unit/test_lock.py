@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
+from headgate.clock import Clock
 from headgate.stores.memory import MemoryStore
 from tests.crowds import assert_all_free, lock_by
 
 
-class CollectingClock:
+class CollectingClock(Clock):
     """The line reads its clock in the middle of its own locked code, where the collector may run as well as anywhere: once."""
 
     def __init__(self) -> None:
@@ -154,7 +155,7 @@ def test_who_has_released_sees_it_at_once(name: str) -> None:
     assert_all_free(limiter)
 
 
-class TellingClock:
+class TellingClock(Clock):
     """Somebody else acts while the line reads its clock."""
 
     def __init__(self) -> None:

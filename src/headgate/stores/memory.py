@@ -17,7 +17,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from headgate.clock import Clock, SystemClock
+from headgate import clock as clocks
+from headgate.clock import Clock
 from headgate.gate.gate import Gate, Grant, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
@@ -159,9 +160,9 @@ class MemoryLine:
     async def turn(self, waiter: TaskWaiter) -> None:
         try:
             waiter.tell()
-            await waiter.sleep(waiter.timeout(self._clock.now()))
+            await waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             while not self._look(waiter):
-                await waiter.sleep(waiter.timeout(self._clock.now()))
+                await waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
         except BaseException:
             self.give_up(waiter)
             raise
@@ -171,9 +172,9 @@ class MemoryLine:
         if not self._join(waiter):
             try:
                 waiter.tell()
-                waiter.sleep(waiter.timeout(self._clock.now()))
+                waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
                 while not self._look(waiter):
-                    waiter.sleep(waiter.timeout(self._clock.now()))
+                    waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             except BaseException:
                 self.give_up(waiter)
                 raise
@@ -551,7 +552,7 @@ class MemoryStore:
     """The lines of this process by name. Idle ones are forgotten, a line with a debt never is."""
 
     def __init__(self, clock: Clock | None = None) -> None:
-        self.clock = clock or SystemClock()
+        self.clock = clock or clocks.made()
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[str, MemoryLine] = WeakValueDictionary()
         self._kept: dict[str, MemoryLine] = {}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headgate.gate.slots import NEVER
 
 if TYPE_CHECKING:
+    from headgate.clock import Clock
     from headgate.gate.gate import Grant
     from headgate.request import Request
     from headgate.waiting import Waiting
@@ -50,10 +51,10 @@ class TaskWaiter(Waiter):
         self.request = request
         self.future = future
 
-    async def sleep(self, timeout: float | None) -> None:
+    async def sleep(self, clock: Clock, timeout: float | None) -> None:
         """Until it is woken, or for `timeout` seconds."""
         loop = self.future.get_loop()
-        timer = None if timeout is None else loop.call_later(timeout, self.stir)
+        timer = None if timeout is None else clock.later(loop, timeout, self.stir)
         try:
             await self.future
         finally:
@@ -94,8 +95,8 @@ class ThreadWaiter(Waiter):
         self.request = request
         self.event = Event()
 
-    def sleep(self, timeout: float | None) -> None:
-        self.event.wait(timeout)
+    def sleep(self, clock: Clock, timeout: float | None) -> None:
+        clock.wait(self.event, timeout)
         self.event.clear()
 
     def wake(self) -> bool:

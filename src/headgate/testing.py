@@ -1,0 +1,420 @@
+"""For tests of limited code: a clock that moves when it is told to, and assertions about what went through.
+
+Here lives time that does not pass by itself, for the limiters of this process; what is on Redis keeps the server's time. Nothing
+else of the package knows of it. The fixtures for pytest are in headgate_pytest.py, beside the package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import selectors
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from itertools import count
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
+
+from headgate import clock as clocks
+from headgate.checks import flag, instant, microseconds, positive_int, seconds, show
+from headgate.classics import RateLimiter
+from headgate.clock import Clock, SystemClock
+from headgate.entrance import Entrance
+from headgate.gate.gate import ONE_EACH
+from headgate.gate.rules import Declaration
+from headgate.limiter import declared_limits
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.line import Front
+from headgate.stores.memory import STORES, MemoryLine, MemoryStore
+from headgate.stores.status import Status
+
+__all__ = ["Call", "ManualClock", "Recorder", "Standstill", "assert_at_rest", "assert_never_over"]
+
+T = TypeVar("T")
+NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
+TURNS = 50  # of an event loop, after which whoever can go on by now is where it wants to wait
+BREATH = 0.001  # real seconds in which threads that can go on do so
+PATIENCE = 1.0  # real seconds in which a thread may still do something for a loop that has nothing to wait for
+
+
+# Time --------------------------------------------------------------------------------------------------------------------------
+
+
+class ManualClock(Clock):
+    """Time that stands still until it is moved. In its `with` block all limiters of this process go by it.
+
+        with ManualClock() as clock:
+            permit = api.try_acquire()     # all limits are as new
+            clock.advance(30)              # half a minute later: whoever has waited for it goes on
+
+    Entering and leaving the block forgets what the limiters in memory have counted, who held and who waited, so tests do not see
+    each other. A limiter with a store on Redis keeps to the server's time.
+    `skips`: nobody has to move it. Whoever has to wait moves it to the next moment at which anybody can go on. Tasks see their own
+    moments; several threads go on in their own time, and may see later ones.
+    `start`: what it shows first, an aware datetime or seconds since 1970: Quotas want a date. Unsaid, 2025 begins (UTC).
+
+    Raises RuntimeError when another one is in use.
+    """
+
+    def __init__(self, *, skips: bool = False, start: datetime | float = NEW_YEAR) -> None:
+        self.skips = flag("ManualClock", "skips", skips)
+        self.start = self.moment = microseconds(instant("ManualClock", "start", start))
+        self._timers: list[tuple[int, int, _Timer]] = []
+        self._numbers = count()
+        self._lock = threading.Lock()
+        self._skipping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        self._former: WeakKeyDictionary[MemoryLine, Declaration] = WeakKeyDictionary()
+
+    def now(self) -> int:
+        """Whole microseconds since 1970."""
+        return self.moment
+
+    def elapsed(self) -> float:
+        """Seconds since it was made."""
+        return (self.moment - self.start) / 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, from moment to moment at which somebody has waited long enough. In a coroutine: `aadvance`.
+
+        Other threads, and coroutines of other loops, go on in their own time: wait for what they do.
+        """
+        target = self.moment + _microseconds("advance", seconds)
+        while self._step(target):
+            pass
+        self._to(target)
+
+    async def aadvance(self, seconds: float) -> None:
+        """`advance` for coroutines: at each moment whoever can go on does so, before time moves on."""
+        target = self.moment + _microseconds("aadvance", seconds)
+        if self.moves(asyncio.get_running_loop()):
+            await asyncio.sleep(seconds)
+        await _turns()
+        while self._step(target):
+            await _turns()
+        self._to(target)
+        await _turns()
+
+    def run(self, story: Coroutine[Any, Any, T]) -> T:
+        """`asyncio.run` by this clock: asyncio.sleep takes no real time either, since time moves on when everybody waits.
+
+        Raises Standstill when nobody can ever go on. It is for code without sockets: what waits for one is overtaken by time.
+        """
+        with asyncio.Runner(loop_factory=lambda: VirtualLoop(self)) as runner:
+            return runner.run(story)
+
+    def __enter__(self) -> ManualClock:
+        if clocks.made is not SystemClock:
+            raise RuntimeError("A ManualClock is in use already: leave its block first, or use that one.")
+        clocks.made = lambda: self
+        for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
+            self._former.update({line: line.declared for line in _lines(store)})
+            _begin_again(store, self, {})
+        return self
+
+    def __exit__(self, *outcome: object) -> None:
+        clocks.made = SystemClock
+        self._timers.clear()
+        for store in [store for store in STORES if store.clock is self]:
+            _begin_again(store, SystemClock(), self._former)
+
+    # What a store asks for -----------------------------------------------------------------------------------------------
+
+    def wait(self, event: threading.Event, timeout: float | None) -> None:
+        """Block this thread until `event` is set, or until the clock has been moved so far."""
+        timer = None if timeout is None else self._plan(timeout, event.set)
+        while self.skips and timer is not None and not event.wait(BREATH):
+            self._step()
+        event.wait()
+        if timer is not None:
+            timer.cancel()
+
+    def later(self, loop: asyncio.AbstractEventLoop, timeout: float, call: Callable[[], None]) -> clocks.Timer:
+        """Call in `loop`, when the clock has been moved so far."""
+        if self.moves(loop):
+            return loop.call_later(timeout, call)
+        timer = self._plan(timeout, partial(_in_loop, loop, call))
+        if self.skips and loop not in self._skipping:
+            self._skipping.add(loop)
+            self._skip(loop, TURNS)
+        return timer
+
+    def moves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether `loop` is of `run`: its timers are this clock's."""
+        return isinstance(loop, VirtualLoop) and loop.clock is self
+
+    def jump(self, seconds: float) -> None:
+        """Move forward and tell nobody, to the next whole microsecond: a timer of a loop never finds itself too early."""
+        self.moment += math.ceil(seconds * 1_000_000 - 1e-3)
+
+    def _plan(self, timeout: float, call: Callable[[], None]) -> _Timer:
+        timer = _Timer(call)
+        with self._lock:
+            heapq.heappush(self._timers, (self.moment + math.ceil(timeout * 1_000_000 - 1e-3), next(self._numbers), timer))
+        return timer
+
+    def _skip(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
+        """In `loop`, for as long as anybody waits: so many turns for those who can go on, then on to the next moment."""
+        if turns == 0:
+            self._step()
+        if self._anybody_waits():
+            loop.call_soon(self._skip, loop, turns - 1 if turns else TURNS)
+        else:
+            self._skipping.discard(loop)
+
+    def _anybody_waits(self) -> bool:
+        with self._lock:
+            while self._timers and self._timers[0][2].call is None:
+                heapq.heappop(self._timers)
+            return bool(self._timers)
+
+    def _step(self, until: float = math.inf) -> bool:
+        """Move to the next moment that somebody waits for, and wake whoever does; false when there is none up to `until`."""
+        due: list[Callable[[], None]] = []
+        with self._lock:
+            while self._timers and not (due and self._timers[0][0] > self.moment):
+                moment, _, timer = self._timers[0]
+                if timer.call is not None and moment > until:
+                    break
+                heapq.heappop(self._timers)
+                if timer.call is not None:
+                    self.moment = max(self.moment, moment)
+                    due.append(timer.call)
+        for call in due:
+            call()
+        return bool(due)
+
+    def _to(self, moment: int) -> None:
+        with self._lock:
+            self.moment = max(self.moment, moment)
+
+    def __repr__(self) -> str:
+        return f"<ManualClock: {datetime.fromtimestamp(self.moment / 1_000_000, UTC).isoformat()}, {self.elapsed():g} s elapsed>"
+
+
+class _Timer:
+    """What is called at a moment, unless it is cancelled before."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None] | None) -> None:
+        self.call = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Standstill(RuntimeError):
+    """Every task waits for something that nothing will bring about."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which waiting takes no time: when nothing is ready, its clock jumps to the next timer."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        super().__init__(_Selector(clock))
+
+    def time(self) -> float:
+        return self.clock.elapsed()
+
+
+class _Selector(selectors.SelectSelector):
+    """Looks at the real world for an instant, and lets the virtual time pass."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(PATIENCE if timeout is None else 0)
+        if not ready and timeout is None:
+            raise Standstill("Nothing is ready, no timer is set: these tasks would wait for ever.")
+        if not ready and timeout:
+            self._clock.jump(timeout)
+        return ready
+
+
+async def _turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    if asyncio._get_running_loop() is loop:
+        call()
+    else:
+        with suppress(RuntimeError):  # the loop is closed, and who waited in it is gone
+            loop.call_soon_threadsafe(call)
+
+
+def _microseconds(call: str, duration: float) -> int:
+    return microseconds(seconds(call, "seconds", duration, zero=True))
+
+
+def _lines(store: MemoryStore) -> list[MemoryLine]:
+    return list(store._known.values())
+
+
+def _begin_again(store: MemoryStore, clock: Clock, declared: WeakKeyDictionary[MemoryLine, Declaration] | dict[Any, Any]) -> None:
+    """Under another clock, as if nobody had ever asked for anything; an update that was made meanwhile is undone."""
+    store.clock = clock
+    for line in _lines(store):
+        epoch = line._epoch
+        MemoryLine.__init__(line, store, line.name, declared.get(line, line.declared))
+        line._epoch = epoch + 1  # what was granted before is not to be given back
+        store.keep(line)
+
+
+# What went through -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call: when it began and ended, in seconds since 1970, and what it took, as in `{"requests": 1, "tokens": 900}`."""
+
+    begin: float
+    end: float = math.inf
+    units: dict[str, int] = field(default_factory=dict)
+
+
+class Recorder:
+    """Notes calls by a clock, for `assert_never_over`: put `with recorder.call():` into the service that a test makes up.
+
+    `calls` are those that have ended, each a `Call`, and `running` is how many have not; `most` have run at once.
+    """
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+        self.calls: list[Call] = []
+        self.running = self.most = 0
+
+    @contextmanager
+    def call(self, cost: int = 1, **units: int) -> Iterator[None]:
+        """Around one call, in a coroutine too; `cost` and `units` as in `acquire`. A cost counts requests."""
+        taken = {"requests": positive_int("call", "cost", cost), **units}
+        begin = self._clock.now() / 1_000_000
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.calls.append(Call(begin, self._clock.now() / 1_000_000, taken))
+
+    def __repr__(self) -> str:
+        return f"<Recorder: {len(self.calls)} calls ended, {self.running} running, at most {self.most} at once>"
+
+
+def assert_never_over(calls: Iterable[Call | float], *limits: Limit | str) -> None:
+    """That these calls never went over these limits: in no interval, wherever it begins, and never too many at once.
+
+        assert_never_over(recorder.calls, "100/minute", Concurrency(5))
+        assert_never_over([0.0, 0.0, 1.0], "2/second")
+
+    `calls`: of a `Recorder`, or the moments at which they began, in seconds. Only calls that have an end say how many run at once.
+    For a Quota, which knows the calendar, moments have to be seconds since 1970, as a `Recorder` notes them.
+
+    Raises AssertionError that names the calls and the limit; ValueError or TypeError for bad limits.
+    """
+    made = sorted((_call(each) for each in calls), key=lambda call: call.begin)
+    for limit in declared_limits("assert_never_over", limits):
+        taken = [call for call in made if _cost(call, limit)]
+        if isinstance(limit, Concurrency):
+            _assert_not_too_many(taken, limit)
+        else:
+            _assert_no_interval_is_over(taken, limit)
+
+
+def _call(each: Call | float) -> Call:
+    return each if isinstance(each, Call) else Call(instant("assert_never_over", "calls", each))
+
+
+def _cost(call: Call, limit: Limit) -> int:
+    return call.units.get(limit.unit, ONE_EACH.get(limit.unit, 0))
+
+
+def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
+    running: list[tuple[float, int]] = []
+    held = 0
+    for call in calls:
+        if call.end == math.inf:
+            raise TypeError(f"assert_never_over: {show(call)} has no end, so nobody can say what ran beside it: use a Recorder.")
+        while running and running[0][0] <= call.begin:
+            held -= heapq.heappop(running)[1]
+        heapq.heappush(running, (call.end, _cost(call, limit)))
+        held += _cost(call, limit)
+        if held > limit.capacity:
+            raise AssertionError(
+                f"{call.begin - calls[0].begin:g} s after the first call {held} {limit.unit} were held at once, and {limit} "
+                f"allows {limit.capacity}."
+            )
+
+
+def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
+    moments = [microseconds(call.begin) for call in calls]
+    for first, begin in enumerate(moments):
+        taken = 0
+        for last in range(first, len(moments)):
+            taken += _cost(calls[last], limit)
+            most = _most(limit, begin, moments[last])
+            if most == math.inf:
+                break
+            if taken > most:
+                span = (moments[last] - begin) / 1_000_000
+                raise AssertionError(
+                    f"Calls {first + 1} to {last + 1} of {len(calls)} took {taken} {limit.unit} within {span:g} s, from "
+                    f"{calls[first].begin - calls[0].begin:g} s after the first on, and {limit} allows {most} in that time."
+                )
+
+
+def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float:
+    """What the limit allows between two moments, both included."""
+    span, per = end - begin, microseconds(limit.per) + microseconds(limit.slack)
+    match limit:
+        case Window():
+            return limit.amount if span < per else math.inf
+        case Quota():
+            origin, period = microseconds(limit.origin), microseconds(limit.per)
+            return limit.amount if (begin - origin) // period == (end - origin) // period else math.inf
+        case Rate() if limit.steps:
+            return limit.burst + limit.amount * (span // per + 1)
+        case Rate():
+            return limit.burst + limit.amount * span // per
+
+
+# What is left ------------------------------------------------------------------------------------------------------------------
+
+
+def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryLine) -> None:
+    """That nobody waits and no permit is held: of these limiters, or, if none is named, of all in this process's memory.
+
+    Of one on Redis it asks the server, and blocks the thread for a round trip.
+    Raises AssertionError that names who is not at rest; TypeError for what is no limiter.
+    """
+    asked = [_line(limiter).status() for limiter in limiters or restless()]
+    left = [f"{status.name!r}: {status.line()}" for status in asked if not _rests(status)]
+    if left:
+        raise AssertionError(f"Not at rest: {'; '.join(left)}. Release every permit, and await or cancel every acquire.")
+
+
+def restless() -> set[MemoryLine]:
+    """The limiters of this process's memory that are not at rest."""
+    return {line for store in list(STORES) for line in _lines(store) if not _rests(line.status())}
+
+
+def _line(limiter: object) -> Front:
+    entrance = limiter.throttle() if isinstance(limiter, RateLimiter) else limiter
+    if isinstance(entrance, MemoryLine):
+        return entrance
+    if not isinstance(entrance, Entrance):
+        raise TypeError(f"assert_at_rest({show(limiter)}): give it limiters, such as Limiter('api', '100/minute').")
+    return entrance._line
+
+
+def _rests(status: Status) -> bool:
+    return status.waiting == 0 and not any(limit.used for limit in status.limits if limit.kind == "Concurrency")

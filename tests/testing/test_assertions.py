@@ -1,0 +1,149 @@
+"""The assertions: what went over is named with its calls and its limit; what did not passes, whatever limiter made it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Quota, Rate, RateLimiter, Semaphore, TokenBucket, Window
+from headgate.limits import Limit
+from headgate.testing import Call, ManualClock, Recorder, assert_at_rest, assert_never_over
+
+LIMITS = [
+    Window(3, per=10),
+    Window(3, per=10, slack=1),
+    Rate(2, per=7),
+    Rate(2, per=7, capacity=5),
+    Rate(2, per=7, capacity=5, steps=True),
+    Quota(4, per=60),
+    Concurrency(2),
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_what_a_limiter_lets_through_is_never_over_its_limit(name: str, limit: Limit) -> None:
+    """The assertion is stricter than nothing that the gate grants, at full load and after a rest."""
+    with ManualClock() as clock:
+        assert_never_over(clock.run(loaded(Limiter(name, limit), clock)), limit)
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_one_call_more_is_over(name: str, limit: Limit) -> None:
+    """A limiter that allows one more at a time fails before this limit."""
+    more = {"capacity": limit.capacity + 1} if isinstance(limit, Concurrency) else {"amount": limit.amount + 1}
+    with ManualClock() as clock:
+        loose = Limiter(name, type(limit)(**{**fields(limit), **more}))
+        with pytest.raises(AssertionError, match="allows"):
+            assert_never_over(clock.run(loaded(loose, clock)), limit)
+
+
+def fields(limit: Limit) -> dict[str, Any]:
+    return {field: getattr(limit, field) for field in limit.__dataclass_fields__}
+
+
+async def loaded(limiter: Limiter, clock: ManualClock) -> list[Call]:
+    """Thirty calls at once, of three seconds each, and thirty more after a rest."""
+    recorder = Recorder(clock)
+
+    async def call() -> None:
+        async with limiter:
+            with recorder.call():
+                await asyncio.sleep(3)
+
+    for _ in range(2):
+        await asyncio.gather(*(call() for _ in range(30)))
+        await asyncio.sleep(1000)
+    return recorder.calls
+
+
+def test_moments_suffice_where_nothing_is_held() -> None:
+    assert_never_over([0, 0, 10, 10], Window(2, per=10))
+    with pytest.raises(AssertionError) as over:
+        assert_never_over([0, 0, 9.5, 20], Window(2, per=10))
+    assert str(over.value) == (
+        "Calls 1 to 3 of 4 took 3 requests within 9.5 s, from 0 s after the first on, and 2 in any 10 seconds allows 2 in that "
+        "time."
+    )
+
+
+def test_the_interval_may_begin_anywhere() -> None:
+    with pytest.raises(AssertionError, match="Calls 2 to 4 of 4 took 3 requests within 9 s, from 5 s after"):
+        assert_never_over([0, 5, 13, 14], "2 in any 10 seconds")
+
+
+def test_units_are_counted_by_the_limits_that_have_them() -> None:
+    clock = ManualClock()
+    recorder = Recorder(clock)
+    with recorder.call(2, tokens=900):
+        clock.advance(1)
+    assert_never_over(recorder.calls, Window(2, per=60), Window(900, per=60, unit="tokens"), Window(1, per=60, unit="megabytes"))
+    for limit in (Window(1, per=60), Window(899, per=60, unit="tokens")):
+        with pytest.raises(AssertionError, match=f"allows {limit.amount} in that time"):
+            assert_never_over(recorder.calls, limit)
+
+
+def test_who_runs_at_once_is_told_by_the_ends_of_calls() -> None:
+    calls = [Call(0, 2), Call(1, 3), Call(2, 4)]
+    assert_never_over(calls, Concurrency(2))
+    with pytest.raises(AssertionError, match=r"1 s after the first call 2 permits were held at once, and .* allows 1\."):
+        assert_never_over(calls, Concurrency(1))
+    with pytest.raises(TypeError, match="has no end"):
+        assert_never_over([0.0], Concurrency(1))
+
+
+def test_a_recorder_counts_who_runs() -> None:
+    recorder = Recorder(ManualClock())
+    with recorder.call(), pytest.raises(ZeroDivisionError), recorder.call():
+        raise ZeroDivisionError
+    assert (recorder.most, recorder.running, len(recorder.calls)) == (2, 0, 2)
+    assert repr(recorder) == "<Recorder: 2 calls ended, 0 running, at most 2 at once>"
+
+
+def test_no_calls_are_never_over_and_no_limits_are_a_mistake() -> None:
+    assert_never_over([], "1/minute")
+    for calls in ([], [0.0]):
+        with pytest.raises(ValueError, match="has no limits"):
+            assert_never_over(calls)
+    with pytest.raises(ValueError, match="finite"):
+        assert_never_over([math.nan], "1/minute")
+
+
+# At rest -----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_who_holds_and_who_waits_is_not_at_rest(name: str) -> None:
+    """Either is named, with what it holds."""
+    limiter = Limiter(name, Concurrency(1), "100/minute")
+    assert_at_rest(limiter)
+    held = await limiter.acquire()
+    waiting = asyncio.create_task(enters(limiter))
+    await asyncio.sleep(0)
+    with pytest.raises(AssertionError, match=rf"Not at rest: '{name}': 1 of 1 permits used .* 1 waiting\. Release"):
+        assert_at_rest(limiter)
+    with pytest.raises(AssertionError, match=name):
+        assert_at_rest()
+    held.release()
+    await waiting
+    assert_at_rest(limiter)
+
+
+async def enters(limiter: Limiter) -> None:
+    async with limiter:
+        pass
+
+
+def test_the_classics_can_be_asked_too(name: str, redis_url: str) -> None:
+    bucket, throttled, far = TokenBucket(name, 1, 1, 60), RateLimiter(5, 1), Semaphore(name, 1, redis_url=redis_url)
+    with bucket:
+        assert_at_rest(bucket, throttled, far)
+    for noun, entrance in ((throttled, throttled.throttle()), (far, far)):
+        with entrance, pytest.raises(AssertionError, match="1 of 1 permits used"):
+            assert_at_rest(bucket, noun)
+
+
+def test_what_is_no_limiter_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"assert_at_rest\('api'\): give it limiters"):
+        assert_at_rest("api")  # type: ignore[arg-type]

@@ -1,0 +1,296 @@
+"""The manual clock: time that is moved by a test, for callers in tasks and in threads; nobody waits in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Quota, RateLimiter, Window
+from headgate import testing as module
+from headgate.testing import ManualClock, Standstill
+from tests.crowds import assert_all_free
+
+AGES = 3600.0
+
+
+async def comes(limiter: Limiter, clock: ManualClock, moments: list[float]) -> None:
+    async with limiter:
+        moments.append(clock.elapsed())
+
+
+async def all_come(limiter: Limiter, clock: ManualClock, callers: int) -> list[float]:
+    moments: list[float] = []
+    await asyncio.gather(*(comes(limiter, clock, moments) for _ in range(callers)))
+    return moments
+
+
+# Moved by hand -----------------------------------------------------------------------------------------------------------------
+
+
+async def test_tasks_go_on_when_the_clock_is_advanced_and_not_before(name: str) -> None:
+    """Given three callers of one per hour, when time is moved, then each passes in its hour, and sees it."""
+    limiter = Limiter(name, Window(1, per=AGES))
+    with ManualClock() as clock:
+        moments: list[float] = []
+        callers = [asyncio.create_task(comes(limiter, clock, moments)) for _ in range(3)]
+
+        await clock.aadvance(AGES - 1)
+        assert moments == [0]
+        await clock.aadvance(1)
+        assert moments == [0, AGES]
+        await clock.aadvance(AGES)
+        assert moments == [0, AGES, 2 * AGES]
+        await asyncio.gather(*callers)
+
+
+async def test_one_advance_passes_every_moment_on_its_way(name: str) -> None:
+    limiter = Limiter(name, Window(1, per=AGES))
+    with ManualClock() as clock:
+        callers = asyncio.create_task(all_come(limiter, clock, 5))
+        await clock.aadvance(10 * AGES)
+        assert await callers == [0, AGES, 2 * AGES, 3 * AGES, 4 * AGES]
+        assert clock.elapsed() == 10 * AGES
+
+
+def test_a_thread_goes_on_when_the_clock_is_advanced(name: str) -> None:
+    limiter = Limiter(name, Window(1, per=AGES))
+    with ManualClock() as clock:
+        with limiter:
+            pass
+        waits = in_a_thread(limiter.acquire_sync)
+        until(lambda: limiter.status().waiting == 1 and bool(clock._timers))
+        clock.advance(AGES - 1)
+        assert limiter.status().waiting == 1
+        clock.advance(1)
+        assert ends(waits)
+        assert clock.elapsed() == AGES
+
+
+async def test_who_has_waited_for_max_sleep_is_told_so_at_that_moment(name: str) -> None:
+    """Given a permit that nobody gives back, when the caller's patience is over, then it has its error, and no place is kept."""
+    limiter = Limiter(name, Concurrency(1), max_sleep=60)
+    with ManualClock() as clock:
+        held = await limiter.acquire()
+        late = asyncio.create_task(waits(limiter))
+        await clock.aadvance(59)
+        assert not late.done()
+        await clock.aadvance(1)
+        with pytest.raises(MaxSleepExceededError):
+            await late
+        held.release()
+        assert limiter.status().waiting == 0
+
+
+async def waits(limiter: Limiter) -> None:
+    (await limiter.acquire()).release()
+
+
+def test_a_quota_begins_again_on_the_day_that_the_clock_shows(name: str) -> None:
+    limiter = Limiter(name, Quota(1, per=24 * AGES))
+    with ManualClock(start=datetime(2026, 2, 28, 23, 0, tzinfo=UTC)) as clock:
+        assert limiter.try_acquire()
+        clock.advance(AGES - 1)
+        assert not limiter.try_acquire()
+        clock.advance(1)
+        assert limiter.try_acquire()
+        assert repr(clock) == "<ManualClock: 2026-03-01T00:00:00+00:00, 3600 s elapsed>"
+
+
+async def test_who_gives_up_leaves_no_timer_behind(name: str) -> None:
+    limiter = Limiter(name, Window(1, per=AGES))
+    with ManualClock() as clock:
+        async with limiter:
+            pass
+        caller = asyncio.create_task(waits(limiter))
+        await clock.aadvance(1)
+        caller.cancel()
+        await asyncio.wait([caller])
+        assert not clock._anybody_waits()
+        await clock.aadvance(AGES)
+        assert limiter.try_acquire()
+
+
+# Skipping ----------------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_clock_that_skips_needs_nobody_who_moves_it(name: str) -> None:
+    """Given a thousand hours of waiting, when the clock skips, then each caller sees its own hour."""
+    limiter = Limiter(name, Window(1, per=AGES))
+    with ManualClock(skips=True) as clock:
+        assert await all_come(limiter, clock, 20) == [hour * AGES for hour in range(20)]
+        assert not clock._anybody_waits()
+
+
+def test_one_thread_alone_skips_its_waits(name: str) -> None:
+    limiter = Limiter(name, Window(1, per=AGES))
+    with ManualClock(skips=True) as clock:
+        for hour in range(5):
+            with limiter:
+                assert clock.elapsed() == hour * AGES
+
+
+def test_threads_skip_to_the_next_of_them(name: str) -> None:
+    """Whichever of the threads moves the clock, each has a moment of its own, as the store has granted it."""
+    limiter = Limiter(name, Window(1, per=AGES))
+    granted: list[float] = []
+    with ManualClock(skips=True) as clock:
+        threads = [in_a_thread(lambda: granted.append(limiter.acquire_sync().t / 1_000_000)) for _ in range(4)]
+        assert all(map(ends, threads))
+        assert clock.elapsed() >= 3 * AGES
+    module.assert_never_over(granted, Window(1, per=AGES))
+
+
+async def test_a_skipping_clock_lets_holders_finish_first(name: str) -> None:
+    """Time moves on for who waits for time; who waits for a release waits for that."""
+    limiter = Limiter(name, Concurrency(1))
+    with ManualClock(skips=True) as clock:
+        held = await limiter.acquire()
+        caller = asyncio.create_task(comes(limiter, clock, []))
+        for _ in range(3 * module.TURNS):
+            await asyncio.sleep(0)
+        assert not caller.done()
+        held.release()
+        await caller
+        assert clock.elapsed() == 0
+
+
+# An event loop without waiting -------------------------------------------------------------------------------------------------
+
+
+def test_run_takes_no_real_time_for_sleeps_and_limiters(name: str) -> None:
+    limiter = Limiter(name, Window(2, per=AGES))
+
+    async def story() -> list[float]:
+        await asyncio.sleep(AGES)
+        return await all_come(limiter, clock, 5)
+
+    began = time.monotonic()
+    with ManualClock() as clock:
+        assert clock.run(story()) == [AGES, AGES, 2 * AGES, 2 * AGES, 3 * AGES]
+    assert time.monotonic() - began < AGES / 100
+
+
+def test_an_advance_inside_of_run_is_a_sleep(name: str) -> None:
+    limiter = Limiter(name, Window(1, per=AGES))
+
+    async def story() -> list[float]:
+        moments: list[float] = []
+        callers = [asyncio.create_task(comes(limiter, clock, moments)) for _ in range(3)]
+        await clock.aadvance(AGES)
+        seen = [*moments]
+        await asyncio.gather(*callers)
+        return seen
+
+    with ManualClock() as clock:
+        assert clock.run(story()) == [0, AGES]
+        assert clock.elapsed() == 2 * AGES
+
+
+def test_what_can_never_go_on_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 0.001)
+    limiter = Limiter(name, Concurrency(1))
+
+    async def story() -> None:
+        async with limiter, limiter:
+            pass
+
+    with ManualClock() as clock, pytest.raises(Standstill, match="for ever"):
+        clock.run(story())
+
+
+# Which limiters go by it -------------------------------------------------------------------------------------------------------
+
+
+def test_limiters_begin_again_with_the_block_and_after_it(name: str) -> None:
+    """Given limits that are used up before and within, then each begins with all that it has."""
+    limiter = Limiter(name, "1/hour")
+    assert limiter.try_acquire()
+    with ManualClock():
+        assert limiter.try_acquire()
+        assert not limiter.try_acquire()
+        assert Limiter(f"{name}-new", "1/hour").try_acquire()
+    assert limiter.try_acquire()
+    assert not limiter.try_acquire()
+
+
+def test_what_was_held_before_is_not_given_back_within(name: str) -> None:
+    """A permit of another time opens no place, and what is held when the block is left is forgotten."""
+    limiter = Limiter(name, Concurrency(1))
+    before = limiter.acquire_sync()
+    with ManualClock():
+        within = limiter.acquire_sync()
+        before.release()
+        assert not limiter.try_acquire()
+    within.release()
+    assert_all_free(limiter)
+
+
+def test_an_update_within_ends_with_the_block(name: str) -> None:
+    limiter = Limiter(name, Concurrency(1))
+    with ManualClock():
+        limiter.update(Concurrency(2))
+        assert [limit.capacity for limit in limiter.status().limits] == [2]
+    assert [limit.capacity for limit in limiter.status().limits] == [1]
+
+
+def test_the_classics_and_keys_go_by_it_too(name: str) -> None:
+    classic, tenants = RateLimiter(1, 5), Limiter(name, "1/minute")
+    tenant = tenants["tenant"]
+    with ManualClock(skips=True) as clock:
+        for second in range(3):
+            with classic.throttle():
+                assert clock.elapsed() == second
+        for minute in range(3):
+            with tenant:
+                assert clock.elapsed() == 2 + 60 * minute
+
+
+def test_two_clocks_cannot_be_in_use() -> None:
+    with ManualClock():
+        with pytest.raises(RuntimeError, match="in use already"), ManualClock():
+            pass
+        with pytest.raises(RuntimeError, match="in use already"), ManualClock():
+            pass
+    with ManualClock():
+        pass
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "1", None], ids=repr)
+async def test_bad_seconds_are_refused(seconds: float) -> None:
+    clock = ManualClock()
+    with pytest.raises((TypeError, ValueError), match=r"^advance\(seconds="):
+        clock.advance(seconds)
+    with pytest.raises((TypeError, ValueError), match=r"^aadvance\(seconds="):
+        await clock.aadvance(seconds)
+    assert clock.elapsed() == 0
+
+
+def test_a_bad_start_is_refused() -> None:
+    with pytest.raises(ValueError, match="time zone"):
+        ManualClock(start=datetime(2026, 1, 1))
+    with pytest.raises(TypeError, match="skips must be a bool"):
+        ManualClock(skips=1)  # type: ignore[arg-type]
+
+
+def in_a_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ends(thread: threading.Thread) -> bool:
+    thread.join(5)
+    return not thread.is_alive()
+
+
+def until(met: Callable[[], bool]) -> None:
+    """Go on when a thread is where it waits."""
+    give_up = time.monotonic() + 5
+    while not met():
+        assert time.monotonic() < give_up
+        threading.Event().wait(0.0005)
