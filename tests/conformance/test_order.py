@@ -51,7 +51,7 @@ async def test_a_rate_lets_callers_through_in_the_order_of_arrival_and_exactly_i
 
 @told
 async def test_nobody_passes_before_the_granted_moment(world: World) -> None:
-    """TL1: what was granted for a moment is acted on at it or later, by this process' own clock."""
+    """TL1, F16: what was granted for a moment is acted on at it or later, by this process' own clock."""
     limiter = world.limiter(Rate(1, per=world.beat))
     start = world.now()
     passed = []
@@ -63,6 +63,23 @@ async def test_nobody_passes_before_the_granted_moment(world: World) -> None:
     await asyncio.gather(*(caller() for _ in range(6)))
 
     assert all(moment >= number * world.beat - 1e-9 for number, moment in enumerate(passed))
+
+
+@told
+async def test_a_timer_that_is_early_lets_nobody_in_early(world: World) -> None:
+    """TL1, F17: given a loop that runs what is due within half a beat, when it is woken all the time, nobody passes too soon."""
+    limiter = world.limiter(Rate(1, per=world.beat))
+    start, passed = world.now(), list[float]()
+    asyncio.get_running_loop()._clock_resolution = world.beat / 2  # type: ignore[attr-defined]  # asyncio has no other word for it
+
+    async def caller() -> None:
+        await limiter.acquire()
+        passed.append(world.now() - start)
+
+    restless = (asyncio.sleep(number * world.beat / 7) for number in range(40))
+    await asyncio.gather(*restless, *(caller() for _ in range(6)))
+
+    assert all(moment >= number * world.beat - 1e-9 for number, moment in enumerate(passed)), passed
 
 
 @told

@@ -1,0 +1,130 @@
+"""The server's clock steps forth and back under those who hold and count, and a machine is suspended (F15, F43, F44).
+
+The server is a real one and the Lua is the real one, but for the line that reads the time: a key says by how much that is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, LeaseLostError, Limiter, Rate
+from headgate.stores.redis import script
+from tests.faults.scene import elsewhere, eventually
+from tests.servers import Server
+from tests.world import at_rest, soon, used
+
+HOUR = 3600
+LEASE = 0.6  # seconds: renewed after 0.2
+Step = Callable[[float], object]
+
+
+@pytest.fixture
+def step(name: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Step:
+    """Moves the server's clock by so many seconds, as this test's limiters are told of it."""
+    key = f"{name}-is-wrong-by"
+    read = f"""
+        local function clock()
+          local time = redis.call('TIME')
+          return time[1] * 1000000 + time[2] + tonumber(redis.call('GET', '{key}') or 0)
+        end
+    """
+    for form, its in vars(script.Library({**script.sources(), "clock": read})).items():
+        monkeypatch.setattr(script.library(), form, its)
+    return lambda seconds: admin.incrby(key, round(seconds * 1_000_000))
+
+
+async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(name: str, admin_url: str, step: Step) -> None:
+    """F43, S4, S5: an hour at once: the place is another's, its holder hears it with the next renewal, its fence is lower."""
+    limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
+    holder = await limiter.acquire()
+
+    step(HOUR)
+    successor = await soon(other.acquire())
+
+    await eventually(lambda: holder.lost)
+    assert not await holder.arelease()
+    assert holder.fence < successor.fence
+    assert used(await limiter.astatus()) == [1]
+    await successor.arelease()
+
+
+async def test_a_step_forwards_mints_one_burst_at_most(name: str, admin_url: str, step: Step) -> None:
+    """F43, T6: a hundred hours at once are worth what the bucket can hold, and no more."""
+    limiter = Limiter(name, Rate(5, per=HOUR, capacity=10), store=admin_url)
+    assert await limiter.atry_acquire(10)
+
+    step(100 * HOUR)
+
+    assert await limiter.atry_acquire(10)
+    assert not await limiter.atry_acquire()
+
+
+async def test_a_step_back_mints_nothing_and_takes_nothing(name: str, admin_url: str, step: Step) -> None:
+    """F43, T6: two hours back: what was counted is still counted, now and when the time has been made up for."""
+    limiter = Limiter(name, Rate(10, per=HOUR), store=admin_url)
+    assert await limiter.atry_acquire(10)
+
+    step(-2 * HOUR)
+    assert not await limiter.atry_acquire()
+    assert used(await limiter.astatus()) == [10]
+
+    step(2 * HOUR)
+    assert not await limiter.atry_acquire()
+    step(HOUR / 10)
+    assert await limiter.atry_acquire()
+    assert not await limiter.atry_acquire()
+
+
+async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_else(name: str, admin_url: str, step: Step) -> None:
+    """F43, S1, S2, L6: renewals go on being answered, for longer than a lease; a release lets the next one in at once."""
+    limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
+    holder = await limiter.acquire()
+    waiter = asyncio.create_task(other.acquire().__aenter__())
+
+    step(-2 * HOUR)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + 1.5 * LEASE
+    await eventually(lambda: loop.time() > end)
+
+    assert not holder.lost
+    assert not waiter.done()
+    assert await holder.arelease()
+    await (await soon(waiter)).arelease()
+    assert used(await at_rest(limiter)) == [0]
+
+
+async def test_who_was_suspended_is_told_by_the_server(name: str, admin_url: str, step: Step) -> None:
+    """F15, S2, S5: monotonic clocks do not count a machine's sleep, so the server's has leapt: the next renewal tells."""
+    limiter = Limiter(name, Concurrency(1, lease=LEASE), store=admin_url, on_lost="cancel")
+    other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
+    fences = []
+
+    with pytest.raises(LeaseLostError):
+        async with limiter.acquire() as permit:
+            fences.append(permit.fence)
+            step(60)
+            successor = await soon(other.acquire())
+            fences.append(successor.fence)
+            await asyncio.Event().wait()
+
+    assert fences == sorted(fences)
+    assert await successor.arelease()
+
+
+async def test_the_clock_is_read_once_in_each_call(name: str, own_server: Server, own_admin: Redis) -> None:
+    """F44, T6: TIME moves inside of a script before Redis 7.2: whatever a call does, it reads it once."""
+    limiter = Limiter(name, Concurrency(2), Rate(100, per=HOUR, unit="tokens"), store=own_server.url)
+
+    async def visit() -> None:
+        async with limiter.acquire(tokens=2) as permit:
+            permit.settle(tokens=1)
+
+    await asyncio.gather(*(visit() for _ in range(20)))
+    await at_rest(limiter)
+
+    ran = own_admin.info("commandstats")
+    assert ran["cmdstat_time"]["calls"] == ran["cmdstat_fcall"]["calls"] - ran["cmdstat_fcall"]["failed_calls"]
