@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from headgate import clock as clocks
-from headgate.clock import Clock
 from headgate.gate.gate import Gate, Grant, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
@@ -551,7 +550,7 @@ class MemoryLine:
 class MemoryStore:
     """The lines of this process by name. Idle ones are forgotten, a line with a debt never is."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, clock: clocks.Clock | None = None) -> None:
         self.clock = clock or clocks.made()
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[str, MemoryLine] = WeakValueDictionary()
