@@ -108,3 +108,60 @@ async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(name:
         move.close()
 
     assert await (await soon(coming)).arelease()
+
+
+@pytest.mark.parametrize("limits", [[TOKENS], [Concurrency(1)], [Concurrency(2), TOKENS, BRIEF]], ids=["rate", "semaphore", "all"])
+async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(name: str, cluster: Cluster, limits: list[Any]) -> None:
+    """S8, L5, F40: given a slot on its way, when a name is used for the first time, by tasks and a thread, then it waits for
+    nothing; all that is kept of it has a TTL; and it goes on when the slot has arrived."""
+    limiters = [Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)]
+    move = on_its_way(cluster, name)
+
+    for limiter in limiters:
+        async with asyncio.timeout(LONG):
+            async with limiter:
+                pass
+    await soon(asyncio.to_thread(blocking_visit, limiters[0]))
+    kept = list(move.target.admin.scan_iter(f"headgate:{{{name}}}*"))
+    assert not list(move.source.admin.scan_iter(f"headgate:{{{name}}}*"))
+    status = used(await limiters[0].astatus())
+    move.close()
+    assert [key for key in kept if move.target.admin.pttl(key) <= 0] == []
+
+    for limiter in limiters:
+        assert used(await at_rest(limiter))[:2] == status[:2]
+        async with limiter:
+            pass
+
+
+async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(name: str, cluster: Cluster) -> None:
+    """L5, F40: given a name whose keys have gone, when another process comes, which knows of one key more, then it is served."""
+    known, new = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)]
+    holder = await known.acquire()
+    move = on_its_way(cluster, name).carry()
+
+    waiter = asyncio.create_task(new.acquire().__aenter__())
+    await waiting(known, 1)
+    assert await soon(holder.arelease())
+    permit = await soon(waiter)
+    assert used(await known.astatus()) == [1]
+    assert await permit.arelease()
+    move.close()
+
+    await at_rest(known)
+
+
+async def test_what_has_not_gone_yet_is_never_begun_elsewhere(name: str, cluster: Cluster) -> None:
+    """S1, S7, F40: given one of two keys that has gone, when callers come and the other follows, then its place there is free."""
+    limiter, new = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)]
+    holder = await limiter.acquire()
+    move = on_its_way(cluster, name)
+    for key in ("", ":who"):
+        move.carry(f"headgate:{{{name}}}{key}")
+        coming = [asyncio.create_task(each.atry_acquire()) for each in (limiter, new)]
+        if not key:
+            await eventually(lambda: refusals(move.source) + refusals(move.target) >= 2)
+    assert [bool(each) for each in await soon(asyncio.gather(*coming))] == [False, False]
+    move.close()
+    assert await soon(holder.arelease())
+    await at_rest(limiter)

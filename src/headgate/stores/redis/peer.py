@@ -34,6 +34,9 @@ UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")  # so th
 ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
+# What a key may hold of which a name takes no notice, new or known: see shared.lua. It lives for a minute, or as long as the name.
+BEGINNINGS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
+MINUTE = 60_000
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
 
@@ -46,6 +49,7 @@ class Call(NamedTuple):
     sent: float  # for the last time
     there: Endpoint | None = None  # it is to be asked for there this once: its slot is being moved
     sent_on: bool = False  # by one server to another: two that disagree must not send it round and round
+    begun: bool = False  # its keys were made where it is to be asked for
     by_text: bool = False  # it brings the script that it names
 
 
@@ -141,6 +145,9 @@ class Peer:
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
+        if refusal.startswith("TRYAGAIN") and call.there is not None and not call.begun and self.link.topology.functions:
+            self._begin(call)
+            return
         demoted = refusal.startswith("READONLY")
         self.link.is_there(call)
         if not self.link.hopes(call):
@@ -153,6 +160,19 @@ class Peer:
             self.link.send_later(call._replace(there=None, sent_on=False))
         if demoted:
             self.cut(ReadOnlyError(refusal))
+
+    def _begin(self, call: Call) -> None:
+        """A name that is new in a slot on its way: where that comes from there is no key of it, and where it goes a call is let in
+        that finds all its keys, or has but one. So each is made by itself, unless it is there.
+
+        Not on Redis 6.2, which has no functions: it sends on who lacks one key, and the others must find their places free.
+        """
+        keys = call.command.words[1 : 1 + call.command.words[0]]
+        for key, (verb, *words) in zip(keys, BEGINNINGS, strict=False):
+            for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
+                self.send(_anything, "ASKING")
+                self.send(_anything, *command)
+        self.say(call._replace(begun=True))
 
     def _hold(self, call: Call, refusal: str) -> None:
         """Who comes now comes later: one after the other, until one is answered."""
