@@ -471,3 +471,25 @@ async def test_connections_are_one_to_a_master_and_one_to_listen(name: str, clus
     await asyncio.wait(waiters)
     for holder in holders:
         assert await holder.arelease()
+
+
+async def test_a_master_to_whom_nothing_is_said_is_left(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: given names on two masters, when one of them is used no more, then the connection there is closed, and the other is not;
+    and it is made again for who comes."""
+    monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(peer, "IDLE", MOMENT)
+    quiet, lively = cluster.masters()[:2]
+    before = {node: connections_of(node.admin, "normal") for node in (quiet, lively)}
+    url = apart(cluster.user_url, 9)
+    limiters = {node: Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (quiet, lively)}
+    for limiter in limiters.values():
+        await (await limiter.acquire()).arelease()
+    assert all(connections_of(node.admin, "normal") == before[node] + 1 for node in (quiet, lively))
+    kept = limiters[lively]._line._store.lane(limiters[lively]._line).peer
+
+    async with asyncio.timeout(LONG):
+        while connections_of(quiet.admin, "normal") > before[quiet]:
+            await (await limiters[lively].acquire()).arelease()
+
+    assert limiters[lively]._line._store.lane(limiters[lively]._line).peer is kept
+    assert await (await soon(limiters[quiet].acquire())).arelease()

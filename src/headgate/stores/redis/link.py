@@ -349,8 +349,11 @@ class Link:
         used = {lane.peer for lane in self.lanes.values()}
         for server, peer in list(self._peers.items()):
             if server not in self._stranded and peer not in used and not (peer.calls or peer.held):
-                del self._peers[server]
-                peer.close()
+                self.leave(peer)
+
+    def leave(self, peer: Peer) -> None:
+        del self._peers[peer.endpoint]
+        peer.close()
 
     async def anybody(self, again: bool) -> Endpoint:
         """Any server of the store; `again`: the last was asked in vain."""

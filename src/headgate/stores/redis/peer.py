@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.link import Link
 
 LIBRARY = "library"
+IDLE = 60.0  # seconds after which one of several servers is left that nothing was said to
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")  # so the server refuses everybody before the script began
 ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
@@ -69,6 +70,7 @@ class Peer:
         self._trial: asyncio.TimerHandle | None = None  # of the first of them
         self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
         self._watch: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
         self._wire = Wire(connection, self._replied, self._lose)
         self.keep, self.keeps, self.write = self._wire.keep, self._wire.keeps, self._wire.write
         self._eviction = Eviction(self)
@@ -86,7 +88,7 @@ class Peer:
 
     def say(self, call: Call) -> None:
         if self._watch is None:
-            self._watch = self._loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+            self._begin_watch()
         if call.there is not None:
             self.send(_anything, "ASKING")
         script, words = call.command
@@ -103,16 +105,31 @@ class Peer:
     def _by_function(self) -> bool:
         return self.link.topology.functions and self._loop.time() >= self._scripts_until
 
+    def _begin_watch(self) -> None:
+        self._watch = self._loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
     def _look_at_calls(self) -> None:
         """A server that does not answer in time is as good as gone."""
         self._watch = None
         oldest = next((call for call in self.calls if isinstance(call, Call)), None)
-        if oldest is not None:
+        if oldest is None:
+            if self.link.topology.several:
+                self._idle = self._loop.call_later(IDLE, self._rest)
+        else:
             left = oldest.sent + REPLY_TIMEOUT - self._loop.time()
             if left > 0:
                 self._watch = self._loop.call_later(left, self._look_at_calls)
             else:
                 self.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+
+    def _rest(self) -> None:
+        """A process may have used names of all servers of a Cluster, each for a moment."""
+        self._idle = None
+        if not (self.calls or self.held):
+            self.link.leave(self)
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
@@ -278,9 +295,10 @@ class Peer:
     def _end(self) -> None:
         self.gone = True
         self._eviction.stop()
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        for timer in (self._watch, self._idle):
+            if timer is not None:
+                timer.cancel()
+        self._watch = self._idle = None
 
 
 def has_no_functions(refusal: str) -> bool:
