@@ -36,7 +36,15 @@ CLIENTS = {
     "http/requests.py": {"requests", "urllib3"},
     "http/answers.py": {"http_sf"},
 }
-EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*CLIENTS.values())))
+FRAMEWORKS = {
+    "frameworks/langchain.py": {"langchain_core"},
+    "frameworks/litellm.py": {"litellm"},
+    "frameworks/pydantic_ai.py": {"pydantic_ai"},
+    "frameworks/stamina.py": set(),  # a hook is a function
+    "frameworks/tenacity.py": {"tenacity"},
+}
+FOREIGN = CLIENTS | FRAMEWORKS
+EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no chance.
 PURE = {
     *["__future__", "collections", "collections.abc", "dataclasses", "datetime", "decimal", "difflib", "enum", "fractions"],
@@ -167,14 +175,14 @@ def test_the_gate_decides_and_does_nothing_else() -> None:
 @pytest.mark.parametrize("path", PYTHON, ids=title)
 def test_what_is_not_ours_is_known_in_one_place(path: Path) -> None:
     """redis-py and hiredis are imported by the Redis store alone, and that store by `store_of` alone, when it is asked for; each
-    HTTP client by its own module, which nobody else imports."""
+    HTTP client and framework by its own module, which nobody else imports."""
     if in_folder(path, "stores/redis"):
         return
     foreign = {name.partition(".")[0] for name in imported(path)} & {*EXTRAS}
-    assert foreign == CLIENTS.get(path.relative_to(PACKAGE).as_posix(), set())
+    assert foreign == FOREIGN.get(path.relative_to(PACKAGE).as_posix(), set())
     ours = {name for name in of_us(path) if name.startswith("headgate.stores.redis")}
     assert ours == ({"headgate.stores.redis"} if path == PACKAGE / "stores/__init__.py" else set())
-    assert of_us(path) & {module(PACKAGE / name) for name in CLIENTS} == set()
+    assert of_us(path) & {module(PACKAGE / name) for name in FOREIGN} == set()
     at_the_top = {node.module for node in tree(path).body if isinstance(node, ast.ImportFrom)}
     assert "headgate.stores.redis" not in at_the_top, "import it where a Redis store is asked for"
 
@@ -206,8 +214,8 @@ def test_what_is_for_tests_is_known_to_tests_alone() -> None:
 
 def test_it_is_imported_without_any_extra() -> None:
     """`import headgate` brings none of the extras in and needs none: every module can be imported but the Redis store's and those
-    of the HTTP clients."""
-    foreign = {PACKAGE / name for name in CLIENTS}
+    of the HTTP clients and frameworks."""
+    foreign = {PACKAGE / name for name in FOREIGN}
     needs_none = sorted(name for name, path in MODULES.items() if not in_folder(path, "stores/redis") and path not in foreign)
     program = f"""
 import sys
@@ -363,7 +371,7 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
 
 def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
     """Every public name stands in a document, and no document, example or demo imports from any deeper than headgate,
-    but for the modules of HTTP clients and those for tests, which are offered as they are."""
+    but for the modules of HTTP clients, of frameworks and for tests, which are offered as they are."""
     documents = [path for path in ours() if path.suffix == ".md"]
     users = [*documents, *(path for path in ours() if path.parts[len(ROOT.parts)] in ("examples", "demo") and path.suffix == ".py")]
     text = "\n".join(path.read_text() for path in documents)
@@ -371,7 +379,7 @@ def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
     deeper = [
         title(path)
         for path in users
-        if re.search(r"^\s*(from|import) headgate\.(?!http\.|testing\b)", path.read_text(), re.MULTILINE)
+        if re.search(r"^\s*(from|import) headgate\.(?!http\.|frameworks\.|testing\b)", path.read_text(), re.MULTILINE)
     ]
     assert deeper == []
 
@@ -388,7 +396,14 @@ def test_public_methods_say_what_they_do() -> None:
     assert silent == []
 
 
-@pytest.mark.parametrize(("name", "written"), [*((name, "docs/http.md") for name in CLIENTS), ("testing.py", "docs/testing.md")])
+WRITTEN = {
+    **dict.fromkeys(CLIENTS, "docs/http.md"),
+    **dict.fromkeys(FRAMEWORKS.keys() - {"frameworks/litellm.py"}, "docs/frameworks.md"),  # that one: tests/frameworks
+    "testing.py": "docs/testing.md",
+}
+
+
+@pytest.mark.parametrize(("name", "written"), sorted(WRITTEN.items()))
 def test_what_the_modules_beside_the_package_itself_offer_is_written_about(name: str, written: str) -> None:
     """All of it stands in `__all__`, says what it is, down to the methods, and is found in its document."""
     offered = import_module(module(PACKAGE / name))

@@ -46,6 +46,12 @@ SAID = {
         r"0 of 2 permits used \(Concurrency\), .*, 0 waiting",
         r"^10 lines by a transport$",
     ],
+    "with_langchain": [r"^10 answers in 0\.\d s$", r"\d of 5 requests used \(Rate\), 0 waiting"],
+    "with_pydantic_ai": [
+        r"^10 runs, the model asked by [12] at once$",
+        r"0 of 3 permits used \(Concurrency\), 0 waiting",
+    ],
+    "with_retries": [r"^4 calls took [23] and [234] attempts$"],
     "with_requests": [
         r"^20 calls, at most [123] at once, 0 refused; 20 of 20 answered$",
         r"^22 of 22 attempts counted, 0 under way$",

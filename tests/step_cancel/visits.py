@@ -13,6 +13,8 @@ from typing import Any
 
 from headgate import Concurrency, Limiter, Permit, Rate, RateLimiter, Semaphore, StoreError, TokenBucket
 from headgate.entrance import Entrance
+from headgate.frameworks.langchain import LangChainLimiter
+from headgate.frameworks.pydantic_ai import PydanticAILimiter
 from headgate.limits import Limit
 from tests.faults.absence import AGES
 from tests.world import World
@@ -57,6 +59,11 @@ def bucket(world: World, name: str, *limits: Limit) -> TokenBucket:
     return TokenBucket(name, PLENTY, 1, world.beat if limits else AGES, initial_tokens=1 if limits else PLENTY, **world.place)
 
 
+def rated(world: World, name: str, *limits: Limit) -> Limiter:
+    """As LangChain needs it: nothing is held, and requests are counted."""
+    return Limiter(name, *(limits or [Rate(PLENTY, per=AGES)]), store=world.store)
+
+
 def both_at_once(world: World, name: str) -> Entrance:
     return RateLimiter(100_000, CAPACITY).throttle()
 
@@ -96,6 +103,16 @@ async def hears_that_it_waits(limiter: Limiter, taken: list[int]) -> None:
     heard: list[object] = []
     await enters_an_acquire(limiter, taken, on_wait=heard.append)
     assert len(heard) < 2
+
+
+async def passes_langchain(limiter: Limiter, taken: list[int]) -> None:
+    assert await LangChainLimiter(limiter).aacquire()
+
+
+async def passes_pydantic_ai(limiter: Limiter, taken: list[int]) -> None:
+    runs = PydanticAILimiter(limiter)
+    await runs.acquire("model:any")
+    runs.release()
 
 
 async def tries(limiter: Limiter, taken: list[int]) -> None:
@@ -180,6 +197,8 @@ VISITS = {
     "an async generator": Visit(iterates, limiter(), closes=False),
     "async with a key": Visit(enters, one_key),
     "acquire of a key": Visit(enters_an_acquire, one_key),
+    "LangChain": Visit(passes_langchain, rated, holds=False),
+    "PydanticAI": Visit(passes_pydantic_ai, limiter()),
     "Semaphore": Visit(enters, semaphore, paced=False),
     "TokenBucket": Visit(enters_and_counts, bucket, holds=False),
     "RateLimiter": Visit(enters, both_at_once, MEMORY, paced=False),

@@ -1,0 +1,253 @@
+"""LiteLLM: its real coroutines, streams, cache and Router with our limiter as a callback; who answers is made up.
+
+Told by test_litellm.py, where LiteLLM can be imported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import litellm
+import pytest
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError
+from headgate.frameworks import litellm as module
+from headgate.frameworks.litellm import LiteLLMLimiter
+from headgate.testing import ManualClock
+from tests.frameworks.aside import ROOT
+from tests.world import LONG, at_rest, held
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),  # LiteLLM's own; ours are of other kinds
+    pytest.mark.asyncio(loop_scope="module"),  # LiteLLM does things behind an answer in the loop that it saw first
+]
+MESSAGES = [{"role": "user", "content": "hi"}]
+TOKENS = 30  # that each made up answer says to have taken: 10 in, 20 out
+
+
+class Provider(litellm.CustomLLM):
+    """Answers when it is told to, or fails."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.asked: list[float] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.fails = 0
+
+    async def acompletion(self, *said: Any, **options: Any) -> Any:
+        self.asked.append(self.clock.elapsed())
+        await self.may_answer.wait()
+        if self.fails:
+            self.fails -= 1
+            raise litellm.exceptions.InternalServerError("failed", "made-up", "model")
+        return litellm.completion("openai/gpt-4o", MESSAGES, mock_response="hello")
+
+
+@pytest.fixture
+def clock() -> Iterator[ManualClock]:
+    with ManualClock(skips=True) as clock:
+        yield clock
+
+
+@pytest.fixture
+def provider(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Provider:
+    provider = Provider(clock)
+    monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "made-up", "custom_handler": provider}])
+    monkeypatch.setattr(litellm, "callbacks", [])
+    monkeypatch.setattr(litellm, "suppress_debug_info", True)
+    return provider
+
+
+def limited(limiter: Limiter, **options: Any) -> LiteLLMLimiter:
+    callback = LiteLLMLimiter(limiter, **options)
+    litellm.callbacks = [callback]
+    return callback
+
+
+async def ask(**options: Any) -> Any:
+    return await litellm.acompletion(**{"model": "made-up/model", "messages": MESSAGES, **options})
+
+
+async def until(met: Callable[[], bool]) -> None:
+    """LiteLLM does things behind the answer, and some in threads."""
+    async with asyncio.timeout(LONG):
+        while not met():  # noqa: ASYNC110 - nobody says when
+            await asyncio.sleep(0.001)
+
+
+def left(limiter: Limiter, unit: str) -> int:
+    return next(limit.left for limit in limiter.status().limits if limit.unit == unit)
+
+
+async def test_calls_wait_for_their_turn(name: str, provider: Provider) -> None:
+    limited(Limiter(name, "1/second", Concurrency(2)))
+    provider.clock.skips = False
+    answers = asyncio.gather(*(ask() for _ in range(3)))
+    for second in range(3):
+        await until(lambda: len(provider.asked) > second)  # noqa: B023 - it is over when it returns
+        assert provider.asked == [*range(second + 1)]
+        await provider.clock.aadvance(1)
+    assert [answer.choices[0].message.content for answer in await answers] == ["hello"] * 3
+
+
+async def test_a_permit_is_held_until_the_answer_is_there(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, Concurrency(2))
+    limited(limiter)
+    provider.may_answer.clear()
+    calls = [asyncio.create_task(ask()) for _ in range(5)]
+    await until(lambda: len(provider.asked) == 2 and limiter.status().waiting == 3)
+    assert held(limiter.status()) == 2
+    provider.may_answer.set()
+    await asyncio.gather(*calls)
+    assert held(limiter.status()) == 0, "and not until LiteLLM has logged it"
+
+
+async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -> None:
+    """An estimate above the capacity is cut down, one that is too high is given back, one that is too low charged."""
+    limits = "1000 tokens/hour", "500 input_tokens/hour", "500 output_tokens/hour"
+    limiter = Limiter(name, "10/hour", *limits)
+    limited(limiter, estimate=lambda call: {"tokens": 5000, "input_tokens": len(call["messages"]), "output_tokens": 0})
+    provider.may_answer.clear()
+    call = asyncio.create_task(ask())
+    await until(lambda: bool(provider.asked))
+    taken = [left(limiter, unit) for unit in ("tokens", "input_tokens", "output_tokens")]
+    assert taken == [0, 499, 500]
+    provider.may_answer.set()
+    await call
+    assert [left(limiter, unit) for unit in ("tokens", "input_tokens", "output_tokens")] == [1000 - TOKENS, 490, 480]
+
+
+async def test_without_an_estimate_tokens_are_charged_when_they_are_known(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, "10/hour", "20 tokens/hour")
+    limited(limiter)
+    await ask()
+    assert left(limiter, "tokens") == 20 - TOKENS
+
+
+async def test_a_stream_holds_its_permit_to_its_end(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, Concurrency(1), "1000 tokens/hour")
+    limited(limiter, estimate=lambda call: {"tokens": 100})
+    stream = await ask(model="openai/gpt-4o", mock_response="hello", stream=True)
+    async for _ in stream:
+        assert held(limiter.status()) == 1
+    await at_rest(limiter)
+    assert 900 < left(limiter, "tokens") < 1000
+
+
+async def test_a_stream_that_is_dropped_gives_its_permit_back(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, Concurrency(1))
+    callback = limited(limiter)
+    async for _ in await ask(model="openai/gpt-4o", mock_response="hello " * 50, stream=True):
+        break
+    gc.collect()
+    await at_rest(limiter)
+    assert callback._calls == {}
+
+
+async def test_a_call_that_is_cancelled_gives_its_permit_back(name: str, provider: Provider) -> None:
+    """By a timeout too, which no callback of LiteLLM hears of."""
+    limiter = Limiter(name, Concurrency(1))
+    callback = limited(limiter)
+    provider.may_answer.clear()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(None) as patience:
+            call = asyncio.ensure_future(ask())
+            await until(lambda: bool(provider.asked))
+            patience.reschedule(0)
+            await call
+    del call
+    gc.collect()
+    await at_rest(limiter)
+    assert callback._calls == {}
+
+
+async def test_each_attempt_of_a_router_is_a_call(name: str, provider: Provider) -> None:
+    """Given a provider that fails twice, then three calls are charged, in turn, and nothing is held."""
+    limiter = Limiter(name, "1/second", Concurrency(1))
+    limited(limiter)
+    provider.fails = 2
+    models = [{"model_name": "any", "litellm_params": {"model": "made-up/model"}}]
+    router = litellm.Router(models, num_retries=2, retry_after=0, disable_cooldowns=True)
+    answer = await router.acompletion("any", MESSAGES)
+    assert answer.choices[0].message.content == "hello"
+    assert len(provider.asked) == 3
+    assert provider.clock.elapsed() >= 2
+    await at_rest(limiter)
+
+
+async def test_an_error_gives_the_permit_back_and_the_estimate_stands(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, Concurrency(1), "1000 tokens/hour")
+    limited(limiter, estimate=lambda call: {"tokens": 100})
+    provider.fails = 1
+    with pytest.raises(litellm.exceptions.InternalServerError):
+        await ask()
+    assert held(limiter.status()) == 0
+    assert left(limiter, "tokens") == 900
+
+
+async def test_what_is_in_the_cache_takes_nothing(name: str, provider: Provider) -> None:
+    """In LiteLLM's words: this version cannot use its cache without what only its proxy brings."""
+    limiter = Limiter(name, "5/hour", "1000 tokens/hour", Concurrency(1))
+    callback = LiteLLMLimiter(limiter, estimate=lambda call: {"tokens": 100})
+    call = {"litellm_call_id": "one", "litellm_logging_obj": provider, "model": "model"}
+    await callback.async_pre_call_deployment_hook(call, None)
+    assert [limit.used for limit in limiter.status().limits] == [1, 100, 1]
+    await callback.async_log_success_event({**call, "cache_hit": True}, await ask(), None, None)
+    assert [limit.used for limit in limiter.status().limits] == [0, 0, 0]
+
+
+async def test_a_call_passes_all_limiters_and_each_hears_of_its_end(name: str, provider: Provider) -> None:
+    """Given two callbacks, which LiteLLM would take for one, and a stream, then both get their permits back."""
+    limiters = [Limiter(f"{name}-{number}", Concurrency(1)) for number in range(2)]
+    litellm.callbacks = [LiteLLMLimiter(limiter) for limiter in limiters]
+    async for _ in await ask(model="openai/gpt-4o", mock_response="hello", stream=True):
+        assert [held(limiter.status()) for limiter in limiters] == [1, 1]
+    for limiter in limiters:
+        await at_rest(limiter)
+
+
+async def test_a_refusal_reaches_the_caller(name: str, provider: Provider) -> None:
+    limited(Limiter(name, "1/minute", max_sleep=5))
+    await ask()
+    with pytest.raises(MaxSleepExceededError) as refused:
+        await ask()
+    assert refused.value.retry_after == 60
+    assert len(provider.asked) == 1
+
+
+async def test_each_model_has_a_state_of_its_own(name: str, provider: Provider) -> None:
+    limiter = Limiter(name, "1/hour")
+    limited(limiter, key="model")
+    await asyncio.gather(ask(), ask(model="made-up/other"))
+    assert provider.clock.elapsed() == 0
+    limited(limiter, key=lambda call: call["messages"][0]["role"])
+    await asyncio.gather(ask(), ask(model="made-up/other"))
+    assert provider.asked[2] < 3600 <= provider.asked[3]
+
+
+def test_bad_arguments_are_refused(name: str) -> None:
+    limiter: Any = Limiter(name, "1/hour")
+    for bad in (
+        lambda: LiteLLMLimiter("1/hour"),
+        lambda: LiteLLMLimiter(limiter, key="host"),
+        lambda: LiteLLMLimiter(limiter, estimate=5),
+    ):
+        with pytest.raises(TypeError, match=r"^LiteLLMLimiter\("):
+            bad()
+
+
+def test_what_the_module_offers_is_written_about() -> None:
+    """As tests/test_architecture.py asks of the others, where this one cannot be imported."""
+    document = (ROOT / "docs/frameworks.md").read_text()
+    assert sorted(module.__all__) == module.__all__
+    for offered in (getattr(module, name) for name in module.__all__):
+        assert re.search(rf"\b{offered.__name__}\b", document)
+        methods = [value for name, value in vars(offered).items() if inspect.isfunction(value) and not name.startswith("_")]
+        assert [method.__name__ for method in (offered, *methods) if not method.__doc__] == []

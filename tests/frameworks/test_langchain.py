@@ -1,0 +1,120 @@
+"""LangChain: real chat models with our limiter as their rate limiter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+
+from headgate import Concurrency, Limiter, MaxSleepExceededError
+from headgate.frameworks.langchain import LangChainLimiter
+from headgate.testing import ManualClock
+
+
+class Model(BaseChatModel):
+    """Answers at once, and notes when it was asked."""
+
+    clock: Any
+    asked: list[float] = []  # noqa: RUF012 - a field of pydantic, which copies it
+
+    @property
+    def _llm_type(self) -> str:
+        return "noting"
+
+    def _note(self) -> AIMessage:
+        self.asked.append(self.clock.elapsed())
+        return AIMessage("hello")
+
+    def _generate(self, *said: Any, **options: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._note())])
+
+    async def _agenerate(self, *said: Any, **options: Any) -> ChatResult:
+        return self._generate()
+
+    def _stream(self, *said: Any, **options: Any) -> Iterator[ChatGenerationChunk]:
+        self._note()
+        yield ChatGenerationChunk(message=AIMessageChunk("hel"))
+        yield ChatGenerationChunk(message=AIMessageChunk("lo"))
+
+    async def _astream(self, *said: Any, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in self._stream():
+            yield chunk
+
+
+def model(name: str, clock: ManualClock, *limits: Any, **options: Any) -> Model:
+    return Model(clock=clock, rate_limiter=LangChainLimiter(Limiter(name, *limits, **options)))
+
+
+def test_each_run_of_a_model_waits_for_its_turn(name: str, clock: ManualClock) -> None:
+    """Given one call a second, when invokes, streams and batches are started together, then the model is asked once a second."""
+    chat = model(name, clock, "1/second")
+
+    async def streamed() -> str:
+        return "".join([str(chunk.content) async for chunk in chat.astream("hi")])
+
+    async def story() -> list[Any]:
+        return await asyncio.gather(chat.ainvoke("hi"), streamed(), chat.abatch(["hi", "hi"]))
+
+    invoked, streamed_text, batch = clock.run(story())
+    assert (invoked.content, streamed_text, [message.content for message in batch]) == ("hello", "hello", ["hello", "hello"])
+    assert chat.asked == [0, 1, 2, 3]
+
+
+def test_a_thread_waits_too(name: str) -> None:
+    with ManualClock(skips=True) as clock:
+        chat = model(name, clock, "1/second")
+        for _ in range(3):
+            chat.invoke("hi")
+        assert [chunk.content for chunk in chat.stream("hi")][:2] == ["hel", "lo"]
+        assert chat.asked == [0, 1, 2, 3]
+
+
+def test_what_is_in_the_cache_takes_nothing(name: str, clock: ManualClock) -> None:
+    chat = model(name, clock, "1/hour")
+    chat.cache = InMemoryCache()
+    for _ in range(3):
+        assert chat.invoke("hi").content == "hello"
+    assert (chat.asked, clock.elapsed()) == ([0], 0)
+
+
+def test_a_call_that_may_not_wait_so_long_fails_and_says_for_how_long(name: str, clock: ManualClock) -> None:
+    chat = model(name, clock, "1/minute", max_sleep=10)
+    chat.invoke("hi")
+    clock.advance(30)
+    with pytest.raises(MaxSleepExceededError) as refused:
+        chat.invoke("hi")
+    assert refused.value.retry_after == 30
+    assert chat.asked == [0]
+
+
+async def test_who_does_not_block_is_told_at_once(name: str, clock: ManualClock) -> None:
+    limiter = LangChainLimiter(Limiter(name, "2/minute"))
+    assert limiter.acquire(blocking=False)
+    assert await limiter.aacquire(blocking=False)
+    assert not limiter.acquire(blocking=False)
+    assert not await limiter.aacquire(blocking=False)
+
+
+async def test_a_concurrency_that_is_added_later_is_not_held_for_ever(name: str, clock: ManualClock) -> None:
+    """Nobody would give it back: it goes back at once."""
+    limiter = Limiter(name, "5/minute")
+    rates = LangChainLimiter(limiter)
+    limiter.update("5/minute", Concurrency(1))
+    assert rates.acquire()
+    assert await rates.aacquire()
+    assert limiter.status().limits[1].used == 0
+
+
+def test_a_limiter_that_langchain_cannot_keep_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="LangChain never says when a call has ended"):
+        LangChainLimiter(Limiter(name, "5/minute", Concurrency(2)))
+    with pytest.raises(ValueError, match="none of its limits counts requests"):
+        LangChainLimiter(Limiter(name, "10k tokens/min"))
+    with pytest.raises(TypeError, match="give it a Limiter"):
+        LangChainLimiter("5/minute")  # type: ignore[arg-type]

@@ -1,0 +1,33 @@
+"""LiteLLM: its stories stand in litellm_stories.py and are told by a pytest of their own, beside the rest: see aside.py."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.frameworks.aside import HERE, ROOT, Missing, environment
+
+PATIENCE = 150  # seconds
+STORIES = HERE / "litellm_stories.py"
+
+
+@pytest.fixture(scope="session")
+def aside() -> dict[str, str]:
+    """The environment in which LiteLLM is."""
+    try:
+        return environment()
+    except Missing as missing:
+        pytest.fail(str(missing), pytrace=False)
+
+
+@pytest.mark.slow
+def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
+    """As ours are: warnings are errors, and nobody waits."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(STORIES)]
+    done = subprocess.run(command, cwd=ROOT, env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    stories = [node for node in ast.parse(STORIES.read_text()).body if getattr(node, "name", "").startswith("test_")]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(stories)} passed" in done.stdout
