@@ -10,6 +10,8 @@ from redis import Redis
 
 from benchmarks import connections, floor, goals, handoff, many_keys
 from benchmarks.entrants import SEMAPHORES
+from benchmarks.faults import works
+from benchmarks.faults.__main__ import SOUND
 from benchmarks.server_cost import growth
 from benchmarks.stage import Contestant, Goal, Role, Row
 from benchmarks.timing import Outcome, Result
@@ -51,6 +53,13 @@ def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
 def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
     (line,) = goals.lines_of([outcome(Goal("one by one", Role.PEER, 10.0), headgate=1e-6)])
     assert (line.peer, line.reached) == ("-", None)
+
+
+@pytest.mark.parametrize("work", ["lost reply: a token", "order, connections killed"])
+async def test_headgate_comes_through_the_faults_of_the_peers(own_server: Server, work: str) -> None:
+    """F24, F26, S6: what python -m benchmarks.faults does to everybody, done to us."""
+    (ours,) = works.entrants(OURS.name)
+    assert await works.outcome(works.WORKS[work], ours, own_server.url) == SOUND[list(works.WORKS).index(work)]
 
 
 def test_the_connections_of_a_process_do_not_grow_with_its_waiters(own_server: Server) -> None:
