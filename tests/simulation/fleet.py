@@ -32,11 +32,13 @@ from headgate.stores.redis import chores, line, link
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
+from tests.history.events import History
+from tests.history.simulated import Recorder
 from tests.simulation.checks import Broken, Witness, crowd_of, who_of
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.network import CALM, Network
 from tests.simulation.plan import Ask, Fault, Plan, changed, unit_of
-from tests.simulation.server import Server
+from tests.simulation.server import Call, Server
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
@@ -54,6 +56,7 @@ class Outcome(NamedTuple):
     acted: int
     commits: int
     trace: list[str]
+    history: History
 
 
 def run(plan: Plan) -> Outcome:
@@ -69,7 +72,7 @@ def _run(plan: Plan) -> Outcome:
     with replaced(bent(fleet.world) + watched(fleet)):
         fleet.live()
         witness = fleet.witness
-        outcome = Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace)
+        outcome = Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace, fleet.recorder.history)
         fleet.end()
     return outcome
 
@@ -125,8 +128,9 @@ class Fleet:
         self.server = Server(self._clock, plan.functions)
         self.network = Network(self.world, self.server, plan.weather)
         self.witness = Witness(self.world, self.server, plan.longest_lease)
-        self.server.ran = self.witness.ran
-        self.server.keys.expired = self.witness.expired
+        self.recorder = Recorder(self.server)
+        self.server.ran = self._ran
+        self.server.keys.expired = self._expired
         self.server.published = self._published
         self.witness.calm_after = self._calm_after
         self.trace: list[str] = []
@@ -136,10 +140,18 @@ class Fleet:
         self.processes: list[Process | None] = [Process(self, number, 0) for number in range(plan.processes)]
         self._everybody: list[Process] = [process for process in self.processes if process]
         self._trouble_until = 0
-        self._copies: dict[Fault, tuple[Any, Any]] = {}
+        self._copies: dict[Fault, tuple[Any, Any, Fault]] = {}
 
     def _clock(self) -> int:
         return BEGINNING + self.world.now + self._ahead
+
+    def _ran(self, call: Call) -> None:
+        self.recorder.ran(call)
+        self.witness.ran(call)
+
+    def _expired(self, key: bytes, value: Any) -> None:
+        self.recorder.lost(key)
+        self.witness.expired(key, value)
 
     def _published(self, channel: bytes, message: bytes) -> bool:
         self.witness.published(channel, message)
@@ -231,7 +243,9 @@ class Fleet:
         """One key, as an operator or eviction does it."""
         names = self.server.look().names()
         if names:
-            self.server.keys.delete(self.world.chance("delete", fault).choice(names))
+            key = self.world.chance("delete", fault).choice(names)
+            self.server.keys.delete(key)
+            self.recorder.lost(key)
             self.witness.lost_key()
 
     def _forward(self, fault: Fault) -> None:
@@ -269,7 +283,8 @@ class Fleet:
         self._lose(min(fault.span, 3 * SECOND), self._copies.get(fault), True)
 
     def _take_copy(self, fault: Fault) -> None:
-        self._copies[fault] = self.server.look().copy(), self.witness.copy()
+        self._copies[fault] = self.server.look().copy(), self.witness.copy(), fault
+        self.recorder.copied(fault)
 
     def _lose(self, span: int, copy: Any, keeps_scripts: bool) -> None:
         if self.network.down:
@@ -281,7 +296,8 @@ class Fleet:
     def _server_again(self, copy: Any, keeps_scripts: bool) -> None:
         if not self.network.down:
             return
-        keys, known = copy or (None, None)
+        keys, known, fault = copy or (None, None, None)
+        self.recorder.restored(fault)
         self.server.start(keys, keeps_scripts)
         self.server.loading_until = self._clock() + 20_000
         self.witness.lost_state(known)

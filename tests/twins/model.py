@@ -112,7 +112,8 @@ class Model:
         elif call.program != self.program and (wait := self.withheld(call, max(now, self.gate.t))):
             return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
-        if call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER):
+        last = 0 if record is None else record.last
+        if call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER or last < call.waits):
             return Reply(call.session, call.number, "lapsed")
         self.acted = True
         self.expire_holders(gate)

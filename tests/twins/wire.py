@@ -181,7 +181,7 @@ class Call:
     session: str
     number: int
     requests: tuple[Request, ...] = ()
-    waits: bool = False
+    waits: int = 0  # the number of the session's last call that was answered, if it has waiters
     declares: int = 1  # 0: the limits are just known; 2: an update
     horizon: int = 0
 

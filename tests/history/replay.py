@@ -1,0 +1,167 @@
+"""The store's half of a history: every call that it has run is given to the model of tests/twins, and the answers must be the same.
+
+One pass: each answer is compared, word for word, with the one that the model gives at the time which the store has told. What
+differs is said by the invariant that it breaks.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import NamedTuple
+
+from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
+from tests.history.words import call_of
+from tests.twins.model import Model, Record
+from tests.twins.wire import Answer, Call, Cancel, Reply, parsed
+
+THREADS = ".0"  # how the session of a blocked thread ends: its calls are given up one by one
+
+
+class Broken(NamedTuple):
+    """Where a history is not one that may be: in its event number `at`."""
+
+    invariant: str
+    at: int
+    story: str
+
+
+class Replay:
+    """The models of all names, at one point of a history."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self.names: dict[str, Name] = {}
+        self._copies: dict[int, dict[str, Name]] = {}
+
+    def hear(self, event: Event) -> tuple[str, str] | None:
+        """The invariant that `event` breaks, and how."""
+        match event:
+            case Commit():
+                return self._commit(event)
+            case Lost(key, part):
+                if key in self.names:
+                    self.names[key].lose(part)
+            case Copied(copy):
+                self._copies[copy] = deepcopy(self.names)
+            case Restored(copy):
+                former, self.names = self.names, {} if copy is None else deepcopy(self._copies[copy])
+                for key, name in former.items():
+                    self.names.setdefault(key, Name()).follow(name)
+        return None
+
+    def _commit(self, commit: Commit) -> tuple[str, str] | None:
+        if commit.seq != self.seq + 1:
+            return "order", f"commit {commit.seq} stands behind commit {self.seq}"
+        self.seq = commit.seq
+        return self.names.setdefault(commit.key, Name()).commit(commit)
+
+
+class Name:
+    """One name, as the model has it, and the store's clock and fence as they were told last."""
+
+    def __init__(self) -> None:
+        self.model = Model()
+        self.blind = False  # a log was lost, of which the model knows nothing: until all is new
+        self.t = 0
+        self.fence = 0
+        self.lost_at = 0  # the time that was told last before state was lost
+        self.answered: dict[Op, Reply] = {}
+
+    def lose(self, part: str) -> None:
+        if part == "log":
+            self.blind = True
+            return
+        self.model.lose(part)
+        if part == "":
+            self.blind, self.answered = False, {}
+            self.lost_at, self.t = max(self.lost_at, self.t), 0
+
+    def follow(self, former: Name) -> None:
+        """The server has started again without what came after this."""
+        self.fence, self.lost_at = former.fence, max(former.lost_at, former.t)
+
+    def commit(self, commit: Commit) -> tuple[str, str] | None:
+        call = call_of(commit)
+        found = parsed(commit.reply, call.program.count(";") + 1)
+        expected = self._expected(call, commit)
+        return self._unlike_itself(commit, found) or (None if self.blind else self._unlike_the_model(found, expected))
+
+    def _expected(self, call: Call, commit: Commit) -> Reply:
+        model = self.model
+        kept = model.mail.pop(call.session, None) if commit.quick else None  # the quick call reads no mail: it stays where it is
+        expected = model.call(call, commit.t, quickly=commit.quick)
+        if kept:
+            model.mail[call.session] = kept
+        for request, answer in zip(call.requests, expected.each(), strict=False) if model.acted else ():
+            if isinstance(request, Cancel) and answer[1] == 0:
+                forbid(model, request)
+        return expected
+
+    def _unlike_itself(self, commit: Commit, found: Reply) -> tuple[str, str] | None:
+        """What needs no model: whom it answers, its time and its fences."""
+        op = commit.op
+        if (found.session, found.number) != op[1:]:
+            return "S3", f"call {op[2]} of {op[1]} is answered as call {found.number} of {found.session}"
+        former = self.answered.get(op)
+        if found.verdict != "ok" or found == former:
+            return None
+        if (
+            former is not None and not self.model.acted
+        ):  # it acts again on what it has forgotten: half a minute later (docs/promises.md)
+            return "T10", f"call {op[2]} of {op[1]} was run twice: {former}, then {found}"
+        self.answered[op] = found
+        if found.t < self.t:
+            return "T6", f"the store's time was {self.t}, and is {found.t}"
+        self.t = found.t
+        return self._stale_fence(found)
+
+    def _stale_fence(self, found: Reply) -> tuple[str, str] | None:
+        for answer in found.each():
+            if answer[0] == "grant":
+                if answer[2] <= self.fence and found.t >= self.lost_at:
+                    return "S5", f"the fence {answer[2]} does not rise above {self.fence}"
+                self.fence = answer[2]
+        return None
+
+    def _unlike_the_model(self, found: Reply, expected: Reply) -> tuple[str, str] | None:
+        if found == expected:
+            return None
+        return invariant_of(found, expected), f"the store says {found}, the model {expected}"
+
+
+def forbid(model: Model, cancel: Cancel) -> None:
+    """A thread gave up a call that may still come: it comes too late."""
+    session, number, _ = cancel.caller
+    known = model.records.get(session)
+    if session.endswith(THREADS) and (known.last if known else 0) < number:
+        model.records[session] = Record(number, 0, Reply(session, number, "late"))
+        if model.gate is not None:
+            model.alive[session] = model.gate.t
+
+
+# What a difference means ---------------------------------------------------------------------------------------------------------
+
+
+def invariant_of(found: Reply, expected: Reply) -> str:
+    """By the first answer, or letter, that differs."""
+    if found.verdict != expected.verdict:
+        return "T10" if "late" in (found.verdict, expected.verdict) else "S8"
+    if found.t != expected.t:
+        return "T6"
+    for told, right in zip(found.each(), expected.each(), strict=False):
+        if told != right:
+            return invariant_between(told, right)
+    return "S6" if found.mail != expected.mail else "L2"
+
+
+def invariant_between(told: Answer, right: Answer) -> str:
+    kinds = told[0], right[0]
+    if kinds == ("grant", "grant"):
+        return "S5" if told[1] == right[1] else "T1" if told[1] < right[1] else "T2"
+    if told[0] == "grant":
+        return "S1"  # or the limit of a rate: more is granted than there is
+    if right[0] == "grant":
+        return "S7"  # what is free is kept back
+    if kinds == ("done", "done"):
+        return "S4"
+    return "S6" if kinds == ("wait", "wait") else "T8"

@@ -1,0 +1,42 @@
+"""The history of a simulated run: what its server has run, and what it has lost, as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from headgate.stores.redis import script
+from tests.history.events import Commit, Copied, History, Lost, Restored
+from tests.simulation.server import Call, Server
+
+PARTS = {":who": "who", ":log": "log"}
+
+
+class Recorder:
+    """Hears what the server of a simulation does."""
+
+    def __init__(self, server: Server) -> None:
+        self.history: History = []
+        self._server = server
+        self._commits = 0
+        self._copies: dict[Hashable, int] = {}
+        self._quick = script.library().quick
+
+    def ran(self, call: Call) -> None:
+        if isinstance(call.reply, bytes):  # otherwise nothing was done
+            self._commits += 1
+            quick = call.name in (self._quick.function, self._quick.digest)
+            args = tuple(word.decode() for word in call.args)
+            now = self._server.keys.microseconds()
+            self.history.append(Commit(self._commits, now, call.keys[0].decode(), quick, args, call.reply.decode()))
+
+    def lost(self, key: bytes) -> None:
+        name = key.decode()
+        part = next((part for ending, part in PARTS.items() if name.endswith(ending)), "")
+        self.history.append(Lost(name.removesuffix(f":{part}") if part else name, part))
+
+    def copied(self, copy: Hashable) -> None:
+        self._copies[copy] = len(self._copies)
+        self.history.append(Copied(self._copies[copy]))
+
+    def restored(self, copy: Hashable | None) -> None:
+        self.history.append(Restored(None if copy is None else self._copies[copy]))

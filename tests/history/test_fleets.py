@@ -1,0 +1,101 @@
+"""Histories of runs, real and simulated, are such as the model allows; and those of Lua without one of its guards are not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from headgate.stores.redis import script
+from tests.faults.scene import eventually
+from tests.history import __main__ as command
+from tests.history import recorded
+from tests.history.checker import judged
+from tests.history.events import Returned, kept
+from tests.processes import running
+from tests.servers import Server
+from tests.simulation.fleet import run
+from tests.simulation.plan import planned
+from tests.simulation.test_simulation import LUA
+
+ENOUGH = 30  # seeds
+LEASE = 0.5  # seconds, of programs/recorded.py
+CALM = 20  # looks, a millisecond apart
+
+
+@pytest.fixture
+def own_admin(own_server: Server) -> Iterator[Redis]:
+    with Redis(port=own_server.port, decode_responses=True) as client:
+        yield client
+
+
+async def test_what_a_real_fleet_has_lived_through_may_be(name: str, own_server: Server, own_admin: Redis, tmp_path: Path) -> None:
+    """S1, S3, S5, S6, S7, T1, T6, T10: three processes, one killed and one stopped past its lease, replies that are lost,
+    connections that are killed: every answer is the model's, in an order that agrees with real time.
+    F13, F14, F21, F24, F26.
+    """
+    async with recorded.Witness(own_server.port) as proxy:
+        work = "recorded", proxy.admin_url, name
+        with running(*work) as killed, running(*work) as stopped, running(*work) as last:
+            for process in (killed, stopped, last):
+                assert await process.said() == "works"
+            await grown(own_admin, 50)
+            proxy.replies.hold()
+            await still(own_admin)
+            here = len(proxy.connections)
+            killed.kill()
+            await eventually(lambda: len(proxy.connections) < here)
+            proxy.replies.resume()
+            stopped.signal(signal.SIGSTOP)
+            for _ in range(5):
+                proxy.replies.lose(1)
+                await grown(own_admin, 20)
+            proxy.reset()
+            end = asyncio.get_running_loop().time() + LEASE  # of the leases of who stands still
+            await eventually(lambda: asyncio.get_running_loop().time() > end)
+            stopped.signal(signal.SIGCONT)
+            await grown(own_admin, 50)
+            for process in (stopped, last):
+                process.tell("that is all")
+                assert await asyncio.to_thread(process.lines) == []
+        history = [*proxy.history, *recorded.commits(own_admin)]
+
+    verdict = judged(history)
+    assert verdict.broken is None, str(verdict)
+    assert verdict.commits > 200
+    assert sum(isinstance(event, Returned) for event in history) > 150
+    assert verdict.unknown >= verdict.run > 0, "the killed one's last call was run, and nobody heard of it"
+    kept(history, tmp_path / "history")
+    assert command.main([str(tmp_path / "history")]) == 0
+
+
+async def grown(admin: Redis, by: int) -> None:
+    """So many more calls have been run."""
+    goal = admin.llen(recorded.LIST) + by
+    await eventually(lambda: admin.llen(recorded.LIST) >= goal)
+
+
+async def still(admin: Redis) -> None:
+    """All that is on its way has been run: a few looks in a row find the same."""
+    looks: list[int] = []
+
+    def same() -> bool:
+        looks.append(admin.llen(recorded.LIST))
+        return len(looks) > CALM and len(set(looks[-CALM:])) == 1
+
+    await eventually(same)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in LUA if fault != "keys never end"])  # of which no answer tells
+def test_the_history_of_lua_without_a_guard_may_not_be(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given Lua without one of its guards, some history says so by itself, whatever the simulation's own checks say."""
+    part, text, instead, _ = LUA[fault]
+    sources = script.sources()
+    for form, its in vars(script.Library({**sources, part: sources[part].replace(text, instead)})).items():
+        monkeypatch.setattr(script.library(), form, its)
+
+    assert any(judged(run(planned(seed)).history).broken for seed in range(ENOUGH))

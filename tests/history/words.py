@@ -1,0 +1,61 @@
+"""The words of a call, read back: what travels as text is a call of tests/twins again.
+
+The twin of `Call.words` there, for whatever real clients send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tests.history.events import Commit
+from tests.twins.wire import Acquire, Call, Caller, Cancel, Quit, Release, Renew, Request, Settle, Status, Update
+
+
+def call_of(commit: Commit) -> Call:
+    program, session, number, *rest = commit.args
+    if commit.quick:
+        asker, asked = rest[:2]
+        return Call(program, session, int(number), (Acquire(int(asker), 1, asked),), declares=0)
+    declares, answered, horizon, *words = rest
+    return Call(program, session, int(number), tuple(requests(iter(words))), int(answered), int(declares), int(horizon))
+
+
+def requests(words: Iterator[str]) -> Iterator[Request]:
+    for verb in words:
+        yield VERBS[verb](words)
+
+
+def acquire(words: Iterator[str]) -> Acquire:
+    first, count, max_sleep, max_waiters = (int(next(words)) for _ in range(4))
+    return Acquire(first, count, next(words), limit(max_sleep), limit(max_waiters))
+
+
+def limit(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def cancel(words: Iterator[str]) -> Cancel:
+    session, number, moment, asked = (next(words) for _ in range(4))
+    return Cancel(Caller(session, int(number), asked), int(moment))
+
+
+def release(words: Iterator[str]) -> Release:
+    session, first, count, asked = (next(words) for _ in range(4))
+    return Release(Caller(session, int(first), asked), int(count))
+
+
+def renew(words: Iterator[str]) -> Renew:
+    session, number, asked = next(words).split(":", 2)
+    return Renew(Caller(session, int(number), asked), int(next(words)))
+
+
+VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
+    "acquire": acquire,
+    "cancel": cancel,
+    "release": release,
+    "renew": renew,
+    "quit": lambda words: Quit(next(words)),
+    "settle": lambda words: Settle(int(next(words)), next(words)),
+    "status": lambda words: Status(next(words)),
+    "update": lambda words: Update(next(words).replace(",", " ")),
+}
