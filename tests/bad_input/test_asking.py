@@ -51,7 +51,7 @@ def limiter(nowhere: str) -> Limiter:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cost", [None, *NO_INT], ids=shown)
 def test_what_is_no_int_is_no_cost(way: str, cost: Any, limiter: Limiter) -> None:
-    """T7."""
+    """T7, F19."""
     for unit, units in (("", {}), ("tokens=", {"tokens": cost})):
         with pytest.raises(TypeError) as caught:
             WAYS[way](limiter, **units) if units else WAYS[way](limiter, cost)
@@ -61,7 +61,7 @@ def test_what_is_no_int_is_no_cost(way: str, cost: Any, limiter: Limiter) -> Non
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cost", NO_COUNT, ids=shown)
 def test_a_cost_is_above_zero_and_below_what_lua_can_count(way: str, cost: int, limiter: Limiter) -> None:
-    """T7."""
+    """T7, F19."""
     for unit, units in (("", {}), ("tokens=", {"tokens": cost})):
         with pytest.raises(ValueError, match="at least 1 and below") as caught:
             WAYS[way](limiter, **units) if units else WAYS[way](limiter, cost)

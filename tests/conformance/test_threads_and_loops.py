@@ -42,7 +42,7 @@ def at_once(*works: Callable[[], object]) -> None:
 
 
 def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:
-    """S1, S7, L5: four threads, two loops with five tasks each, capacity 3: never a fourth inside, and all get through."""
+    """S1, S7, L5, F9: four threads, two loops with five tasks each, capacity 3: never a fourth inside, and all get through."""
     limiter = Limiter(name, Concurrency(3), store=store)
     room = Room()
 

@@ -53,6 +53,7 @@ async def test_two_processes_that_keep_declaring_make_no_limit_flap(
     """Given two processes with limits of their own, when each makes its limiter again and again, then the later ones hold for both,
 
     and the log of the one that gives way says so once, with both limits and the way out.
+    F48.
     """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     assert await soon(former.visit()) == 1
@@ -161,7 +162,7 @@ async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared
 
 
 async def test_an_update_settles_it(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
-    """Given two processes that disagree, when one updates, then its limits hold for both, whatever they go on declaring."""
+    """F48: Given two processes that disagree, when one updates, then its limits hold for both, whatever they go on declaring."""
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former, former):
         await soon(process.visit())
@@ -283,7 +284,7 @@ async def test_an_update_whose_reply_is_lost_is_made_once(name: str, proxy: Prox
 
 @pytest.mark.usefixtures("hurried")
 async def test_an_update_that_cannot_be_told_is_told_later(name: str, proxy: Proxy, redis_url: str) -> None:
-    """F20: given a server that is away, when limits are updated, then they hold here at once, and there as soon as it is back."""
+    """Given a server that is away, when limits are updated, then they hold here at once, and there as soon as it is back."""
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     for each in (limiter, other):
         await soon(each.astatus())

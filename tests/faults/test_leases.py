@@ -266,7 +266,9 @@ async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
     name: str, redis_url: str, way: str, taken: bool, block: Callable[[Limiter], Any]
 ) -> None:
     """STEP, S7: for every k, cancel at the k-th suspension of a block: nothing is held, nobody waits, nothing was charged but what
-    was let in, and no watch is left over a body that is gone."""
+    was let in, and no watch is left over a body that is gone.
+    F2.
+    """
     loop = asyncio.get_running_loop()
     for at in count():
         limits = Concurrency(1), Rate(100, per=1000 * HOUR)

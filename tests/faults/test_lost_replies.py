@@ -163,7 +163,7 @@ async def test_waiters_of_unknown_outcome_leave_the_queue(name: str, proxy: Prox
 async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L3, L5, S9, review R9: more waiters than one call may cancel; who asks when the server is back is not behind them.
+    """L3, L5, S9, F24, review R9: more waiters than one call may cancel; who asks when the server is back is not behind them.
 
     S7: one of them may be granted the place before the server hears that they are gone: then it is given back.
     """

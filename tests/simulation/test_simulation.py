@@ -26,6 +26,7 @@ SEEDS, PARTS = 320, 8  # in CI
 def test_no_invariant_is_broken(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes, stops, cuts, late and doubled
     messages, a server that freezes, forgets, is full, or steps its clock; when all that is over, all come to an end.
+    F13, F14, F21, F24, F25, F32, F33, F36, F37, F43.
     """
     began, total = time.perf_counter(), Tally()
     for seed in range(part, SEEDS, PARTS):

@@ -100,7 +100,9 @@ def world_at(store: str, name: str, request: pytest.FixtureRequest) -> World:
 def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
     step_world: World, store: str, visit: Visit, scene: str, way: str, request: pytest.FixtureRequest
 ) -> None:
-    """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in; those behind get their turn."""
+    """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in; those behind get their turn.
+    F1, F2, F3, F5, F6.
+    """
     names = at_each_suspension(SCENES[scene], step_world, visit, way)
 
     if store == "redis":

@@ -94,7 +94,7 @@ async def test_threads_are_let_in_as_tasks_are(name: str, store: Any) -> None:
 
 
 async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections(name: str, store: Any, place: Place) -> None:
-    """S9: one for calls to each server that has names of ours, and one to listen; and who has waited gets its turn."""
+    """S9, F27: one for calls to each server that has names of ours, and one to listen; and who has waited gets its turn."""
     before = connections(place), connections(place, "pubsub")
     asked = sum(connections_of(watcher.admin, "pubsub", GUEST) for watcher in getattr(place, "watchers", []))
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=store) for number in range(50)]

@@ -161,7 +161,9 @@ def moving(cluster: Cluster, name: str) -> Move:
 
 async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(name: str, cluster: Cluster) -> None:
     """S7, fact 10: given the last holder and the last waiter, whose keys end with them, when the place changes hands in the midst
-    of a move, then no script is broken off at a key that has just gone: the waiter has the place, and nobody else."""
+    of a move, then no script is broken off at a key that has just gone: the waiter has the place, and nobody else.
+    F40.
+    """
     limiter, other = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)]
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(other))
@@ -180,7 +182,9 @@ async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(
 
 
 async def test_a_slot_moves_round_under_load(name: str, cluster: Cluster) -> None:
-    """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters, then nobody is one too many."""
+    """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters, then nobody is one too many.
+    F40.
+    """
     limiters = [Limiter(name, Concurrency(3), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
     room, moved, charged = Room(), False, 0
 
@@ -245,7 +249,7 @@ async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -
 
 @pytest.mark.slow
 async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str, cluster: Cluster) -> None:
-    """S1, S6, S7, L5: given names on all masters, when one is killed, then its replica goes on where it was, and so do all."""
+    """S1, S6, S7, L5, F40: given names on all masters, when one is killed, then its replica goes on where it was, and so do all."""
     dying = cluster.masters()[0]
     mine, alive = cluster.name_on(dying, name), cluster.name_on(cluster.masters()[1], name)
     limiters = [Limiter(mine, Concurrency(1), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]

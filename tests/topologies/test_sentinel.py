@@ -47,7 +47,9 @@ async def failed_over(sentinels: Sentinels, breaks: Breaks) -> Copy:
 @pytest.mark.slow
 async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: str, own_sentinels: Sentinels) -> None:
     """S1, S5, S6, S7, L5: given two held places, eight who wait in two processes and a rate that runs, when the primary is killed,
-    then all keep what they have: the places, the order, what was counted; and the rate is never exceeded."""
+    then all keep what they have: the places, the order, what was counted; and the rate is never exceeded.
+    F37.
+    """
     limits = Concurrency(2), Rate(100, per=AGES, unit="tokens")
     limiters = [Limiter(name, *limits, store=apart(own_sentinels.user_url, number)) for number in range(2)]
     rate = Limiter(f"{name}-rate", Rate(50, per=1, capacity=5), store=own_sentinels.user_url)

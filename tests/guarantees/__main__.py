@@ -1,0 +1,118 @@
+"""python -m tests.guarantees [PART ...]: write docs/guarantees.md anew, all parts of it or those that are named.
+
+    names     the table of faults as it stands in tests/guarantees/faults.toml and in the docstrings of tests; nothing is run
+    faults    run every test that cites a fault (five minutes), or one of those after `--only`, and write down what came of it
+    seeds     simulate fleets, seed by seed, for as long as `--seeds FIRST END` says
+    mutants   count those made, and those that tests/mutants/survivors.toml says to survive
+    peers     python -m benchmarks.faults (minutes)
+
+What a part has measured stays in the page until it is measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from tests.guarantees import table
+from tests.mutants.__main__ import mutants, reasons_given
+
+PAGE = table.ROOT / "docs/guarantees.md"
+
+
+def main() -> int:
+    words = argparse.ArgumentParser(prog="python -m tests.guarantees", description=__doc__.splitlines()[0])
+    words.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=" ".join(PARTS))
+    words.add_argument("--seeds", nargs=2, type=int, default=(0, 2000), metavar=("FIRST", "END"))
+    words.add_argument("--only", nargs="*", metavar="F")
+    asked = words.parse_args()
+    for part in asked.parts or PARTS:
+        PARTS[part](asked)
+    return 0
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------------------
+
+
+def names(_asked: argparse.Namespace) -> None:
+    write("faults", table.table(table.measured_in(PAGE.read_text())))
+    count()
+
+
+def faults(asked: argparse.Namespace) -> None:
+    numbers = asked.only or [fault.number for fault in table.faults() if not fault.not_here]
+    write("faults", table.table(table.measured_in(PAGE.read_text()) | table.run(numbers)))
+    count()
+
+
+def count() -> None:
+    survived, tried = table.survived(table.measured_in(PAGE.read_text()))
+    write("survived", f"- **Faults**: {survived} survived of {tried} tried, of {len(table.faults())} in the catalogue.")
+
+
+def seeds(asked: argparse.Namespace) -> None:
+    first, end = asked.seeds
+    said = output("tests.simulation", "--seeds", str(first), str(end), "--jobs", "2").splitlines()[-1]
+    write("seeds", f"- **Simulation**: seeds {first} to {end - 1}, {today()}: {said}.")
+
+
+def mutants_made(_asked: argparse.Namespace) -> None:
+    made = sum(map(len, mutants().values()))
+    reasons = reasons_given().values()
+    alike = sum(reason.startswith("equivalent") for reason in reasons)
+    write(
+        "mutants",
+        f"- **Mutants**: {made - len(reasons):,} killed of {made:,} made. {alike} of the {len(reasons)} that survive change neither"
+        " an answer nor a promise; [survivors.toml](../tests/mutants/survivors.toml) says why of each.",
+    )
+
+
+def peers(_asked: argparse.Namespace) -> None:
+    write("peers", f"{output('benchmarks.faults').strip()}\n\nMeasured {today()} by `python -m benchmarks.faults`.")
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "names": names,
+    "faults": faults,
+    "seeds": seeds,
+    "mutants": mutants_made,
+    "peers": peers,
+}
+
+
+# The page -------------------------------------------------------------------------------------------------------------------------
+
+
+def write(section: str, text: str) -> None:
+    """Between the two comments that name the section."""
+    page = PAGE.read_text()
+    begin, end = f"<!-- {section} -->", f"<!-- end of {section} -->"
+    assert begin in page, f"the page has no section {section}"
+    assert end in page, f"the section {section} has no end"
+    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{text}\n{end}", page, flags=re.DOTALL))
+
+
+def output(module: str, *arguments: str) -> str:
+    """What another command of the repository prints, whatever it thinks of what it found."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=table.ROOT,
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.stdout
+
+
+def today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
