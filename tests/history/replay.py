@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
 from tests.history.words import call_of
-from tests.twins.model import Model, Record
+from tests.twins.model import Letter, Model, Record
 from tests.twins.wire import Answer, Call, Cancel, Reply, parsed
 
 THREADS = ".0"  # how the session of a blocked thread ends: its calls are given up one by one
@@ -151,7 +151,19 @@ def invariant_of(found: Reply, expected: Reply) -> str:
     for told, right in zip(found.each(), expected.each(), strict=False):
         if told != right:
             return invariant_between(told, right)
-    return "S6" if found.mail != expected.mail else "L2"
+    for letter, right_one in zip(found.mail, expected.mail, strict=False):
+        if letter != right_one:
+            return invariant_of_letter(letter, right_one)
+    return "L2"  # somebody is not told what is for it, or when to look again
+
+
+def invariant_of_letter(letter: Letter, right: Letter) -> str:
+    """Whom it is for, when, with which fence, and for how long."""
+    if letter[0] != right[0]:
+        return "S6"
+    if letter[1] != right[1]:
+        return "T1" if letter[1] < right[1] else "T2"
+    return "S5" if letter[2] != right[2] else "S2"
 
 
 def invariant_between(told: Answer, right: Answer) -> str:
