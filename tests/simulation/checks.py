@@ -121,6 +121,7 @@ class Witness:
         self._ever: dict[tuple[Who, int], Granted] = {}  # whatever was lost since
         self.latest = 0  # what the server's clock has said at most
         self._disturbed = -1  # when state was lost last, or the server's clock stepped forward
+        self._stood_still = 0  # for how long its time did at most, because its clock had stepped back
         self._permits: dict[str, Belief] = {}
         self.inherited = 0  # permits that went from one client to another
 
@@ -157,8 +158,11 @@ class Witness:
             for name in self._names.values():
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 
-    def stepped_back(self) -> None:
-        """The server's clock: a name whose state was lost before has nothing left to reckon from (S5)."""
+    def stepped_back(self, span: int) -> None:
+        """A grant counts from the store's time, which may be older by so much than the call that made it; and a name whose state was
+        lost before has nothing left to reckon from (S5).
+        """
+        self._stood_still += span
         there = self._server.keys.names()
         self._fences = defaultdict(int, {key: fence for key, fence in self._fences.items() if key in there})
 
@@ -373,7 +377,7 @@ class Witness:
         since = permit.believed - self._lease
         if permit.believed == belief.until:
             since = min(since, belief.since)
-        return self._disturbed >= self._world.now - (belief.loop.time() - since) * SECOND - 2
+        return self._disturbed >= self._world.now - (belief.loop.time() - since) * SECOND - self._stood_still - 2
 
     # Afterwards ----------------------------------------------------------------------------------------------------------
 
@@ -404,11 +408,14 @@ class Witness:
         pace = max(form.gain / form.price / form.tick for form in forms)
         tick = max(form.tick for form in forms)
         losses, spent, lowest = list(self.losses), 0.0, 0.0
-        start = events[0][0] if events else 0
+        start = before = events[0][0] if events else 0
         for t, cost, order in events:
             while losses and losses[0] < order:
                 losses.pop(0)
                 spent -= most
+                start -= max(0, before - t)  # a new state knows no former time: if the clock has stepped back, it begins there
+                before = min(before, t)
+            before = t
             drift = pace * (t - start)
             lowest = min(lowest, spent - drift)
             spent += cost

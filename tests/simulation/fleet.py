@@ -257,7 +257,7 @@ class Fleet:
 
     def _back(self, fault: Fault) -> None:
         self._ahead -= fault.span
-        self.witness.stepped_back()
+        self.witness.stepped_back(fault.span)
 
     def _full(self, fault: Fault) -> None:
         self.server.full = True
