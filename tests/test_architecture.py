@@ -34,6 +34,8 @@ CLIENTS = {
     "http/httpx.py": {"httpx"},
     "http/httpx2.py": {"httpx2"},
     "http/requests.py": {"requests", "urllib3"},
+    "http/openai.py": {"openai", "httpx2"},
+    "http/anthropic.py": {"anthropic", "httpx2"},
     "http/answers.py": {"http_sf"},
 }
 FRAMEWORKS = {

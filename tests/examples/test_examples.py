@@ -52,6 +52,17 @@ SAID = {
         r"0 of 3 permits used \(Concurrency\), 0 waiting",
     ],
     "with_retries": [r"^4 calls took [23] and [234] attempts$"],
+    "with_openai": [
+        r"^100 calls, at most [123] at once, 0 refused; 4850 words$",
+        r"^5150 tokens counted here, 5150 there$",
+        r"^<Estimates of small: 100 calls, input 0\.20 tokens a character \(\d% off\), output 6\d tokens \(\d\d% off, .*>$",
+    ],
+    "with_anthropic": [
+        r"^21 calls, at most [123] at once, 1 refused; 590 words$",
+        r"^21 requests counted, 0 under way$",
+        r"^0 under way after a stream that was left$",
+        r"^<Estimates of large: 21 calls, .*>$",
+    ],
     "with_requests": [
         r"^20 calls, at most [123] at once, 0 refused; 20 of 20 answered$",
         r"^22 of 22 attempts counted, 0 under way$",

@@ -51,6 +51,7 @@ HTTP = {  # owed: they need a client and a service to be driven; what each asks 
         *("RateLimiter.__aenter__", "RateLimiter.__aexit__", "RateLimiter.close", "Turn.take", "by_turn", "of.<locals>.limited"),
     ],
     "http/calls.py": ["Calls.enter"],
+    "http/metering.py": ["AsyncChunks.__anext__"],
     "http/transports.py": [
         *("AsyncBody.aclose", "AsyncChunks.__anext__", "AsyncTransport.__aenter__", "AsyncTransport.__aexit__"),
         *("AsyncTransport.aclose", "AsyncTransport.handle_async_request"),

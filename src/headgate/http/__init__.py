@@ -3,8 +3,9 @@
     headgate.http.httpx, headgate.http.httpx2     transports, and `limit(client, ...)`
     headgate.http.aiohttp                         a middleware, `limit(session, ...)`, and `RateLimiter(session, ...)`
     headgate.http.requests                        an adapter, and `limit(session, ...)`
+    headgate.http.openai, headgate.http.anthropic `limit(client, ...)`, for the SDKs: requests and tokens
     headgate.http.answers                         what a server says of its limits: `read(status, headers)`
 
-A client's name is known in its own module alone: what they share (calls.py, transports.py) imports none of them, and importing
-`headgate.http` imports no client.
+A client's name is known in its own module alone: what they share (calls.py, transports.py, metering.py) imports none of them, and
+importing `headgate.http` imports no client.
 """

@@ -7,7 +7,7 @@ No client is known here: each tells how to read the host and the path off its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.checks import show
 from headgate.limiter import Limiter
@@ -38,10 +38,26 @@ class Held:
         """Whether there is anything to give back."""
         return any(permit.held for permit in self._permits)
 
+    def answered(self, response: Any) -> None:
+        """The headers of the answer are there: for who looks into it."""
+
     def release(self) -> None:
         """Never blocks, from any task or thread, and a second time is harmless."""
         for permit in self._permits:
             permit.release()
+
+
+class Terms:
+    """What a call asks of a limiter beyond one of each, and how what it gets is held."""
+
+    def units(self, limiter: Limiter) -> dict[str, Any]:
+        return {}
+
+    def held(self, permits: Sequence[Permit]) -> Held:
+        return Held(permits)
+
+
+ONE_OF_EACH = Terms()
 
 
 class Calls(Generic[R]):
@@ -57,25 +73,30 @@ class Calls(Generic[R]):
 
     async def enter(self, request: R) -> Held:
         """The permits for one attempt; a failure on the way gives back those that are there."""
+        terms = self._terms(request)
         permits: list[Permit] = []
         try:
             for limiter in self._passed_by(request):
-                permits.append(await limiter.acquire())  # noqa: PERF401 - each is to be known at once
+                permits.append(await limiter.acquire(**terms.units(limiter)))  # noqa: PERF401 - each is to be known at once
         except BaseException:
             undo(permits)
             raise
-        return Held(permits)
+        return terms.held(permits)
 
     def enter_sync(self, request: R) -> Held:
         """`enter`, by blocking this thread."""
+        terms = self._terms(request)
         permits: list[Permit] = []
         try:
             for limiter in self._passed_by(request):
-                permits.append(limiter.acquire_sync())  # noqa: PERF401 - each is to be known at once
+                permits.append(limiter.acquire_sync(**terms.units(limiter)))  # noqa: PERF401 - each is to be known at once
         except BaseException:
             undo(permits)
             raise
-        return Held(permits)
+        return terms.held(permits)
+
+    def _terms(self, request: R) -> Terms:
+        return ONE_OF_EACH
 
     def _passed_by(self, request: R) -> Sequence[Limiter]:
         if self.exempt and self._is_exempt(request):
@@ -93,8 +114,7 @@ class Calls(Generic[R]):
 def undo(permits: Iterable[Permit]) -> None:
     """Nothing was sent: what is held goes back, and so does what the rates have counted."""
     for permit in permits:
-        if "requests" in permit._line.declared.rated:
-            permit.settle(requests=0)
+        permit.settle(**dict.fromkeys(permit._line.declared.rated & {"requests", *permit.units}, 0))
         permit.release()
 
 

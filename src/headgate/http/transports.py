@@ -111,6 +111,7 @@ class AsyncTransport(Generic[Req, Res]):
 
 def until_read(response: Res, held: Held, body: Callable[[Any, Held], Any]) -> Res:
     """The response, which holds the permits as long as there is anything to read."""
+    held.answered(response)
     if response.is_closed:  # it came with all that it has, as that of a mock does: nobody will read or close it
         held.release()
     elif held:

@@ -1,0 +1,200 @@
+"""Language models that are none, behind the HTTP of OpenAI and Anthropic: strict about their limits, in threads of this process.
+
+Who is one too many gets 429 with the provider's own words and headers. Standard library only. What is allowed is decided in
+budgets.py, what is said in speech.py; here is what happens on the wire, and what is counted of it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import ceil
+from typing import Any
+
+from .budgets import Budgets, Rules
+from .speech import SPEECHES, Call, Speech, call_of, event_of, without_usage
+
+PATIENCE = 10.0  # seconds; never waited for when all is well
+RETRY = 0.01  # seconds after which one that found no place, or no mood, may try again
+
+
+class Server(ThreadingHTTPServer):
+    """Many may come at once, and who leaves in the middle is no error."""
+
+    request_queue_size = 1024
+
+    def __init__(self, service: Models) -> None:
+        self.service = service
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Quietly."""
+
+
+class Models:
+    """`with Models(Rules(requests=100, at_once=5)) as service:` serves at `service.url`.
+
+    `calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: 429s by what they were for; `into`, `out`: tokens.
+    For stories: `moods` are the next statuses to answer with instead; `secretive`: answers do not say their usage; `go`: streams
+    wait for it after their first word.
+    """
+
+    def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008 - it is frozen
+        self.rules = rules
+        self.calls = self.inside = self.most = self.into = self.out = 0
+        self.refused: Counter[str] = Counter()
+        self.moods: list[int] = []
+        self.secretive = False
+        self.go = threading.Event()
+        self.go.set()
+        self._changed = threading.Condition()
+        self._budgets = Budgets(rules)
+        self._server = Server(self)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> Models:
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *outcome: object) -> None:
+        self.go.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def wait_inside(self, count: int) -> None:
+        """Go on when so many calls are inside."""
+        with self._changed:
+            met = self._changed.wait_for(lambda: self.inside == count, PATIENCE)
+            assert met, f"{self.inside} inside, not {count}"
+
+    @contextmanager
+    def call(self, into: int) -> Iterator[dict[str, float]]:
+        """One call inside; says what refuses it, and for how many seconds."""
+        with self._changed:
+            self._count(1)
+            refused = self._judge(into)
+            self.refused.update(refused.keys())
+        try:
+            yield refused
+        finally:
+            with self._changed:
+                self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self.inside += more
+        self.calls += more > 0
+        self.most = max(self.most, self.inside)
+        self._changed.notify_all()
+
+    def _judge(self, into: int) -> dict[str, float]:
+        if self.moods:
+            return {str(self.moods.pop(0)): RETRY}
+        if self.rules.at_once is not None and self.inside > self.rules.at_once:
+            return {"at_once": RETRY}
+        refused = self._budgets.arrive(time.monotonic(), into)
+        self.into += 0 if refused else into
+        return refused
+
+    def wrote(self, words: int) -> None:
+        with self._changed:
+            self.out += words
+            self._budgets.answer(time.monotonic(), words)
+
+    def said(self) -> dict[str, tuple[int, int, float]]:
+        with self._changed:
+            return self._budgets.said(time.monotonic())
+
+    def __str__(self) -> str:
+        return f"{self.calls} calls, at most {self.most} at once, {self.refused.total()} refused"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection, and call after call of it."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    @property
+    def service(self) -> Models:
+        assert isinstance(self.server, Server)
+        return self.server.service
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        speech = SPEECHES[self.path]
+        call = call_of(body, silent=speech.silent)
+        with suppress(ConnectionError):  # a caller may leave
+            with self.service.call(call.into) as refused:
+                last = self.refuse(speech, refused) if refused else self.answer(speech, call)
+            self.wfile.write(last)  # what comes last is not inside any more: whoever has read it may call again
+
+    def do_GET(self) -> None:
+        with self.service.call(0):
+            said = json.dumps({"object": "list", "data": []}).encode()
+        self.begin(200, {}, len(said))
+        self.wfile.write(said)
+
+    def refuse(self, speech: Speech, refused: dict[str, float]) -> bytes:
+        unit, wait = max(refused.items(), key=lambda each: each[1])
+        said = json.dumps(speech.refusal(unit)).encode()
+        retry = {"retry-after": str(ceil(wait)), "retry-after-ms": str(ceil(wait * 1000))}
+        self.begin(int(unit) if unit.isdigit() else 429, {**speech.headers(self.service.said()), **retry}, len(said))
+        return said
+
+    def answer(self, speech: Speech, call: Call) -> bytes:
+        if call.streamed:
+            return self.stream(speech, call)
+        time.sleep(self.service.rules.call_time)
+        self.service.wrote(call.out)
+        pack, coding = self.packed()
+        said = pack(json.dumps(self.told(speech.answer(call))).encode(), True)
+        self.begin(200, {**speech.headers(self.service.said()), **coding}, len(said))
+        return said
+
+    def stream(self, speech: Speech, call: Call) -> bytes:
+        pack, coding = self.packed()
+        self.begin(200, {**speech.headers(self.service.said()), **coding, "content-type": "text/event-stream"}, None)
+        written = 0
+        try:
+            for name, told in speech.events(call):
+                self.wfile.write(chunk(pack(event_of(name, self.told(told)), False)))
+                written = min(call.out, written + 1)
+                time.sleep(self.service.rules.call_time)
+                self.service.go.wait()
+        finally:
+            self.service.wrote(written)
+        return chunk(pack(speech.last, True)) + chunk(b"")
+
+    def told(self, told: dict[str, Any]) -> dict[str, Any]:
+        return without_usage(told) if self.service.secretive else told
+
+    def packed(self) -> tuple[Callable[[bytes, bool], bytes], dict[str, str]]:
+        """How to send bytes, the last of them or not: as others do, in a coding if the caller knows one."""
+        if "gzip" not in self.headers.get("accept-encoding", ""):
+            return lambda data, last: data, {}
+        packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
+        return lambda data, last: packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH), {
+            "content-encoding": "gzip"
+        }
+
+    def begin(self, status: int, headers: dict[str, str], length: int | None) -> None:
+        self.send_response(status)
+        size = {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
+        for name, value in {"content-type": "application/json", **headers, **size}.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Quietly."""
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)

@@ -1,0 +1,399 @@
+"""What is promised of the SDKs of language models: real clients, real HTTP, and a service that counts and enforces its limits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+import headgate.http.anthropic
+import headgate.http.openai
+from examples.services.budgets import Rules
+from examples.services.models import Models
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Status, Window
+from headgate.http.openai import Estimates, limit
+from tests.http.sdks import COROUTINES, ERRORS, KINDS, LIMITS, Speaker, client_of, question
+from tests.world import at_rest, held, soon, waiting
+
+Speakers = Callable[..., Speaker]
+HOUR = 3600.0
+INTO, GUESS = 6, 8  # tokens of a question that asks for 10 to 99 words, by the service and by the rule of thumb
+FIRST = 512  # tokens that an answer is taken for at first
+
+
+def everything(name: str, store: Any = None, at_once: int = 1) -> Limiter:
+    """All that can be limited at once; of an hour's windows nothing comes back in between."""
+    units = [Window(1_000_000, HOUR, unit=unit) for unit in ("tokens", "input_tokens", "output_tokens")]
+    return Limiter(name, Window(1000, HOUR), *units, Concurrency(at_once), store=store)
+
+
+def spent(status: Status) -> dict[str, int]:
+    return {limit.unit: limit.used for limit in status.limits if limit.kind != "Concurrency"}
+
+
+def bill(requests: int, into: int, out: int) -> dict[str, int]:
+    return {"requests": requests, "tokens": into + out, "input_tokens": into, "output_tokens": out}
+
+
+@pytest.fixture
+def service() -> Iterator[Models]:
+    with Models(Rules(call_time=0.001)) as service:
+        yield service
+
+
+@pytest.fixture
+def one(name: str) -> Limiter:
+    return everything(name)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+async def speakers(kind: str) -> AsyncIterator[Speakers]:
+    """`speakers(service, limiter, ...)`: a client of that kind, limited, and closed at the end."""
+    made: list[Speaker] = []
+    # Who streams needs a thread for what comes next, while others wait in theirs.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
+
+    def make(service: Models, *limiters: Limiter, **options: Any) -> Speaker:
+        made.append(Speaker(*KINDS[kind], service, limiters, options))
+        return made[-1]
+
+    yield make
+    for speaker in made:
+        await speaker.close()
+
+
+async def test_a_strict_service_refuses_nobody(speakers: Speakers, name: str, store: Any) -> None:
+    """S1: given a service that bears three at once, and so many requests and tokens, when 30 ask together and half of them stream,
+    then none is refused, and what was counted here is what was counted there."""
+    limiter = everything(name, store, at_once=3)
+    rules = Rules(
+        requests=30, tokens=30 * (INTO + 20), input_tokens=30 * INTO, output_tokens=30 * 20, at_once=3, per=HOUR, call_time=0.001
+    )
+    with Models(rules) as strict:
+        speaker = speakers(strict, limiter)
+
+        async def streamed() -> None:
+            await (await speaker.stream()).rest()
+
+        await asyncio.gather(*(speaker.say() if number % 2 else streamed() for number in range(30)))
+
+        assert (strict.calls, strict.refused.total(), strict.most <= 3) == (30, 0, True)
+        assert spent(await at_rest(limiter)) == bill(30, strict.into, strict.out) == bill(30, 30 * INTO, 30 * 20)
+
+
+async def test_what_is_estimated_is_reserved_until_the_answer_says(speakers: Speakers, service: Models, one: Limiter) -> None:
+    """Given a stream that goes on, then its permit is held and its estimate charged; at its end what it used is."""
+    service.go.clear()
+    stream = await soon(speakers(service, one).stream(30))
+    during = await one.astatus()
+    assert held(during) == 1
+    assert spent(during) == bill(1, GUESS, FIRST)
+
+    service.go.set()
+    await soon(stream.rest())
+
+    assert spent(await at_rest(one)) == bill(1, INTO, 30)
+    await stream.close()
+
+
+async def test_the_next_waits_until_a_stream_has_come_to_its_end(speakers: Speakers, service: Models, one: Limiter) -> None:
+    speaker = speakers(service, one)
+    service.go.clear()
+    stream = await soon(speaker.stream())
+    other = asyncio.create_task(speaker.say())
+    await waiting(one, 1)
+    assert service.calls == 1
+
+    service.go.set()
+    await soon(stream.rest())
+    await soon(other)
+
+    assert service.most == 1
+    await at_rest(one)
+    await stream.close()
+
+
+async def test_a_stream_that_is_left_gives_its_permit_back(speakers: Speakers, service: Models, one: Limiter, kind: str) -> None:
+    """What it had said by then is settled: Anthropic tells the input first. What it had not said stands as estimated."""
+    stream = await soon(speakers(service, one).stream(50))
+
+    await soon(stream.close())
+
+    into = INTO if kind.startswith("messages") else GUESS
+    assert spent(await at_rest(one)) == bill(1, into, FIRST)
+    await asyncio.to_thread(service.wait_inside, 0)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # whoever drops a stream is told so, by headgate or by the client
+async def test_a_stream_that_is_dropped_gives_its_permit_back(speakers: Speakers, service: Models, one: Limiter) -> None:
+    """Given a stream that nobody has closed nor knows any more."""
+    await soon(speakers(service, one).stream(50))
+
+    async with asyncio.timeout(5):
+        while held(await one.astatus()):
+            gc.collect()
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("mood", "into", "out"), [(429, 0, 0), (500, GUESS, FIRST)])
+async def test_each_attempt_of_an_sdk_is_charged(
+    speakers: Speakers, service: Models, one: Limiter, mood: int, into: int, out: int
+) -> None:
+    """Given two that fail before one that does not, with room for one at a time, then there are three requests. What was refused
+    took no tokens; of what broke nobody knows."""
+    service.moods = [mood, mood]
+
+    await soon(speakers(service, one).say(30))
+
+    assert service.calls == 3
+    assert spent(await at_rest(one)) == bill(3, 2 * into + INTO, 2 * out + 30)
+
+
+async def test_a_service_that_is_not_there_leaves_nothing_held(speakers: Speakers, one: Limiter) -> None:
+    with Models() as gone:
+        speaker = speakers(gone, one)
+    speaker.client = speaker.client.with_options(max_retries=0)
+
+    with pytest.raises(ERRORS):
+        await soon(speaker.say())
+
+    assert spent(await at_rest(one))["requests"] == 1
+
+
+@pytest.mark.parametrize("kind", COROUTINES, indirect=True)
+async def test_who_is_cancelled_while_it_waits_has_used_nothing(speakers: Speakers, service: Models, one: Limiter) -> None:
+    speaker = speakers(service, one)
+    async with one:
+        call = asyncio.create_task(speaker.say())
+        await waiting(one, 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    assert spent(await at_rest(one)) == bill(1, 0, 0)
+    assert service.calls == 0
+
+
+@pytest.mark.parametrize("kind", COROUTINES, indirect=True)
+async def test_who_is_cancelled_while_it_is_answered_gives_its_permit_back(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
+    """And its estimate stands: the service may have worked for it."""
+    service.go.clear()
+    stream = await soon(speakers(service, one).stream(30))
+    reading = asyncio.create_task(stream.rest())
+    await asyncio.sleep(0)
+
+    reading.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    await stream.close()
+    assert spent(await at_rest(one))["output_tokens"] == FIRST
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_where_usage_is_not_said_the_estimate_stands(
+    speakers: Speakers, service: Models, one: Limiter, streamed: bool
+) -> None:
+    """And nothing is learned."""
+    service.secretive, estimates = True, Estimates()
+    speaker = speakers(service, one, estimates=estimates)
+
+    if streamed:
+        await (await soon(speaker.stream(30))).rest()
+    else:
+        await soon(speaker.say(30))
+
+    assert spent(await at_rest(one)) == bill(1, GUESS, FIRST)
+    assert estimates.status() == ()
+
+
+async def test_a_limit_of_what_answers_really_take_lets_them_pass(speakers: Speakers, service: Models, name: str) -> None:
+    """Given calls that may have 8,000 tokens each and take 30, and a limit of 1,000 for all, then ten of them pass."""
+    estimates, limiter = Estimates(), Limiter(name, Window(1000, HOUR, unit="output_tokens"), max_sleep=0.01)
+    speaker = speakers(service, limiter, estimates=estimates)
+
+    for _ in range(10):
+        await soon(speaker.say(30, max_tokens=8_000))
+
+    assert spent(limiter.status()) == {"output_tokens": 300}
+    (learned,) = estimates.status()
+    assert (learned.model, learned.calls, learned.output) == ("m", 10, 30)
+    assert repr(estimates).startswith("<Estimates of m: 10 calls, input 0.2")
+
+
+async def test_an_estimate_that_no_limit_could_hold_is_cut_down(speakers: Speakers, service: Models, name: str) -> None:
+    """Given room for 100 tokens, then the first call is not refused for its 512; what it took beyond the room is a debt."""
+    limiter = Limiter(name, Window(100, HOUR, unit="tokens"), max_sleep=0.01)
+
+    await soon(speakers(service, limiter).say(150))
+
+    assert spent(limiter.status()) == {"tokens": INTO + 150}
+
+
+async def test_who_may_not_wait_is_told_so_by_the_limiter(speakers: Speakers, service: Models, one: Limiter, name: str) -> None:
+    """Given two limiters, when the second refuses, then the first has its request, its tokens and its permit back. Anthropic's SDK
+    takes it for a connection that failed."""
+    speaker = speakers(service, one, Limiter(f"{name}-2", "1/hour", max_sleep=1.0))
+    speaker.client = speaker.client.with_options(max_retries=0)
+    await soon(speaker.say(30))
+
+    with pytest.raises((MaxSleepExceededError, anthropic.APIConnectionError)) as refused:
+        await soon(speaker.say(30))
+
+    error = refused.value if speaker.sdk == "openai" else refused.value.__cause__
+    assert isinstance(error, MaxSleepExceededError)
+    assert spent(await at_rest(one)) == bill(1, INTO, 30)
+    assert service.calls == 1
+
+
+async def test_each_model_has_a_limit_of_its_own(speakers: Speakers, service: Models, name: str) -> None:
+    limiter = everything(name)
+    speaker = speakers(service, limiter, key="model")
+
+    await soon(speaker.say(30, model="small"))
+    await soon(speaker.say(40, model="large"))
+
+    assert spent(limiter["small"].status()) == bill(1, INTO, 30)
+    assert spent(limiter["large"].status()) == bill(1, INTO, 40)
+    assert spent(limiter.status()) == bill(0, 0, 0)
+
+
+async def test_what_is_exempt_is_not_limited(speakers: Speakers, service: Models, one: Limiter) -> None:
+    await soon(speakers(service, one, exempt=["/v1"]).say(30))
+
+    assert spent(one.status()) == bill(0, 0, 0)
+
+
+async def test_a_client_with_other_options_is_limited_too(speakers: Speakers, service: Models, one: Limiter) -> None:
+    speaker = speakers(service, one)
+    speaker.client = speaker.client.with_options(timeout=5)
+
+    await soon(speaker.say(30))
+
+    assert spent(await at_rest(one)) == bill(1, INTO, 30)
+
+
+async def test_answers_in_other_codings_are_not_asked_for(speakers: Speakers, service: Models, one: Limiter) -> None:
+    """Given a client that would take any, then its answer can still be read here."""
+    await soon(speakers(service, one).say(30, extra_headers={"Accept-Encoding": "br, zstd"}))
+
+    assert spent(await at_rest(one)) == bill(1, INTO, 30)
+
+
+async def test_calls_without_tokens_take_a_request(service: Models, one: Limiter) -> None:
+    """Models are listed, and embeddings have an input only."""
+    estimates = Estimates()
+    async with limit(client_of("openai", False, service), one, estimates=estimates) as client:
+        await client.models.list()
+        assert spent(await at_rest(one)) == bill(1, 0, 0)
+        await client.embeddings.create(model="e", input=question(30))
+
+    assert spent(await at_rest(one)) == bill(2, INTO, 0)
+    assert [(each.model, each.exceeded) for each in estimates.status()] == [("e", None)]
+    with limit(client_of("openai", True, service), one) as threads:
+        threads.models.list()
+    assert spent(await at_rest(one))["requests"] == 3
+
+
+async def test_the_helpers_of_anthropic_are_limited_too(service: Models, one: Limiter) -> None:
+    """`messages.stream()`, left in its middle and read to its end."""
+    async with LIMITS["anthropic"](client_of("anthropic", False, service), one) as client:
+        messages: Any = [{"role": "user", "content": question(30)}]
+        async with client.messages.stream(model="m", max_tokens=100, messages=messages) as stream:
+            await anext(stream.text_stream)
+        assert spent(await at_rest(one)) == bill(1, INTO, 100)
+        async with client.messages.stream(model="m", max_tokens=100, messages=messages) as stream:
+            assert len((await stream.get_final_text()).split()) == 30
+
+    assert spent(await at_rest(one)) == bill(2, 2 * INTO, 130)
+
+
+def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
+    """Its body is there when it answers."""
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+
+    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    with limit(mocked, one) as client:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+
+    assert spent(one.status()) == bill(1, 3, 4)
+
+
+def test_an_upload_is_a_request(one: Limiter) -> None:
+    """It is sent piece by piece, and nobody looks into it."""
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        request.read()
+        return httpx2.Response(200, json={"id": "x"})
+
+    pieces = (piece for piece in [b"{", b"}"])
+    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    with limit(mocked, one) as client:
+        client._client.post("http://host/v1/responses", content=pieces)
+
+    assert spent(one.status()) == bill(1, 0, 0)
+
+
+@pytest.mark.parametrize("sdk", LIMITS)
+def test_what_can_never_work_is_refused_before_anything_is_changed(sdk: str) -> None:
+    api, client = Limiter("api", "1/hour"), object()
+    refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((), {}, "has no limiters"),
+        (("100/minute",), {}, "as a limiter: write a Limiter"),
+        ((api,), {"key": 3}, "a key is 'host', or a function"),
+        ((api["a"],), {"key": "model"}, "is one key's already"),
+        ((api,), {"exempt": "localhost"}, r"write \['localhost'\]"),
+        ((api,), {"estimates": 512}, r"write an Estimates\(\)"),
+        ((api,), {}, f"a client is an {sdk}"),
+    ]
+    for arguments, options, words in refused:
+        with pytest.raises((TypeError, ValueError), match=rf"^limit\W.*{words}"):
+            LIMITS[sdk](client, *arguments, **options)
+
+
+def test_a_client_on_another_library_is_refused() -> None:
+    """OpenAI's still takes one of httpx."""
+    import httpx
+
+    with openai.OpenAI(api_key="k", http_client=httpx.Client()) as client, pytest.raises(TypeError, match="on httpx2"):  # type: ignore[arg-type]
+        headgate.http.openai.limit(client, Limiter("api", "1/hour"))
+
+
+def test_clients_of_azure_are_clients_of_openai(one: Limiter) -> None:
+    """The model stands in their path, and in the body."""
+    paths: list[str] = []
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        paths.append(request.url.path)
+        return httpx2.Response(200, json={"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+
+    inside = httpx2.Client(transport=httpx2.MockTransport(answered))
+    azure = openai.AzureOpenAI(api_key="k", api_version="v", azure_endpoint="http://host", http_client=inside)
+    with headgate.http.openai.limit(azure, one) as client:
+        client.chat.completions.create(model="mine", messages=[{"role": "user", "content": "hello"}])
+
+    assert paths == ["/openai/deployments/mine/chat/completions"]
+    assert spent(one.status()) == bill(1, 3, 4)
+
+
+def test_the_sdk_of_anthropic_takes_the_client_that_it_has_made(one: Limiter) -> None:
+    with anthropic.Anthropic(api_key="k") as client:
+        before = client._client._transport
+        assert headgate.http.anthropic.limit(client, one) is client
+        assert client._client._transport._inner is before  # type: ignore[attr-defined]
