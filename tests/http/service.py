@@ -11,6 +11,7 @@ It knows nothing of headgate.
     /rude        the connection is closed without an answer
     /ws          a websocket that says everything again
     /empty       204
+    /says        the first of the `answers` that are left: a status and its headers; then 200
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Service:
         self.at_once = at_once
         self.calls = self.inside = self.most = self.refused = self.failures = 0
         self.paths: list[str] = []
+        self.answers: list[tuple[int, dict[str, str]]] = []
         self._changed = threading.Condition()
         self._finish: asyncio.Event | None = None
         self._loop = asyncio.new_event_loop()
@@ -125,6 +127,9 @@ class Service:
         elif name == "redirect":
             left = int(request.query["n"])
             raise web.HTTPFound(f"/redirect?n={left - 1}" if left > 1 else "/")
+        elif name == "says" and self.answers:
+            status, headers = self.answers.pop(0)
+            return web.Response(status=status, headers=headers)
         elif name == "flaky" and self.failures > 0:
             self.failures -= 1
             return web.Response(status=503, headers={"Retry-After": "0"})

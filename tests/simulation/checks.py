@@ -159,7 +159,7 @@ class Witness:
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 
     def stepped_back(self, span: int) -> None:
-        """A grant counts from the store's time, which may be older by so much than the call that made it; and a name whose state was
+        """A grant counts from the time of the store, which may be older by so much than its call; and a name whose state was
         lost before has nothing left to reckon from (S5).
         """
         self._stood_still += span

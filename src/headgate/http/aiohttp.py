@@ -16,6 +16,7 @@ from aiohttp.typedefs import StrOrURL
 
 from headgate.checks import positive_int, show
 from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo
+from headgate.http.heed import heeding
 from headgate.limiter import Limiter
 from headgate.limits import Rate
 from headgate.permit import Permit
@@ -27,7 +28,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-def middleware(*limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exempt[ClientRequest] = ()) -> ClientMiddlewareType:
+def middleware(
+    *limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exempt[ClientRequest] = (), heed: bool = True
+) -> ClientMiddlewareType:
     """A middleware that limits what comes by: `ClientSession(middlewares=(middleware(Limiter("api", "100/minute")),))`.
 
     One acquire of each limiter, in the order named, for each request that goes out: for redirects, and for what aiohttp or a
@@ -39,14 +42,20 @@ def middleware(*limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exemp
     `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
+    `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
+    like) pauses them, see docs/http.md. False: nothing is made of answers.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
-    return of(Calls("middleware", limiters, key, exempt, place))
+    return of(Calls("middleware", limiters, key, exempt, place, heeding("middleware", heed)))
 
 
 def limit(
-    session: ClientSession, *limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exempt[ClientRequest] = ()
+    session: ClientSession,
+    *limiters: Limiter,
+    key: Key[ClientRequest] = None,
+    exempt: Exempt[ClientRequest] = (),
+    heed: bool = True,
 ) -> ClientSession:
     """Limit a session in place, and return it: its connector, proxies, TLS, cookies and time-outs stay as they are.
 
@@ -54,7 +63,7 @@ def limit(
 
     The arguments are those of `middleware`. Called again, it adds limiters: those that were added last are passed last.
     """
-    limited = of(Calls("limit", limiters, key, exempt, place))
+    limited = of(Calls("limit", limiters, key, exempt, place, heeding("limit", heed)))
     add(check_session("limit", session), limited)
     return session
 
@@ -67,6 +76,7 @@ def of(calls: Calls[ClientRequest]) -> ClientMiddlewareType:
         except BaseException:
             held.release()
             raise
+        held.answered(response.status, response.headers)
         hold(response, held)
         return response
 

@@ -15,6 +15,7 @@ from headgate.checks import show
 from headgate.http import metering, transports
 from headgate.http.calls import Exempt
 from headgate.http.estimates import Estimates, Learned
+from headgate.http.heed import heeding
 from headgate.http.metering import ByModel, Metering
 from headgate.http.usage import Dialect, whole
 from headgate.limiter import Limiter
@@ -38,6 +39,7 @@ def limit(
     estimates: Estimates | None = None,
     key: ByModel[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
+    heed: bool = True,
 ) -> Client:
     """Limit an `Anthropic` or an `AsyncAnthropic` in place, and return it.
 
@@ -49,11 +51,11 @@ def limit(
     count. Where the answer says nothing of usage the estimate stands; what was refused (4xx) took no tokens.
     `estimates`: what is learned, to look at or to share; the client's own if unsaid.
     `key`: "model", "host", or a function of the request that returns a text: a state for each.
-    `exempt`: as with `headgate.http.httpx2.limit`.
+    `exempt` and `heed`: as with `headgate.http.httpx2.limit`.
 
     Raises ValueError or TypeError for what can never work; a call raises what `Limiter.acquire` does, before it is sent.
     """
-    calls = Metering(limiters, key, exempt, ANTHROPIC, estimates)
+    calls = Metering(limiters, key, exempt, ANTHROPIC, estimates, heeding("limit", heed))
     inside: object = getattr(client, "_client", None)
     if isinstance(client, anthropic.AsyncAnthropic) and isinstance(inside, httpx2.AsyncClient):
         transports.put_around(inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody))

@@ -17,6 +17,7 @@ R = TypeVar("R")  # a client's request
 
 Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
+Heard: TypeAlias = Callable[[Sequence[Limiter], int, Any], None]  # what is done with the status and the headers of an answer
 
 
 class Place(NamedTuple):
@@ -29,17 +30,24 @@ class Place(NamedTuple):
 class Held:
     """The permits of one call. They go back by `release`, or when nobody knows of the call any more."""
 
-    __slots__ = ("_permits",)
+    __slots__ = ("_heard", "_limiters", "_permits")
 
-    def __init__(self, permits: Sequence[Permit] = ()) -> None:
+    def __init__(self, permits: Sequence[Permit] = (), limiters: Sequence[Limiter] = (), heard: Heard | None = None) -> None:
         self._permits = permits
+        self._limiters = limiters
+        self._heard = heard
+
+    def answered(self, status: int, headers: Any) -> None:
+        """What the server has said. Never raises."""
+        if self._heard is not None and self._limiters:
+            self._heard(self._limiters, status, headers)
 
     def __bool__(self) -> bool:
         """Whether there is anything to give back."""
         return any(permit.held for permit in self._permits)
 
-    def answered(self, response: Any) -> None:
-        """The headers of the answer are there: for who looks into it."""
+    def opened(self, response: Any) -> None:
+        """Its headers are there, its body may come: for who looks into it."""
 
     def release(self) -> None:
         """Never blocks, from any task or thread, and a second time is harmless."""
@@ -53,8 +61,8 @@ class Terms:
     def units(self, limiter: Limiter) -> dict[str, Any]:
         return {}
 
-    def held(self, permits: Sequence[Permit]) -> Held:
-        return Held(permits)
+    def held(self, permits: Sequence[Permit], limiters: Sequence[Limiter], heard: Heard | None) -> Held:
+        return Held(permits, limiters, heard)
 
 
 ONE_OF_EACH = Terms()
@@ -64,36 +72,45 @@ class Calls(Generic[R]):
     """Which limiters a client's calls pass: in the order in which they were named, each with all of its limits at once."""
 
     def __init__(
-        self, call: str, limiters: tuple[Limiter, ...], key: Key[R], exempt: Exempt[R], place: Callable[[R], Place]
+        self,
+        call: str,
+        limiters: tuple[Limiter, ...],
+        key: Key[R],
+        exempt: Exempt[R],
+        place: Callable[[R], Place],
+        heard: Heard | None = None,
     ) -> None:
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
         self.exempt = check_exempt(call, exempt)
         self._place = place
+        self._heard = heard
 
     async def enter(self, request: R) -> Held:
         """The permits for one attempt; a failure on the way gives back those that are there."""
         terms = self._terms(request)
         permits: list[Permit] = []
+        limiters = self._passed_by(request)
         try:
-            for limiter in self._passed_by(request):
+            for limiter in limiters:
                 permits.append(await limiter.acquire(**terms.units(limiter)))  # noqa: PERF401 - each is to be known at once
         except BaseException:
             undo(permits)
             raise
-        return terms.held(permits)
+        return terms.held(permits, limiters, self._heard)
 
     def enter_sync(self, request: R) -> Held:
         """`enter`, by blocking this thread."""
         terms = self._terms(request)
         permits: list[Permit] = []
+        limiters = self._passed_by(request)
         try:
-            for limiter in self._passed_by(request):
+            for limiter in limiters:
                 permits.append(limiter.acquire_sync(**terms.units(limiter)))  # noqa: PERF401 - each is to be known at once
         except BaseException:
             undo(permits)
             raise
-        return terms.held(permits)
+        return terms.held(permits, limiters, self._heard)
 
     def _terms(self, request: R) -> Terms:
         return ONE_OF_EACH

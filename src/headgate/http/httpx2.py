@@ -12,6 +12,7 @@ import httpx2
 from headgate.checks import show
 from headgate.http import transports
 from headgate.http.calls import Calls, Exempt, Key
+from headgate.http.heed import heeding
 from headgate.limiter import Limiter
 
 __all__ = ["AsyncTransport", "Transport", "limit"]
@@ -30,6 +31,8 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
     `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
+    `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
+    like) pauses them, see docs/http.md. False: nothing is made of answers.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
@@ -40,8 +43,9 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
         inner: httpx2.BaseTransport | None = None,
         key: Key[httpx2.Request] = None,
         exempt: Exempt[httpx2.Request] = (),
+        heed: bool = True,
     ) -> None:
-        calls = Calls("Transport", limiters, key, exempt, transports.place)
+        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed))
         super().__init__(calls, httpx2.HTTPTransport() if inner is None else inner, Body)
 
 
@@ -54,8 +58,9 @@ class AsyncTransport(transports.AsyncTransport[httpx2.Request, httpx2.Response],
         inner: httpx2.AsyncBaseTransport | None = None,
         key: Key[httpx2.Request] = None,
         exempt: Exempt[httpx2.Request] = (),
+        heed: bool = True,
     ) -> None:
-        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place)
+        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed))
         super().__init__(calls, httpx2.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
@@ -67,18 +72,24 @@ class AsyncBody(transports.AsyncBody, httpx2.AsyncByteStream):
     """As the client wants it."""
 
 
-def limit(client: Client, *limiters: Limiter, key: Key[httpx2.Request] = None, exempt: Exempt[httpx2.Request] = ()) -> Client:
+def limit(
+    client: Client,
+    *limiters: Limiter,
+    key: Key[httpx2.Request] = None,
+    exempt: Exempt[httpx2.Request] = (),
+    heed: bool = True,
+) -> Client:
     """Limit a client in place, and return it: its proxies, TLS, mounts, pools and time-outs stay as they are.
 
         client = limit(httpx2.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
 
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
-    exempt = Calls("limit", limiters, key, exempt, transports.place).exempt
+    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed)).exempt
     if isinstance(client, httpx2.AsyncClient):
-        transports.put_around(client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt))
+        transports.put_around(client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed))
     elif isinstance(client, httpx2.Client):
-        transports.put_around(client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt))
+        transports.put_around(client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed))
     else:
         raise TypeError(f"limit({show(client)}): a client is an httpx2.Client or an httpx2.AsyncClient.")
     return client

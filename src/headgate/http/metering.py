@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from headgate.checks import show
 from headgate.http import transports
-from headgate.http.calls import ONE_OF_EACH, Calls, Exempt, Held, Key, Terms
+from headgate.http.calls import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Terms
 from headgate.http.estimates import Estimates
 from headgate.http.usage import CODINGS, Asked, Dialect, Reader, Usage
 from headgate.limiter import Limiter
@@ -48,8 +48,9 @@ class Metering(Generic[R], Calls[R]):
         exempt: Exempt[R],
         dialect: Dialect,
         estimates: Estimates | None,
+        heard: Heard | None,
     ) -> None:
-        super().__init__("limit", limiters, self._model_of if key == "model" else key, exempt, transports.place)
+        super().__init__("limit", limiters, self._model_of if key == "model" else key, exempt, transports.place, heard)
         self._dialect = dialect
         self._estimates = check_estimates(estimates)
 
@@ -88,8 +89,8 @@ class Bill(Terms):
         amounts = self._amounts(Usage())
         return {unit: min(amounts[unit], capacity[unit]) for unit in UNITS if unit in capacity and amounts[unit]}
 
-    def held(self, permits: Sequence[Permit]) -> Held:
-        return Metered(permits, self)
+    def held(self, permits: Sequence[Permit], limiters: Sequence[Limiter], heard: Heard | None) -> Held:
+        return Metered(self, permits, limiters, heard)
 
     def settle(self, permits: Sequence[Permit], used: Usage) -> None:
         """What is not known to have been used stands as it was estimated."""
@@ -116,8 +117,8 @@ class Metered(Held):
 
     __slots__ = ("_bill", "_reader", "_refused")
 
-    def __init__(self, permits: Sequence[Permit], bill: Bill) -> None:
-        super().__init__(permits)
+    def __init__(self, bill: Bill, permits: Sequence[Permit], limiters: Sequence[Limiter], heard: Heard | None) -> None:
+        super().__init__(permits, limiters, heard)
         self._bill: Bill | None = bill
         self._reader: Reader | None = None
         self._refused = False
@@ -126,7 +127,7 @@ class Metered(Held):
         """There is always an answer to listen to."""
         return True
 
-    def answered(self, response: Any) -> None:
+    def opened(self, response: Any) -> None:
         """What was refused or sent elsewhere was no call to a model. A body that is there already, as a mock's, is decoded."""
         self._refused = 300 <= response.status_code < 500
         if self._bill is not None and 200 <= response.status_code < 300:

@@ -20,6 +20,7 @@ from urllib3.util.retry import Retry
 
 from headgate.checks import show
 from headgate.http.calls import Calls, Exempt, Held, Key, Place
+from headgate.http.heed import heeding
 from headgate.limiter import Limiter
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Adapter(BaseAdapter):
     `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
+    `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
+    like) pauses them, see docs/http.md. False: nothing is made of answers.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
@@ -48,9 +51,10 @@ class Adapter(BaseAdapter):
         inner: BaseAdapter | None = None,
         key: Key[PreparedRequest] = None,
         exempt: Exempt[PreparedRequest] = (),
+        heed: bool = True,
     ) -> None:
         super().__init__()
-        self._calls = Calls("Adapter", limiters, key, exempt, place)
+        self._calls = Calls("Adapter", limiters, key, exempt, place, heeding("Adapter", heed))
         self.inner = HTTPAdapter() if inner is None else inner
         count_retries(self.inner)
 
@@ -58,6 +62,7 @@ class Adapter(BaseAdapter):
         """For the session: one request, with what urllib3 makes of it."""
         with Attempt(self._calls, request).under_way() as attempt:
             response = self.inner.send(request, *arguments, **options)
+        attempt.held.answered(response.status_code, response.headers)
         hold(response.raw, attempt.held)
         return response
 
@@ -66,7 +71,13 @@ class Adapter(BaseAdapter):
         self.inner.close()
 
 
-def limit(session: Session, *limiters: Limiter, key: Key[PreparedRequest] = None, exempt: Exempt[PreparedRequest] = ()) -> Session:
+def limit(
+    session: Session,
+    *limiters: Limiter,
+    key: Key[PreparedRequest] = None,
+    exempt: Exempt[PreparedRequest] = (),
+    heed: bool = True,
+) -> Session:
     """Limit a session in place, and return it: its adapters with their pools, retries, proxies and TLS stay as they are.
 
         session = limit(requests.Session(), Limiter("api", "100/minute", Concurrency(5)))
@@ -74,11 +85,11 @@ def limit(session: Session, *limiters: Limiter, key: Key[PreparedRequest] = None
     The arguments are those of `Adapter`. Called again, it adds limiters: those that were added last are passed first. An
     adapter that is mounted afterwards is not limited.
     """
-    exempt = Calls("limit", limiters, key, exempt, place).exempt
+    exempt = Calls("limit", limiters, key, exempt, place, heeding("limit", heed)).exempt
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for prefix, inner in session.adapters.items():
-        session.adapters[prefix] = Adapter(*limiters, inner=inner, key=key, exempt=exempt)
+        session.adapters[prefix] = Adapter(*limiters, inner=inner, key=key, exempt=exempt, heed=heed)
     return session
 
 
@@ -171,6 +182,8 @@ def counting(kind: type[Retry]) -> type[Retry]:
             """Called between two attempts."""
             attempts = UNDER_WAY.get()
             for attempt in attempts:
+                if response is not None:
+                    attempt.held.answered(response.status, response.headers)
                 attempt.held.release()
             super().sleep(response)
             for attempt in attempts:

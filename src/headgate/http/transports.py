@@ -34,6 +34,8 @@ class Answered(Protocol):
 
     stream: Any
     is_closed: bool
+    status_code: int
+    headers: Any
 
 
 Req = TypeVar("Req", bound=Asked)
@@ -111,7 +113,8 @@ class AsyncTransport(Generic[Req, Res]):
 
 def until_read(response: Res, held: Held, body: Callable[[Any, Held], Any]) -> Res:
     """The response, which holds the permits as long as there is anything to read."""
-    held.answered(response)
+    held.answered(response.status_code, response.headers)
+    held.opened(response)
     if response.is_closed:  # it came with all that it has, as that of a mock does: nobody will read or close it
         held.release()
     elif held:

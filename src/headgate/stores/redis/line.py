@@ -55,6 +55,7 @@ class RedisLine:
         self._said = Declarations(declared.program)
         self._turned_down: Declaration | None = None  # what we have declared, and another process has replaced just now
         self._until = 0.0  # and until when it need not be declared again
+        self._no_shortcut = 0.0  # in a pause of ours, which another connection might overtake
         self._comes_again = False  # and it will be, by itself: no update holds
         self.enter = shut
         self._store = store
@@ -118,6 +119,7 @@ class RedisLine:
         await self.lane().ask(self._updated(declared))
 
     def pause(self, time: int) -> None:
+        self._no_shortcut = max(self._no_shortcut, monotonic() + time / 1_000_000)
         if asyncio._get_running_loop() is None:
             self._by_portal(lambda lane: lane.post(f"pause {time}"))
         else:
@@ -189,6 +191,8 @@ class RedisLine:
     def quickly(self, request: Request) -> Permit | None:
         """By this thread itself, if it can pass this instant. StoreError when `max_sleep` was spent on a server that is silent."""
         start = monotonic()
+        if start < self._no_shortcut:
+            return None
         found = self._store.shortcut().acquire(self, request, self._unsure)
         spent = monotonic() - start
         if found is not None:
