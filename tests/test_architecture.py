@@ -66,6 +66,7 @@ ONLY_PYTHON = {
     "at_once": "the hot path of one process",
     "pass_on": "the hot path of one process",
     "over": "the hot path of one process",
+    "entry_at": "requests.lua asks who is alive first",
     "paused": "a call of the script sees it by the moment of its answer",
     "orphan": "a server does not fork",
 }

@@ -21,7 +21,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
 from headgate.names import encoded
 from headgate.permit import Permit, Refusal
-from headgate.request import Request, asked, sleep_of
+from headgate.request import Request, asked, check_settlement, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
 from headgate.stores.fallback import with_fallback
 from headgate.stores.status import Status
@@ -176,6 +176,19 @@ class Limiter(Entrance):
         """`pause`, awaited until the store knows: from then on it holds everywhere. Raises StoreError when it cannot be asked."""
         if time := self._pause_of(seconds):
             await self._line.apause(time)
+
+    def drain(self, **left: int) -> None:
+        """The service says how much is left at this moment: `api.drain(requests=12)`. Where there is more, there is less.
+
+        Whoever else uses the service is so reckoned with. It never raises what is left, and nobody who has passed is called back.
+        A `Rate` fills up again from there; of a `Window` and a `Quota` it is as if others had used the rest just now. What is held
+        of a `Concurrency` is not told by this. Never blocks. Whole numbers from 0, of units that a limit counts over time.
+
+        Raises ValueError or TypeError before anything is sent. A server that is away does not hear of it.
+        """
+        check_settlement(self._line.declared, self.name, left, "drain")
+        for unit, number in left.items():
+            self._line.drain(unit, number)
 
     def _pause_of(self, seconds: float) -> int:
         return microseconds(check_seconds(f"{self._called()}.pause", "seconds", seconds, zero=True))

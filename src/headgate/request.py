@@ -87,16 +87,17 @@ def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
         )
 
 
-def check_settlement(declared: Declaration, name: str, actual: Mapping[str, object]) -> None:
-    """`settle(tokens=1234)`: whole numbers from 0, of units that a rate counts."""
+def check_settlement(declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle") -> None:
+    """`settle(tokens=1234)`, `drain(tokens=1234)`: whole numbers from 0, of units that a rate counts."""
+    was = "was used" if verb == "settle" else "is left"
     for unit, number in actual.items():
-        call = f"settle({unit[:64]}={show(number)})"
+        call = f"{verb}({unit[:64]}={show(number)})"
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{call} of limiter {name!r}: what was used is an int; pass how many {unit} it were in all.")
+            raise TypeError(f"{call} of limiter {name!r}: what {was} is an int; pass how many {unit} it were in all.")
         if not 0 <= number < LARGEST:
             raise ValueError(
-                f"{call} of limiter {name!r}: what was used is from 0 to below 2**53; pass how many {unit} it were in all."
+                f"{call} of limiter {name!r}: what {was} is from 0 to below 2**53; pass how many {unit} it were in all."
             )
         check_unit(declared, name, call, unit)
         if unit not in declared.rated:
-            raise ValueError(f"{call} of limiter {name!r}: {unit} are held until the release; settle what a rate counts.")
+            raise ValueError(f"{call} of limiter {name!r}: {unit} are held until the release; {verb} what a rate counts.")

@@ -164,7 +164,7 @@ class Noting:
 
     def __init__(self, line: Back) -> None:
         self.name = line.name
-        self.abandon, self.settle = line.abandon, line.settle
+        self.abandon, self.settle, self.drain = line.abandon, line.settle, line.drain
         self._line = line
 
     @property
@@ -191,6 +191,7 @@ class Watched:
         self.acquire, self.acquire_sync, self.take, self.atake = line.acquire, line.acquire_sync, line.take, line.atake
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
         self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
+        self.drain = line.drain
         self._line = line
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
 

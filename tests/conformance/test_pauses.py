@@ -251,6 +251,19 @@ async def test_other_limits_and_a_pause_stand_together(world: World) -> None:
     await until(lambda status: used(status) == [0, 2], limiter)
 
 
+@KINDS
+def test_a_door_that_somebody_has_in_hand_shuts_too(memory: World, limits: list[Any]) -> None:
+    """T3: given a thread that is about to go through the door of a line in memory, when another pauses, then it is shut."""
+    limiter = memory.limiter(*limits)
+    with limiter:
+        pass
+    door = limiter._line.enter
+
+    limiter.pause(HOUR)
+
+    assert not door()
+
+
 @told
 async def test_a_key_is_paused_alone(world: World) -> None:
     limiter = world.limiter(Rate(100, per=HOUR))

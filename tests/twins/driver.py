@@ -18,6 +18,7 @@ from tests.twins.wire import (
     Call,
     Caller,
     Cancel,
+    Drain,
     Pause,
     Quit,
     Rejoin,
@@ -167,6 +168,9 @@ class Player:
             return [Status(*details) if kind == "status" else Pause(*details)]
         if kind in ("quit", "update"):
             return [Quit(*details) if kind == "quit" else Update(*details)]
+        if kind == "drain":
+            unit, limit, left, before = details
+            return [Drain(unit, limit, left, self.now - before if before else 0)]
         caller = self.picked(details[0])
         if caller is None:
             return []

@@ -22,6 +22,7 @@ from tests.twins.wire import (
     Call,
     Caller,
     Cancel,
+    Drain,
     Pause,
     Quit,
     Rejoin,
@@ -362,6 +363,9 @@ class Turn:
                 return [("done", 1, 1, 0)]
             case Settle():
                 self.gate.settle(self.gate.t, units_of(request.extras), request.moment)
+                return [("done", 1, 1, 0)]
+            case Drain():
+                self.gate.drain(self.gate.t, *request)
                 return [("done", 1, 1, 0)]
             case Pause():
                 self.pause(request.time)

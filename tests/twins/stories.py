@@ -18,7 +18,21 @@ HELD = [[], [], ["permits"], ["permits"], ["mb"], ["permits", "mb"]]
 RATED = ["requests", "requests", "tokens"]
 PATIENCE = [None, None, None, None, None, 0, 1, 1_000, 50_000, 1_000_000, 100_000_000]
 CROWDS = [1, 1, 1, 1, 1, 1, 1, 1, 1, 40]  # mostly few, sometimes more than one call may look at
-ERRANDS = ["cancel", "cancel", "release", "release", "release", "renew", "settle", "status", "pause", "rejoin", "rejoin"]
+ERRANDS = [
+    "cancel",
+    "cancel",
+    "release",
+    "release",
+    "release",
+    "renew",
+    "settle",
+    "status",
+    "drain",
+    "drain",
+    "pause",
+    "rejoin",
+    "rejoin",
+]
 PAUSES = [1, 1_000, 20_000, 50_000, 1_000_000]
 STEPS = {
     "call": 20,
@@ -139,6 +153,15 @@ class Author:
         kind = self.dice.choice(ERRANDS)
         if kind == "status":
             return [kind, self.asked(1)]
+        if kind == "drain":
+            before = self.dice.choice([0, 0, 1, 1_000, int(self.period * 500_000), int(self.period * 1_000_000)])
+            return [
+                kind,
+                self.dice.choice(["requests", "tokens"]),
+                self.dice.choice([0, 0, self.amount()]),
+                self.amount() - 1,
+                before,
+            ]
         if kind == "pause":
             return [kind, self.dice.choice([*PAUSES, int(self.period * 1_000_000)])]
         details = {

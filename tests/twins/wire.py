@@ -129,6 +129,19 @@ class Settle(NamedTuple):
         return f"settle {self.moment} {self.extras}"
 
 
+class Drain(NamedTuple):
+    """At `since` (0: now) the service had so much left of a unit; of all limits of that unit, or those that hold `limit`."""
+
+    unit: str
+    limit: int
+    left: int
+    since: int
+
+    @property
+    def words(self) -> str:
+        return " ".join(map(str, ("drain", *self)))
+
+
 class Pause(NamedTuple):
     """Nobody passes for so long."""
 
@@ -170,7 +183,7 @@ class Update(NamedTuple):
         return f"update {self.former.replace(' ', ',')}"
 
 
-Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Pause | Rejoin
+Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Drain | Pause | Rejoin
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,12 @@ function Bucket.settle(rule, extra, t, now)
   rule:undo(max(-extra * rule.price, lowest - rule.level), t)
 end
 
+function Bucket.drain(rule, left, since, now)
+  rule:refresh(now)
+  local ticks = ceil((now - since) / rule.tick)
+  rule.level = min(rule.level, left * rule.price + ticks * rule.gain)
+end
+
 function Bucket.ahead(rule, total, t, now)
   local ticks = max(0, floor((t - rule.at) / rule.tick))
   local level, at = rule.level + ticks * rule.gain, rule.at + ticks * rule.tick

@@ -132,6 +132,12 @@ class Bucket:
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
         self.undo(max(-extra * self.price, lowest - self.level), t)
 
+    def drain(self, left: int, since: int, now: int) -> None:
+        """At `since` there were no more than `left`: by now there are no more than that and what has come since."""
+        self.refresh(now)
+        ticks = -((since - now) // self.tick)
+        self.level = min(self.level, left * self.price + ticks * self.gain)
+
     def ahead(self, total: int, t: int, now: int) -> int:
         """When `total` tokens will have come, one after another from `t` on: the estimate for the end of a queue.
 

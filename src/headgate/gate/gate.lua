@@ -133,6 +133,13 @@ function Gate.settle(extras, t)
   end
 end
 
+function Gate.drain(unit, limit, left, since)
+  if since == 0 then since = gate.t end
+  for _, rule in ipairs(gate.rules) do
+    if rule.unit == unit and (limit == 0 or limit == rule.capacity) then rule:drain(left, min(since, gate.t), gate.t) end
+  end
+end
+
 function Gate.pause(time)
   gate.act = max(gate.act, gate.t + time, gate.booked + 1)
 end

@@ -35,6 +35,7 @@ class Rule(Protocol):
     def admit(self, now: int) -> bool: ...
     def give(self, cost: int, t: int, now: int) -> None: ...
     def settle(self, extra: int, t: int, now: int) -> None: ...
+    def drain(self, left: int, since: int, now: int) -> None: ...
     def ahead(self, total: int, t: int, now: int) -> int: ...
     def idle_at(self) -> int: ...
     def left(self, t: int) -> int: ...
@@ -218,6 +219,10 @@ class Gate:
         """Whether nobody may pass yet, whatever the limits say."""
         return self.act > self.t
 
+    def entry_at(self) -> int:
+        """When one who comes now and asks for nothing in particular could pass."""
+        return self.estimate(self.usual) if self.queue else self.ready(self.usual)
+
     def over(self) -> bool:
         """Whether more is held than a capacity allows, after a cut."""
         return any(rule.left(self.t) < 0 for _, rule in self.slots)
@@ -245,6 +250,16 @@ class Gate:
         for rule in self.rules:
             if rule.unit in extras:
                 rule.settle(extras[rule.unit], t, self.t)
+
+    def drain(self, now: int, unit: str, limit: int, left: int, since: int) -> None:
+        """The service says that at `since` so much of a unit was left: where we think that there is more, there is less.
+
+        Meant are the limits of that unit; if `limit` is not 0, only those that hold so much in all.
+        """
+        self.clamp(now)
+        for rule in self.rules:
+            if rule.unit == unit and limit in (0, rule.capacity):
+                rule.drain(left, min(since or self.t, self.t), self.t)
 
     def pause(self, now: int, time: int) -> None:
         """Nobody passes for so long from now on. One pause never ends another, and what is counted goes on as ever.

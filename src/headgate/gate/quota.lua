@@ -46,6 +46,11 @@ function Quota.settle(rule, extra, t, now)
   end
 end
 
+function Quota.drain(rule, left, since, now)
+  rule:refresh(now)
+  if rule:began(since) == rule.start then rule.used = max(rule.used, rule.capacity - left) end
+end
+
 function Quota.ahead(rule, total, t, now)
   local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity

@@ -74,6 +74,12 @@ class Quota:
             self.refresh(now)
             self.used = min(MOST, self.used + extra)
 
+    def drain(self, left: int, since: int, now: int) -> None:
+        """At `since` there were no more than `left`: it says nothing of a window that began later."""
+        self.refresh(now)
+        if self.began(since) == self.start:
+            self.used = max(self.used, self.capacity - left)
+
     def ahead(self, total: int, t: int, now: int) -> int:
         """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue."""
         periods, rest = divmod(total - 1, self.capacity)

@@ -24,6 +24,8 @@ end
 
 function Slots.settle(rule, extra, t, now) end
 
+function Slots.drain(rule, left, since, now) end
+
 function Slots.ahead(rule, total, t, now)
   return t
 end

@@ -50,6 +50,9 @@ class Slots:
     def settle(self, extra: int, t: int, now: int) -> None:
         """What is held is held until it is released: there is nothing to settle."""
 
+    def drain(self, left: int, since: int, now: int) -> None:
+        """What others hold is not told by what is left of a moment's."""
+
     def ahead(self, total: int, t: int, now: int) -> int:
         """Nobody can know when a holder lets go: an estimate of rates only."""
         return t

@@ -11,7 +11,7 @@ function Window.new(unit, numbers)
 end
 
 function Window.open(rule, t)
-  rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found = 0, 0, 0, 0, 0, 0
+  rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found, rule.gone = 0, 0, 0, 0, 0, 0, 0
 end
 
 -- Calls see(moment, cost) for each entry, oldest first, until it returns true.
@@ -29,6 +29,7 @@ end
 function Window.refresh(rule, t)
   if rule.first > 0 and rule.last + rule.per <= t then -- all of it: no need to look at each
     Log.drop(rule.slot, rule.last)
+    rule.gone = rule.last + rule.per
     rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   end
   if rule.first > 0 and rule.first + rule.per <= t then
@@ -42,12 +43,16 @@ function Window.refresh(rule, t)
       gone = moment
       rule.used = rule.used - cost
     end)
-    if gone > 0 then Log.drop(rule.slot, gone) end
+    if gone > 0 then
+      Log.drop(rule.slot, gone)
+      rule.gone = gone + rule.per
+    end
     rule.first = first
     if not whole then rule:recount() end
   end
   if rule.first == 0 and rule.last > 0 and rule.last + rule.per <= t then
     rule.used = rule.used - rule.pending
+    rule.gone = rule.last + rule.per
     rule.last, rule.pending = 0, 0
   end
 end
@@ -104,6 +109,11 @@ function Window.settle(rule, extra, t, now)
   end
 end
 
+function Window.drain(rule, left, since, now)
+  rule:refresh(now)
+  if rule.gone <= since then rule:settle(max(0, rule.capacity - rule.used - left), now, now) end
+end
+
 function Window.ahead(rule, total, t, now)
   rule:refresh(now)
   local periods = floor((total - 1) / rule.capacity)
@@ -127,7 +137,7 @@ end
 
 function Window.adopt(rule, old, t)
   rule.slot, rule.used, rule.first, rule.last, rule.pending = old.slot, old.used, old.first, old.last, old.pending
-  rule.wanted = 0
+  rule.wanted, rule.gone = 0, t
 end
 
 return Window

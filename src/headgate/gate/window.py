@@ -18,7 +18,7 @@ STRIDE = 100  # tokens whose release an estimate looks up one by one
 class Window:
     """One window: `used` tokens are in the log, whose moments never decrease."""
 
-    __slots__ = ("capacity", "log", "per", "unit", "used")
+    __slots__ = ("capacity", "gone", "log", "per", "unit", "used")
 
     holds: ClassVar[bool] = False
 
@@ -27,6 +27,7 @@ class Window:
         self.capacity = amount
         self.per = per
         self.used = 0
+        self.gone = 0  # when the last of those that count no more ceased to
         self.log: OrderedDict[int, int] = OrderedDict()
 
     @property
@@ -45,6 +46,7 @@ class Window:
                 return
             del log[moment]
             self.used -= cost
+            self.gone = moment + self.per
 
     def freed(self, need: int) -> int:
         """The moment at which `need` of the tokens in the log no longer count."""
@@ -86,6 +88,12 @@ class Window:
         elif extra > 0:
             self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
 
+    def drain(self, left: int, since: int, now: int) -> None:
+        """At `since` there were no more than `left`: others have used the rest. If any came free since, nobody knows."""
+        self.refresh(now)
+        if self.gone <= since:
+            self.settle(max(0, self.capacity - self.used - left), now, now)
+
     def ahead(self, total: int, t: int, now: int) -> int:
         """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue.
 
@@ -107,4 +115,4 @@ class Window:
 
     def adopt(self, old: Window, t: int) -> None:
         """The log stays: what was granted still counts, for the new period (T9)."""
-        self.log, self.used = old.log, old.used
+        self.log, self.used, self.gone = old.log, old.used, t

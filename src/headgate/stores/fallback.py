@@ -85,6 +85,10 @@ class FallbackLine:
         self._way.pause(self.name, self.declared, time)
         await self._line.apause(time)
 
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+        """What is left for all says nothing of a share."""
+        self._line.drain(unit, left, limit, since)
+
     def _follow(self, declared: Declaration) -> None:
         self._line.check(declared)
         self._way.follow(self.name, self.declared, declared)
@@ -281,6 +285,9 @@ class OpenLine:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         """Nothing was charged."""
+
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+        """Nothing is counted."""
 
 
 class Local:

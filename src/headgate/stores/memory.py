@@ -213,7 +213,7 @@ class MemoryLine:
             self._advance()
             now = gate.clamp(self._clock.now())
             left = [rule.left(now) for rule in gate.rules]
-            return status_of(self.name, gate.rules, left, len(gate.queue), self._next_entry() - now)
+            return status_of(self.name, gate.rules, left, len(gate.queue), gate.entry_at() - now)
 
     async def astatus(self) -> Status:
         return self.status()
@@ -254,6 +254,11 @@ class MemoryLine:
 
     async def apause(self, time: int) -> None:
         self.pause(time)
+
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+        with self._lock:
+            self._keep()
+            self._gate.drain(self._clock.now(), unit, limit, left, since)
 
     # What the ways in and out ask for ------------------------------------------------------------------------------------
 
@@ -509,11 +514,6 @@ class MemoryLine:
             if moment < head.look_at:
                 head.look_at = moment
                 head.wake()
-
-    def _next_entry(self) -> int:
-        """When one who comes now could pass."""
-        gate = self._gate
-        return gate.estimate(gate.usual) if gate.queue else gate.ready(gate.usual)
 
     def let_go(self) -> bool:
         """Become loose if forgetting this line would change nothing: nobody waits, nothing is held, no debt, no update.

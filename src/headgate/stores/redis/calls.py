@@ -96,9 +96,9 @@ class Errand:
     def owed(self) -> bool:
         """What gives back must arrive, even when whoever waited for the answer has been told that the server is away.
 
-        Not a pause: it would begin when the server is back.
+        What is said of a service, to hold all, is worth nothing when the server is back.
         """
-        return self.words.startswith("release ") or (self.told is nobody and not self.words.startswith("pause "))
+        return self.words.startswith("release ") or (self.told is nobody and not self.words.startswith(("pause ", "drain ")))
 
 
 class Sent(NamedTuple):

@@ -109,24 +109,26 @@ class RedisLine:
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration) -> None:
-        words = self._updated(declared)
-        if asyncio._get_running_loop() is None:
-            self._by_portal(lambda lane: lane.post(words))
-        else:
-            self.lane().post(words)
+        self._post(self._updated(declared))
 
     async def aupdate(self, declared: Declaration) -> None:
         await self.lane().ask(self._updated(declared))
 
     def pause(self, time: int) -> None:
         self._no_shortcut = max(self._no_shortcut, monotonic() + time / 1_000_000)
-        if asyncio._get_running_loop() is None:
-            self._by_portal(lambda lane: lane.post(f"pause {time}"))
-        else:
-            self.lane().post(f"pause {time}")
+        self._post(f"pause {time}")
 
     async def apause(self, time: int) -> None:
         await self.lane().ask(f"pause {time}")
+
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+        self._post(f"drain {unit} {limit} {left} {since}")
+
+    def _post(self, words: str) -> None:
+        if asyncio._get_running_loop() is None:
+            self._by_portal(lambda lane: lane.post(words))
+        else:
+            self.lane().post(words)
 
     def _updated(self, declared: Declaration) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""

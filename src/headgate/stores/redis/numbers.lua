@@ -20,11 +20,12 @@ end
 Numbers.window = {}
 
 function Numbers.window.of(rule)
-  return rule.slot, rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found
+  return rule.slot, rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found, rule.gone
 end
 
-function Numbers.window.put(rule, slot, used, first, last, pending, wanted, found)
-  rule.slot, rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found = slot, used, first, last, pending, wanted, found
+function Numbers.window.put(rule, slot, used, first, last, pending, wanted, found, gone)
+  rule.slot, rule.used, rule.first, rule.last, rule.pending = slot, used, first, last, pending
+  rule.wanted, rule.found, rule.gone = wanted, found, gone
 end
 
 Numbers.quota = {}

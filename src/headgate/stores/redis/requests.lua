@@ -118,6 +118,12 @@ function verbs.settle(t, extras)
   answer('done', 1, 1)
 end
 
+-- drain unit limit left since: what the service has said (0: any limit of that unit; now).
+function verbs.drain(unit, limit, left, since)
+  Gate.drain(unit, limit, left, since)
+  answer('done', 1, 1)
+end
+
 -- pause time: nobody passes for so long, and those who sleep are told.
 function verbs.pause(time)
   Gate.pause(time)
@@ -154,8 +160,8 @@ function verbs.status(asked)
 end
 
 -- How many words a verb has; which of them are numbers, and which may be -1 for none.
-local WORDS = { acquire = 5, cancel = 4, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, pause = 1, rejoin = 5 }
-local NUMBERS = { acquire = { 1, 2 }, cancel = { 3 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, pause = { 1 }, rejoin = { 3, 4 } }
+local WORDS = { acquire = 5, cancel = 4, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5 }
+local NUMBERS = { acquire = { 1, 2 }, cancel = { 3 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, drain = { 2, 3, 4 }, pause = { 1 }, rejoin = { 3, 4 } }
 local LIMITS = { acquire = { 3, 4 } }
 local FIRST, NONE = 7, {}
 

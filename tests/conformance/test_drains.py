@@ -1,0 +1,49 @@
+"""drain(requests=...): what a service says is left holds for all who use the name, in both stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Quota, Rate, Window
+from tests.world import HOUR, World, told, used
+
+LIMITS = [Rate(10, per=1000 * HOUR), Window(10, per=HOUR), Quota(10, per=1000 * HOUR)]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=repr)
+@told
+async def test_who_comes_next_reckons_with_what_is_left(world: World, limit: Any) -> None:
+    """T1: and a higher number changes nothing."""
+    limiter = world.limiter(limit, Rate(10, per=1000 * HOUR, unit="tokens"), Concurrency(5))
+    async with limiter.acquire(tokens=4):
+        pass
+
+    limiter.drain(requests=3, tokens=8)
+    assert used(await limiter.astatus())[:2] == [7, 4]
+    limiter.drain(requests=9, tokens=0)
+    assert used(await limiter.astatus())[:2] == [7, 10]
+
+    permits = [await limiter.atry_acquire() for _ in range(4)]
+    assert [bool(permit) for permit in permits] == [True, True, True, False]
+    for permit in permits[:3]:
+        permit.release()
+
+
+@pytest.mark.parametrize(
+    ("left", "error", "says"),
+    [
+        ({"requests": -1}, ValueError, "is left is from 0"),
+        ({"requests": 1.5}, TypeError, "is left is an int"),
+        ({"requests": True}, TypeError, "is left is an int"),
+        ({"tokens": 1}, ValueError, "none of its limits counts 'tokens'"),
+        ({"permits": 1}, ValueError, "drain what a rate counts"),
+    ],
+)
+def test_what_cannot_be_left_is_refused(name: str, store: object, left: dict[str, Any], error: type[Exception], says: str) -> None:
+    """Before anything is sent."""
+    limiter = Limiter(name, "10/hour", Concurrency(5), store=store)
+
+    with pytest.raises(error, match=rf"drain\(.*{says}"):
+        limiter.drain(**left)
