@@ -10,11 +10,14 @@ from collections.abc import Callable
 from time import monotonic
 
 import pytest
+from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.redis.lane import Lane
+from headgate.stores.redis import lane
+from headgate.stores.redis.succession import Succession
 from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, eventually
+from tests.servers import Server
 from tests.world import soon, until, waiting
 
 ONE = Concurrency(1)
@@ -37,11 +40,14 @@ class Visitors:
             self.before_leaving.get(number, nothing)()
         self.after_leaving.get(number, nothing)()
 
-    async def come(self, limiter: Limiter, *numbers: int) -> None:
-        """All in one call, and wait until the server has answered it."""
+    def start(self, limiter: Limiter, *numbers: int) -> None:
         for number in numbers:
             self._told[number] = asyncio.Event()
             self.tasks[number] = asyncio.create_task(self._visit(limiter, number))
+
+    async def come(self, limiter: Limiter, *numbers: int) -> None:
+        """All in one call, and wait until the server has answered it."""
+        self.start(limiter, *numbers)
         await asyncio.sleep(0)
         await limiter.astatus()
         await limiter.astatus()
@@ -219,17 +225,22 @@ async def test_in_a_pause_nobody_takes_over(name: str, redis_url: str, visitors:
     await at_rest(other)
 
 
-async def test_a_lost_permit_is_not_handed_over(
-    name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("doubt", ["the lease is lost", "the lease is nearly over", "nothing was heard for long"])
+async def test_in_doubt_the_server_is_asked(
+    name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch, doubt: str
 ) -> None:
-    """S2: given a lease that is not certain any more, the next one asks the server."""
+    """S2, S6: given a lease or a place in the queue that is not certain any more, who leaves hands nothing over."""
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
     (permit,) = limiter._line._inside._entered[visitors.tasks[1]]
-    permit.believed = 0.0
+    assert permit.home.succession.heir(permit), "it would be handed over"
+    if doubt == "nothing was heard for long":
+        permit.home.asked_at -= 2 * lane.HEARTBEAT
+    else:
+        permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 4
     handed: list[bool] = []
-    hand_over = Lane.hand_over
-    monkeypatch.setattr(Lane, "hand_over", lambda lane, permit: handed.append(hand_over(lane, permit)) or handed[-1])
+    hand_over = Succession.hand_over
+    monkeypatch.setattr(Succession, "hand_over", lambda its, permit: handed.append(hand_over(its, permit)) or handed[-1])
 
     visitors.go(1)
     await visitors.inside_are(1, 2)
@@ -237,6 +248,82 @@ async def test_a_lost_permit_is_not_handed_over(
     assert handed == [False]
     await visitors.all_gone()
     await at_rest(limiter)
+
+
+async def test_a_letter_from_before_a_cut_says_nothing_of_it(name: str, proxy: Proxy, redis_url: str, visitors: Visitors) -> None:
+    """S1: given a grant that was made before the capacity was lowered and is heard of after it, who leaves lets nobody in."""
+    limiter, other = Limiter(name, Concurrency(3), store=proxy.url), elsewhere(name, Concurrency(3), url=redis_url)
+    permit = await other.acquire()
+    await visitors.come(limiter, 1, 2, 3, 4, 5)
+    proxy.announcements.hold()
+    await permit.arelease()
+    await limiter.aupdate(Concurrency(1))
+    proxy.announcements.resume()
+    await visitors.inside_are(1, 2, 3)
+
+    visitors.go(1)
+    visitors.go(2)
+    await until(lambda status: status.limits[0].used == 1, other)
+
+    assert visitors.inside == [1, 2, 3]
+    visitors.go(3)
+    await visitors.inside_are(1, 2, 3, 4)
+    await visitors.all_gone()
+    await at_rest(limiter)
+
+
+async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
+    name: str, proxy: Proxy, redis_url: str, admin: Redis, visitors: Visitors
+) -> None:
+    """S7: given three of one call whose reply is held, and an announcement that lets the first in: when the second is cancelled and
+    the first leaves, the third enters.
+    """
+    limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
+    held = await other.acquire()
+    visitors.start(limiter, 0)
+    await waiting(other, 1)
+    await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
+    held.release()
+    await visitors.inside_are(0)
+    visitors.go(0)
+    held = await soon(other.acquire())
+    await asyncio.gather(*(limiter.astatus() for _ in range(3)))  # who asks next is not alone: its call is a whole one
+    proxy.replies.hold()
+    visitors.start(limiter, 1, 2, 3)
+    await waiting(other, 3)
+    held.release()
+    await visitors.inside_are(0, 1)
+
+    visitors.tasks[2].cancel()
+    await asyncio.wait([visitors.tasks[2]])
+    visitors.go(1)
+    await visitors.inside_are(0, 1, 3)
+
+    proxy.replies.resume()
+    await visitors.all_gone()
+    await at_rest(other)
+
+
+async def test_a_permit_that_the_server_has_forgotten_is_not_handed_on(
+    name: str, redis_url: str, own_server: Server, visitors: Visitors
+) -> None:
+    """S1, F32: given a FLUSHALL, and another process that holds all there is: whoever is inside here leaves to nobody."""
+    url = own_server.user_url
+    limiter, other = elsewhere(name, ONE, url=url), elsewhere(name, ONE, url=url)
+    await visitors.come(limiter, 1, 2, 3)
+    own_server.admin.flushall()
+    permit = await other.acquire()
+    await limiter.astatus()  # it hears that it is not known any more
+
+    visitors.go(1)
+    await limiter.astatus()
+    await limiter.astatus()
+
+    assert visitors.inside == [1]
+    permit.release()
+    await visitors.inside_are(1, 2)
+    await visitors.all_gone()
+    await at_rest(other)
 
 
 async def test_where_a_rate_counts_too_the_server_decides(name: str, redis_url: str, visitors: Visitors) -> None:
@@ -256,6 +343,11 @@ async def test_where_a_rate_counts_too_the_server_decides(name: str, redis_url: 
 
 def nothing() -> None:
     """There is nothing to do."""
+
+
+def channel(limiter: Limiter) -> str:
+    """Where announcements to this loop are sent."""
+    return f"headgate:{limiter._line.lane()._session.partition('.')[0]}"
 
 
 async def acquire(limiter: Limiter) -> int:

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
-import random
-import secrets
 import sys
-import threading
-import time
-import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,19 +16,19 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple, NoReturn
 
-import redis.utils
-
 from headgate import Limiter, stores
 from headgate.errors import HeadgateError
 from headgate.limits import Concurrency, Limit
 from headgate.permit import Permit
-from headgate.stores.redis import chores, line, link
+from headgate.stores.redis import line
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.succession import Succession
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
+from tests.simulation.bent import bent, replaced
 from tests.simulation.checks import Broken, Witness, crowd_of, who_of
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.network import CALM, Network
@@ -45,7 +39,6 @@ from tests.virtual import BEGINNING
 
 REST = 10 * SECOND  # after which only what needs time is left
 AGES = {"old": 40 * SECOND, "failover": 2 * SECOND}  # of the copy that a server starts from, at most
-ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
 OWN_TASKS = "headgate-"  # what a link does all the time
 
 
@@ -530,68 +523,19 @@ class Fleet:
 MAX_STOP = 60 * SECOND
 
 
-class Jitter:
-    """Chance for each process: what is swept away in nobody's turn takes none of it, and neither do threads of other tests."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._thread = threading.get_ident()
-
-    def uniform(self, least: float, most: float) -> float:
-        if threading.get_ident() != self._thread:
-            return ELSEWHERE.uniform(least, most)
-        here = self._world.here
-        return least if here is None else here.chance.uniform(least, most)
-
-
-@contextmanager
-def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
-    former = [(where, name, getattr(where, name)) for where, name, _ in changes]
-    for where, name, value in changes:
-        setattr(where, name, value)
-    try:
-        yield
-    finally:
-        for where, name, value in former:
-            setattr(where, name, value)
-
-
-def bent(world: World) -> list[tuple[Any, str, Any]]:
-    """headgate's clocks, chance and identities are the world's."""
-    identities = world.chance("identities")
-    thread = threading.get_ident()
-
-    def monotonic() -> float:
-        if threading.get_ident() != thread:  # other tests have left threads that live in their own time
-            return time.monotonic()
-        return world.nobodys_time if world.here is None else world.here.time()
-
-    def token_hex(count: int) -> str:
-        return identities.randbytes(count).hex() if threading.get_ident() == thread else secrets.token_hex(count)
-
-    changes: list[tuple[Any, str, Any]] = [
-        (module, "monotonic", monotonic)
-        for name, module in list(sys.modules.items())
-        if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
-    ]
-    changes += [(chores, "JITTER", Jitter(world)), (link, "secrets", types.SimpleNamespace(token_hex=token_hex))]
-    changes += [(redis.utils, "get_lib_version", lambda: "0")]
-    return [*changes, (logging.getLogger("headgate"), "disabled", True)]
-
-
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees who gets a permit, who leaves one to another, and who gives up."""
-    permit_of, give_up, hand_over = RedisLine._permit, Lane._give_up, Lane.hand_over
+    permit_of, give_up, hand_over = RedisLine._permit, Lane._give_up, Succession.hand_over
 
     def _give_up(lane: Lane, ticket: Ticket) -> None:
         fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
         give_up(lane, ticket)
 
-    def _hand_over(lane: Lane, permit: Permit) -> bool:
-        heir = lane._heir(permit)
-        handed = hand_over(lane, permit)
+    def _hand_over(succession: Succession, permit: Permit) -> bool:
+        heir = succession.heir(permit)
+        handed = hand_over(succession, permit)
         if handed:
-            fleet.handed(lane, permit, heir)
+            fleet.handed(succession._lane, permit, heir)
         return handed
 
     def _permit(line: RedisLine, *args: Any) -> Permit:
@@ -599,4 +543,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         fleet.permitted(line, permit)
         return permit
 
-    return [(Lane, "_give_up", _give_up), (Lane, "hand_over", _hand_over), (RedisLine, "_permit", _permit)]
+    return [(Lane, "_give_up", _give_up), (Succession, "hand_over", _hand_over), (RedisLine, "_permit", _permit)]

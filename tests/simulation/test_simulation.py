@@ -14,6 +14,7 @@ from headgate.stores.redis import script
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.renewals import Renewals
+from headgate.stores.redis.succession import Succession
 from tests.simulation.fleet import run
 from tests.simulation.plan import planned
 from tests.simulation.shrink import story
@@ -71,7 +72,7 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
 }
 PYTHON: dict[str, tuple[type, str, Any, str]] = {
     "who gives up stays in the queue": (Lane, "_cancel", lambda lane, ticket: None, "S7"),
-    "a permit goes past others": (Lane, "_heir", lambda lane, permit: any_heir(lane), "S6"),
+    "a permit goes past others": (Succession, "heir", lambda its, permit: any_heir(its._lane), "S6"),
     "nobody renews": (Renewals, "renew", lambda renewals: None, "S7"),
     "a lease is counted from the reply": (
         Lane,

@@ -38,6 +38,7 @@ from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.patience import Patience
 from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.script import library
+from headgate.stores.redis.succession import Succession
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.waiting import queued_at
 
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
     from collections.abc import Iterable, Sequence
 
-    from headgate.permit import Permit
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.link import Link
     from headgate.stores.redis.peer import Peer
@@ -56,7 +56,6 @@ HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
 RETRY = 1.0  # seconds until what is owed to a server that is away is offered again
 MOST = 1000  # callers in one call (S9)
-SOON = 0.002  # seconds until the server hears of permits that were handed over here: some round trips
 
 
 class Lane:
@@ -77,9 +76,6 @@ class Lane:
         self._sent: Sent | None = None
         self._owed: Sent | None = None  # a call of which nobody knows whether it was run: sent again before any other
         self._waiting: dict[int, Ticket] = {}  # asked, in order; not granted yet
-        self._first_to = 0  # up to this number they are the first of the whole queue: nobody else's can come in between
-        self._letters = 0  # that have come
-        self._granted_under: Declaration | None = None  # the limits under which the server has granted last
         self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
         self._booked = Bookings(link.loop)  # granted, and sleeping until their moments
         self._early: list[str] = []  # announcements that were faster than the reply before them
@@ -93,10 +89,10 @@ class Lane:
         self._server = 0
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
-        self._telling: TimerHandle | None = None  # for what has time
         self._patience = Patience(self)
         self._retry: TimerHandle | None = None
         self.renewals = Renewals(self)
+        self.succession = Succession(self)
         line.declare_in_time(link.loop)
 
     # What the line asks for ----------------------------------------------------------------------------------------------
@@ -113,8 +109,8 @@ class Lane:
             return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait)), ticket
         except BaseException:
             ticket.future.cancel()
-            if ticket.permit is not None:
-                self.line.give_back(ticket.permit)
+            if ticket.permit is not None and not self.succession.hand_over(ticket.permit):
+                ticket.permit.release()
             self._give_up(ticket)
             raise
         finally:
@@ -144,36 +140,6 @@ class Lane:
         self._errands += errands
         self._send()
 
-    def hand_over(self, permit: Permit) -> bool:
-        """Leave `permit` to who enters next, if nobody else can be before it (S6).
-
-        It is held under the name that it was granted to, so never twice (S1). With the next call, or soon, the server hears that
-        the heir has given up its place, and with it whatever it was granted there meanwhile (S3).
-        """
-        heir = self._heir(permit)
-        if heir is None:
-            return False
-        del self._waiting[heir.number]
-        heir.permit = permit
-        heir.settle(Grant(permit.t, permit.fence))
-        self._cancel(heir)
-        if self._telling is None:
-            self._telling = self.link.loop.call_later(SOON, self._tell)
-        return True
-
-    def _tell(self) -> None:
-        self._telling = None
-        if self._errands:
-            self._send()
-
-    def _heir(self, permit: Permit) -> Ticket | None:
-        """The head of the queue, if we know that it is here. After a change of limits, and in a pause, only the server knows."""
-        if self._granted_under is not self.line.declared or not self.line.declared.timeless or permit.lost:
-            return None
-        heir = next(iter(self._waiting.values()), None)
-        follows = heir and heir.number <= self._first_to and heir.enters and heir.request.units == permit.units
-        return heir if follows and not self.paused else None
-
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
         to_send = (self._tickets, self._errands, self._queued, self._sent, self._owed, self._quits)
@@ -187,6 +153,28 @@ class Lane:
     def paused(self) -> bool:
         """Whether nobody passes at present, as far as is known here."""
         return self._booked.paused
+
+    @property
+    def deaf(self) -> bool:
+        """Whether nothing was heard for so long that places and limits may be others' by now."""
+        return monotonic() - self.asked_at > 2 * HEARTBEAT
+
+    def first(self) -> Ticket | None:
+        """Who waits here before all others."""
+        return next(iter(self._waiting.values()), None)
+
+    def crowd(self) -> tuple[int, int]:
+        """How many wait here, and the number of the last of them."""
+        return len(self._waiting), next(reversed(self._waiting), 0)
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """It needs its place no more; the next call says so."""
+        del self._waiting[ticket.number]
+        self._cancel(ticket)
+
+    def send_errands(self) -> None:
+        if self._errands:
+            self._send()
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
@@ -220,19 +208,13 @@ class Lane:
         self._call += 1
         tickets, errands = self._load()
         command = self._written(tickets, errands)
-        ahead = self._ahead()
+        ahead, letters = self.succession.ahead(), self.succession.letters
         for ticket in tickets:
             ticket.session, ticket.last = self._session, tickets[-1].number
             self._waiting[ticket.number] = ticket
         declared = self.line.declared
         at = self._session, self._call, declared.program, declared.lease, monotonic()
-        return Sent(command, *at, tickets, errands, ahead, self._letters)
-
-    def _ahead(self) -> int:
-        """How many would stand before who is asked for now, if nobody else came in between; -1: others are there already."""
-        if not self._waiting:
-            return 0
-        return len(self._waiting) if next(reversed(self._waiting)) <= self._first_to else -1
+        return Sent(command, *at, tickets, errands, ahead, letters)
 
     def _load(self) -> tuple[list[Ticket], list[Errand]]:
         """What goes into one call."""
@@ -298,6 +280,7 @@ class Lane:
         if words[3] != "grant":
             raise StoreError("it gave the reply to another call")
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
+        self.succession.answered(sent, self._server, declared=False)
         ticket, now = sent.tickets[0], self._server
         if self._waiting.pop(ticket.number, None) or ticket.future.done():
             self._granted(ticket, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
@@ -305,8 +288,8 @@ class Lane:
     def _accept(self, sent: Sent, words: list[str]) -> None:
         if self.line.declares and (sent.program, sent.declares) == (self.line.declared.program, self.line.declares):
             self.line.declares = KNOWN
-            self._granted_under = None
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
+        self.succession.answered(sent, self._server, declared=sent.declares != KNOWN)
         head, mine = int(words[1]), words[2] == "1"
         ahead, rest = None, iter(words[3:])
         answers = answers_in(rest, sent.program, self._server)
@@ -318,8 +301,7 @@ class Lane:
             if kind == "wait" and ahead is None:
                 ahead = fence
         self._mail(islice(rest, 1, None), self._server)
-        if ahead == 0 or (ahead == sent.ahead and self._letters == sent.letters):
-            self._first_to = sent.tickets[-1].number
+        self.succession.joined(sent, ahead)
         self._calm = not (self._waiting or self._booked.queue)
         if self._gone and not self._quits:  # of all others the server knows now
             owed = set(self._errands)
@@ -385,7 +367,7 @@ class Lane:
         words = list(words)
         pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else 0
         for number, t, fence, lease in letters_in(words, server):
-            self._letters += 1
+            self.succession.letters += 1
             if number in self._waiting and fence <= self._waiting[number].fence:
                 continue  # that one was taken back
             ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
@@ -396,7 +378,7 @@ class Lane:
             else:
                 self._granted(ticket, Grant(t, fence), lease, server)
         if pause:
-            self._granted_under = None  # who is held back stands before all others
+            self.succession.stop()  # who is held back stands before all others
             if self._booked.pause(server, pause):
                 self._hold_back()
 
@@ -421,7 +403,7 @@ class Lane:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         ticket.t = t = grant.t
         ticket.lease = lease
-        self._first_to, self._granted_under = max(self._first_to, ticket.last), self.line.declared  # who asked with it is behind it
+        self.succession.granted(ticket)
         ticket.believed = self._believed(t, lease)
         if ticket.future.done():
             self._give_up(ticket)
@@ -512,7 +494,12 @@ class Lane:
         """The reply to the last call of a session brings its last mail, too."""
         if not isinstance(answer, StoreError):
             self._quits = False
-            self._session, self._call, self._known, self._first_to = self.link.new_session(), 0, 0, 0
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        """Another session, in which nobody has a place yet."""
+        self._session, self._call, self._known = self.link.new_session(), 0, 0
+        self.succession.forget()
 
     def _try_again(self) -> None:
         self._retry = None
@@ -551,7 +538,8 @@ class Lane:
             wait = int(words.pop(0)) if verdict == "held" else None
             self._learn(sent, wait, Declaration([parsed(text) for text in " ".join(words).split(";")]))
         else:
-            self._session, self._call, self._known, self._first_to = self.link.new_session(), 0, 0, 0
+            self._begin_again()
+            self.renewals.renew()  # what is held may be forgotten, too
             tickets = list(self._waiting.values())
         for ticket in tickets:
             self._waiting.pop(ticket.number, None)

@@ -243,16 +243,14 @@ class RedisLine:
     # Ways back -----------------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
+        """To who enters next, or to the server. Nobody else has such a permit in hand."""
         permit = self._inside.left()
-        if permit is not None:
-            self.give_back(permit)
-
-    def give_back(self, permit: Permit) -> None:
-        """From somebody who entered, to who enters next or to the server. Nobody else has it in hand."""
+        if permit is None:
+            return
         lane = permit.home
         if not isinstance(lane, Lane) or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
             permit.release()
-        elif not lane.hand_over(permit):
+        elif not lane.succession.hand_over(permit):
             permit.held = False
             lane.post(f"release {permit.key}")
 

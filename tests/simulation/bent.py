@@ -1,0 +1,74 @@
+"""What a run puts in the place of what headgate and redis-py have: clocks, chance, identities.
+
+Here lives bending a real process to the world of a simulation, for as long as one run lasts. Threads that other tests have left
+live on in their own time.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis.utils
+
+from headgate.stores.redis import chores, link
+from tests.simulation.loop import World
+
+ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
+
+
+class Jitter:
+    """Chance for each process: what is swept away in nobody's turn takes none of it, and neither do threads of other tests."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._thread = threading.get_ident()
+
+    def uniform(self, least: float, most: float) -> float:
+        if threading.get_ident() != self._thread:
+            return ELSEWHERE.uniform(least, most)
+        here = self._world.here
+        return least if here is None else here.chance.uniform(least, most)
+
+
+@contextmanager
+def replaced(changes: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    former = [(where, name, getattr(where, name)) for where, name, _ in changes]
+    for where, name, value in changes:
+        setattr(where, name, value)
+    try:
+        yield
+    finally:
+        for where, name, value in former:
+            setattr(where, name, value)
+
+
+def bent(world: World) -> list[tuple[Any, str, Any]]:
+    """headgate's clocks, chance and identities are the world's."""
+    identities = world.chance("identities")
+    thread = threading.get_ident()
+
+    def monotonic() -> float:
+        if threading.get_ident() != thread:  # other tests have left threads that live in their own time
+            return time.monotonic()
+        return world.nobodys_time if world.here is None else world.here.time()
+
+    def token_hex(count: int) -> str:
+        return identities.randbytes(count).hex() if threading.get_ident() == thread else secrets.token_hex(count)
+
+    changes: list[tuple[Any, str, Any]] = [
+        (module, "monotonic", monotonic)
+        for name, module in list(sys.modules.items())
+        if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
+    ]
+    changes += [(chores, "JITTER", Jitter(world)), (link, "secrets", types.SimpleNamespace(token_hex=token_hex))]
+    changes += [(redis.utils, "get_lib_version", lambda: "0")]
+    return [*changes, (logging.getLogger("headgate"), "disabled", True)]
