@@ -42,7 +42,8 @@ class Limiter(Entrance):
 
     `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over tasks, threads, event loops
     and, on Redis, processes; the limits that were declared last hold for all of them.
-    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute".
+    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute". As an attribute: those that
+    this object has declared or updated last.
     `store`: None or "memory://" for this process; a redis://, rediss:// or unix:// URL, a `redis.Redis` or a
     `redis.asyncio.Redis` for a whole fleet.
     `max_sleep`: the longest an acquire is willing to wait, in seconds; None or 0: as long as it takes.
@@ -57,7 +58,7 @@ class Limiter(Entrance):
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
 
-    __slots__ = ("_acquire", "_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_store", "key", "name")
+    __slots__ = ("_acquire", "_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_store", "key", "limits", "name")
 
     def __init__(
         self,
@@ -73,7 +74,8 @@ class Limiter(Entrance):
     ) -> None:
         self.name = check_name(name)
         self.key: str | None = None
-        declared = Declaration(rules_of(declared_limits(f"Limiter({name!r})", limits)))
+        self.limits = declared_limits(f"Limiter({name!r})", limits)
+        declared = Declaration(rules_of(self.limits))
         self._max_sleep = sleep_of(max_sleep, "Limiter")
         self._max_waiters = check_count(max_waiters)
         self._on_wait = check_on_wait(on_wait, "Limiter")
@@ -97,6 +99,7 @@ class Limiter(Entrance):
             raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take limiter[{key!r}] of the whole.")
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
+        child.limits = self.limits
         child._store, child._on_lost = self._store, self._on_lost
         child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
         child._open(self._line.declared)
@@ -152,11 +155,15 @@ class Limiter(Entrance):
 
         Raises ValueError or TypeError as the constructor does, before anything is sent. A server that is away hears of it later.
         """
-        self._line.update(self._declaration(limits))
+        said = self._updated(limits)
+        self._line.update(Declaration(rules_of(said)))
+        self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
         """`update`, awaited until the store knows. Raises StoreError when it cannot be asked; in this process the limits hold."""
-        await self._line.aupdate(self._declaration(limits))
+        said = self._updated(limits)
+        await self._line.aupdate(Declaration(rules_of(said)))
+        self.limits = said
 
     def pause(self, seconds: float) -> None:
         """Nobody passes for so long, whoever uses this name: in this process and in every other, whatever the limits would allow.
@@ -196,8 +203,8 @@ class Limiter(Entrance):
     def _called(self) -> str:
         return f"Limiter({self.name!r})" + ("" if self.key is None else f"[{self.key!r}]")
 
-    def _declaration(self, limits: tuple[Limit | str, ...]) -> Declaration:
-        return Declaration(rules_of(declared_limits(f"{self._called()}.update(...)", limits)))
+    def _updated(self, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:
+        return declared_limits(f"{self._called()}.update(...)", limits)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """As a decorator: every call of a function takes a permit first, of a generator for as long as it runs."""
@@ -285,7 +292,7 @@ class WatchedAcquire(Acquire):
         self._watch.tell(outcome[1])
 
 
-def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> list[Limit]:
+def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:
     if not limits:
         raise ValueError(f"{call} has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
     for limit in limits:
@@ -296,4 +303,4 @@ def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> list[Limit]:
                 f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "
                 "write one of them, or a text such as '100/minute'."
             )
-    return [parse_limit(limit) if isinstance(limit, str) else limit for limit in limits]
+    return tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)

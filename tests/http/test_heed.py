@@ -13,12 +13,14 @@ from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
 import headgate.http.requests
-from headgate import Concurrency, Limiter
+from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.http import heed
-from headgate.http.heed import LONGEST, heeding, listen
+from headgate.http.calls import Heard
+from headgate.http.heed import LONGEST, adopting, heeding, listen
+from headgate.stores.memory import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
-from tests.world import at_rest, soon
+from tests.world import at_rest, soon, until, used
 
 Clients = Callable[..., Any]
 MINUTE = {"Retry-After": "60"}
@@ -143,12 +145,57 @@ async def test_what_urllib3_sends_again_is_held_too(service: Service, plenty: Li
     await at_rest(plenty)
 
 
+async def test_less_left_than_we_reckon_with_is_less(clients: Clients, service: Service, name: str, store: Any) -> None:
+    """T1: and more changes nothing."""
+    limiter = Limiter(name, "10/hour", store=store)
+    client = clients(limiter)
+
+    for remaining, count in (("9", 1), ("4", 6), ("8", 7)):
+        service.answers = [(200, {"x-ratelimit-limit": "10", "x-ratelimit-remaining": remaining})]
+        assert await soon(client.get(f"{service.url}/says")) == 200
+        assert (await until(lambda status, count=count: used(status) == [count], limiter)).limits[0].left == 10 - count
+
+
+async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
+    """T9: given twice what the server allows, when it says so, then half of it holds, and what else was declared."""
+    limiter = Limiter(name, Concurrency(5), Rate(20, per=3600), store=store)
+    client = clients(limiter, adopt=True)
+
+    for _ in range(2):
+        service.answers = [(200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=1800'})]
+        assert await soon(client.get(f"{service.url}/says")) == 200
+
+    status = await until(lambda status: status.limits[1].capacity == 10, limiter)
+    assert (status.limits[0].capacity, limiter.limits) == (5, (Concurrency(5), Rate(10, per=1800)))
+    assert status.limits[1].left <= 7
+    await at_rest(limiter)
+
+
+async def test_a_limit_is_not_taken_over_unasked(clients: Clients, service: Service, name: str, store: Any) -> None:
+    """Nor is what is left of another limit than ours."""
+    limiter = Limiter(name, "20/hour", store=store)
+    service.answers = [(200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=3600'})]
+
+    assert await soon(clients(limiter).get(f"{service.url}/says")) == 200
+
+    assert used(await limiter.astatus()) == [1]
+    assert limiter.limits == (Rate(20, per=3600),)
+
+
 # Whatever the client -----------------------------------------------------------------------------------------------------------
+
+
+def answered(limiter: Limiter, heard: Heard, headers: dict[str, str], status: int = 200) -> None:
+    """One call, and what came back."""
+    with limiter.acquire() as permit:
+        heard([(limiter, permit)], status, headers)
 
 
 def test_nobody_is_held_for_longer_than_an_hour(plenty: Limiter) -> None:
     """A server that means it says so again."""
-    listen([plenty], 429, {"Retry-After": "86400"})
+    answered(plenty, listen, {"Retry-After": "86400"}, 429)
 
     assert plenty.status().retry_after == pytest.approx(LONGEST, abs=1)
 
@@ -156,3 +203,72 @@ def test_nobody_is_held_for_longer_than_an_hour(plenty: Limiter) -> None:
 def test_nothing_is_read_where_nothing_is_heeded() -> None:
     assert heeding("limit", False) is None
     assert heeding("limit", True) is listen
+    assert heeding("limit", True, True) is adopting
+    with pytest.raises(ValueError, match="leave heed=False out"):
+        heeding("limit", False, True)
+
+
+def left_after(limiter: Limiter, headers: dict[str, str]) -> list[int]:
+    answered(limiter, listen, headers)
+    return [limit.left for limit in limiter.status().limits]
+
+
+def test_a_budget_is_ours_if_it_holds_as_much(name: str) -> None:
+    """One of an hour says nothing of a second; one that says nothing of itself is ours if there is but one, and we have one."""
+    two = '"burst";q=10;w=1,"hourly";q=1000;w=3600'
+    limiter = Limiter(name, Window(10, per=1000), Quota(1000, per=10**8), store=MemoryStore())
+    alone = Limiter(name, Window(10, per=1000), Concurrency(5), store=MemoryStore())
+
+    assert left_after(limiter, {"RateLimit-Policy": two, "RateLimit": '"hourly";r=300,"burst";r=8'}) == [8, 300]
+    assert left_after(limiter, {"x-ratelimit-limit": "30", "x-ratelimit-remaining": "1"}) == [7, 299]
+    assert left_after(limiter, {"x-ratelimit-remaining": "1"}) == [6, 298]
+    assert left_after(alone, {"x-ratelimit-limit-tokens": "10", "x-ratelimit-remaining-tokens": "1"})[0] == 9
+    assert left_after(alone, {"x-ratelimit-remaining": "3"})[0] == 3
+
+
+def adopted(limiter: Limiter, headers: dict[str, str]) -> tuple[Any, ...]:
+    answered(limiter, adopting, headers)
+    return limiter.limits
+
+
+TEN = {"x-ratelimit-limit": "10"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        (Rate(20, per=60, initial=1), Rate(10, per=60)),
+        (Rate(20, per=60, capacity=15), Rate(10, per=60, capacity=10)),
+        (Rate(20, per=60, capacity=4), Rate(10, per=60, capacity=4)),
+        (Window(20, per=60, slack=0.1), Window(10, per=60, slack=0.1)),
+        (Quota(5, per=60, anchor=3.0), Quota(10, per=60, anchor=3.0)),
+    ],
+)
+def test_a_limit_keeps_its_kind(name: str, limit: Any, told: Any) -> None:
+    """And whatever the server says nothing of."""
+    limiter = Limiter(name, limit, "100 concurrent", store=MemoryStore())
+
+    assert adopted(limiter, TEN) == (told, Concurrency(100))
+    assert adopted(limiter, TEN) == (told, Concurrency(100))
+
+
+def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str) -> None:
+    """Two of ours, two of theirs, none that counts calls, or one of no size."""
+    limits: list[Any] = [Rate(20, per=60), Window(30, per=60)]
+    two = {"RateLimit-Policy": '"burst";q=10;w=1,"hourly";q=1000;w=3600'}
+
+    assert adopted(Limiter(name, *limits, store=MemoryStore()), TEN) == tuple(limits)
+    assert adopted(Limiter(name, limits[0], store=MemoryStore()), two) == (limits[0],)
+    assert adopted(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == (Concurrency(5),)
+    assert adopted(Limiter(name, limits[0], store=MemoryStore()), {"x-ratelimit-limit": "0"}) == (limits[0],)
+
+
+def test_what_others_have_changed_is_not_undone(name: str) -> None:
+    """T9: given an update of somebody else that this limiter has not made, when a limit is told, then theirs holds."""
+    store = MemoryStore()
+    limiter = Limiter(name, Concurrency(5), Rate(20, per=60), store=store)
+    Limiter(name, Concurrency(5), Rate(20, per=60), store=store).update(Concurrency(7), Rate(20, per=60))
+
+    adopted(limiter, TEN)
+
+    assert [limit.capacity for limit in limiter.status().limits] == [7, 20]

@@ -29,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def middleware(
-    *limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exempt[ClientRequest] = (), heed: bool = True
+    *limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exempt[ClientRequest] = (), heed: bool = True, adopt: bool = False
 ) -> ClientMiddlewareType:
     """A middleware that limits what comes by: `ClientSession(middlewares=(middleware(Limiter("api", "100/minute")),))`.
 
@@ -43,11 +43,12 @@ def middleware(
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
     `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, see docs/http.md. False: nothing is made of answers.
+    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
+    `adopt`: a limit that the server tells takes the place of the one that counts requests, by `Limiter.update`.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
-    return of(Calls("middleware", limiters, key, exempt, place, heeding("middleware", heed)))
+    return of(Calls("middleware", limiters, key, exempt, place, heeding("middleware", heed, adopt)))
 
 
 def limit(
@@ -56,6 +57,7 @@ def limit(
     key: Key[ClientRequest] = None,
     exempt: Exempt[ClientRequest] = (),
     heed: bool = True,
+    adopt: bool = False,
 ) -> ClientSession:
     """Limit a session in place, and return it: its connector, proxies, TLS, cookies and time-outs stay as they are.
 
@@ -63,7 +65,7 @@ def limit(
 
     The arguments are those of `middleware`. Called again, it adds limiters: those that were added last are passed last.
     """
-    limited = of(Calls("limit", limiters, key, exempt, place, heeding("limit", heed)))
+    limited = of(Calls("limit", limiters, key, exempt, place, heeding("limit", heed, adopt)))
     add(check_session("limit", session), limited)
     return session
 

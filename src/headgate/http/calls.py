@@ -17,7 +17,8 @@ R = TypeVar("R")  # a client's request
 
 Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
-Heard: TypeAlias = Callable[[Sequence[Limiter], int, Any], None]  # what is done with the status and the headers of an answer
+Passed: TypeAlias = Sequence[tuple[Limiter, Permit]]
+Heard: TypeAlias = Callable[[Passed, int, Any], None]  # what is done with the status and the headers of an answer
 
 
 class Place(NamedTuple):
@@ -30,28 +31,27 @@ class Place(NamedTuple):
 class Held:
     """The permits of one call. They go back by `release`, or when nobody knows of the call any more."""
 
-    __slots__ = ("_heard", "_limiters", "_permits")
+    __slots__ = ("_heard", "_passed")
 
-    def __init__(self, permits: Sequence[Permit] = (), limiters: Sequence[Limiter] = (), heard: Heard | None = None) -> None:
-        self._permits = permits
-        self._limiters = limiters
+    def __init__(self, passed: Passed = (), heard: Heard | None = None) -> None:
+        self._passed = passed
         self._heard = heard
 
     def answered(self, status: int, headers: Any) -> None:
         """What the server has said. Never raises."""
-        if self._heard is not None and self._limiters:
-            self._heard(self._limiters, status, headers)
+        if self._heard is not None and self._passed:
+            self._heard(self._passed, status, headers)
 
     def __bool__(self) -> bool:
         """Whether there is anything to give back."""
-        return any(permit.held for permit in self._permits)
+        return any(permit.held for _, permit in self._passed)
 
     def opened(self, response: Any) -> None:
         """Its headers are there, its body may come: for who looks into it."""
 
     def release(self) -> None:
         """Never blocks, from any task or thread, and a second time is harmless."""
-        for permit in self._permits:
+        for _, permit in self._passed:
             permit.release()
 
 
@@ -61,8 +61,8 @@ class Terms:
     def units(self, limiter: Limiter) -> dict[str, Any]:
         return {}
 
-    def held(self, permits: Sequence[Permit], limiters: Sequence[Limiter], heard: Heard | None) -> Held:
-        return Held(permits, limiters, heard)
+    def held(self, passed: Passed, heard: Heard | None) -> Held:
+        return Held(passed, heard)
 
 
 ONE_OF_EACH = Terms()
@@ -89,28 +89,26 @@ class Calls(Generic[R]):
     async def enter(self, request: R) -> Held:
         """The permits for one attempt; a failure on the way gives back those that are there."""
         terms = self._terms(request)
-        permits: list[Permit] = []
-        limiters = self._passed_by(request)
+        passed: list[tuple[Limiter, Permit]] = []
         try:
-            for limiter in limiters:
-                permits.append(await limiter.acquire(**terms.units(limiter)))  # noqa: PERF401 - each is to be known at once
+            for limiter in self._passed_by(request):
+                passed.append((limiter, await limiter.acquire(**terms.units(limiter))))  # noqa: PERF401 - each is to be known at once
         except BaseException:
-            undo(permits)
+            undo(permit for _, permit in passed)
             raise
-        return terms.held(permits, limiters, self._heard)
+        return terms.held(passed, self._heard)
 
     def enter_sync(self, request: R) -> Held:
         """`enter`, by blocking this thread."""
         terms = self._terms(request)
-        permits: list[Permit] = []
-        limiters = self._passed_by(request)
+        passed: list[tuple[Limiter, Permit]] = []
         try:
-            for limiter in limiters:
-                permits.append(limiter.acquire_sync(**terms.units(limiter)))  # noqa: PERF401 - each is to be known at once
+            for limiter in self._passed_by(request):
+                passed.append((limiter, limiter.acquire_sync(**terms.units(limiter))))  # noqa: PERF401 - each is to be known at once
         except BaseException:
-            undo(permits)
+            undo(permit for _, permit in passed)
             raise
-        return terms.held(permits, limiters, self._heard)
+        return terms.held(passed, self._heard)
 
     def _terms(self, request: R) -> Terms:
         return ONE_OF_EACH

@@ -32,7 +32,8 @@ class Transport(transports.Transport[httpx.Request, httpx.Response], httpx.BaseT
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
     `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, see docs/http.md. False: nothing is made of answers.
+    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
+    `adopt`: a limit that the server tells takes the place of the one that counts requests, by `Limiter.update`.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
@@ -44,8 +45,9 @@ class Transport(transports.Transport[httpx.Request, httpx.Response], httpx.BaseT
         key: Key[httpx.Request] = None,
         exempt: Exempt[httpx.Request] = (),
         heed: bool = True,
+        adopt: bool = False,
     ) -> None:
-        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed))
+        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt))
         super().__init__(calls, httpx.HTTPTransport() if inner is None else inner, Body)
 
 
@@ -59,8 +61,9 @@ class AsyncTransport(transports.AsyncTransport[httpx.Request, httpx.Response], h
         key: Key[httpx.Request] = None,
         exempt: Exempt[httpx.Request] = (),
         heed: bool = True,
+        adopt: bool = False,
     ) -> None:
-        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed))
+        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed, adopt))
         super().__init__(calls, httpx.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
@@ -78,6 +81,7 @@ def limit(
     key: Key[httpx.Request] = None,
     exempt: Exempt[httpx.Request] = (),
     heed: bool = True,
+    adopt: bool = False,
 ) -> Client:
     """Limit a client in place, and return it: its proxies, TLS, mounts, pools and time-outs stay as they are.
 
@@ -85,11 +89,15 @@ def limit(
 
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
-    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed)).exempt
+    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)).exempt
     if isinstance(client, httpx.AsyncClient):
-        transports.put_around(client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed))
+        transports.put_around(
+            client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+        )
     elif isinstance(client, httpx.Client):
-        transports.put_around(client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed))
+        transports.put_around(
+            client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+        )
     else:
         raise TypeError(f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient.")
     return client

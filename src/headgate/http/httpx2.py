@@ -32,7 +32,8 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
     `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, see docs/http.md. False: nothing is made of answers.
+    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
+    `adopt`: a limit that the server tells takes the place of the one that counts requests, by `Limiter.update`.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
@@ -44,8 +45,9 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
         key: Key[httpx2.Request] = None,
         exempt: Exempt[httpx2.Request] = (),
         heed: bool = True,
+        adopt: bool = False,
     ) -> None:
-        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed))
+        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt))
         super().__init__(calls, httpx2.HTTPTransport() if inner is None else inner, Body)
 
 
@@ -59,8 +61,9 @@ class AsyncTransport(transports.AsyncTransport[httpx2.Request, httpx2.Response],
         key: Key[httpx2.Request] = None,
         exempt: Exempt[httpx2.Request] = (),
         heed: bool = True,
+        adopt: bool = False,
     ) -> None:
-        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed))
+        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed, adopt))
         super().__init__(calls, httpx2.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
@@ -78,6 +81,7 @@ def limit(
     key: Key[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
     heed: bool = True,
+    adopt: bool = False,
 ) -> Client:
     """Limit a client in place, and return it: its proxies, TLS, mounts, pools and time-outs stay as they are.
 
@@ -85,11 +89,15 @@ def limit(
 
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
-    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed)).exempt
+    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)).exempt
     if isinstance(client, httpx2.AsyncClient):
-        transports.put_around(client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed))
+        transports.put_around(
+            client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+        )
     elif isinstance(client, httpx2.Client):
-        transports.put_around(client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed))
+        transports.put_around(
+            client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+        )
     else:
         raise TypeError(f"limit({show(client)}): a client is an httpx2.Client or an httpx2.AsyncClient.")
     return client

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from headgate.checks import show
 from headgate.http import transports
-from headgate.http.calls import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Terms
+from headgate.http.calls import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Passed, Terms
 from headgate.http.estimates import Estimates
 from headgate.http.usage import CODINGS, Asked, Dialect, Reader, Usage
 from headgate.limiter import Limiter
@@ -89,8 +89,8 @@ class Bill(Terms):
         amounts = self._amounts(Usage())
         return {unit: min(amounts[unit], capacity[unit]) for unit in UNITS if unit in capacity and amounts[unit]}
 
-    def held(self, permits: Sequence[Permit], limiters: Sequence[Limiter], heard: Heard | None) -> Held:
-        return Metered(self, permits, limiters, heard)
+    def held(self, passed: Passed, heard: Heard | None) -> Held:
+        return Metered(self, passed, heard)
 
     def settle(self, permits: Sequence[Permit], used: Usage) -> None:
         """What is not known to have been used stands as it was estimated."""
@@ -117,8 +117,8 @@ class Metered(Held):
 
     __slots__ = ("_bill", "_reader", "_refused")
 
-    def __init__(self, bill: Bill, permits: Sequence[Permit], limiters: Sequence[Limiter], heard: Heard | None) -> None:
-        super().__init__(permits, limiters, heard)
+    def __init__(self, bill: Bill, passed: Passed, heard: Heard | None) -> None:
+        super().__init__(passed, heard)
         self._bill: Bill | None = bill
         self._reader: Reader | None = None
         self._refused = False
@@ -144,7 +144,7 @@ class Metered(Held):
         if bill is not None:
             used = self._reader.usage() if self._reader is not None else Usage()
             bill.learn(used)
-            bill.settle(self._permits, Usage(0, 0) if self._refused else used)
+            bill.settle([permit for _, permit in self._passed], Usage(0, 0) if self._refused else used)
         super().release()
 
 

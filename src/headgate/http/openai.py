@@ -40,6 +40,7 @@ def limit(
     key: ByModel[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
     heed: bool = True,
+    adopt: bool = False,
 ) -> Client:
     """Limit an `OpenAI`, an `AsyncOpenAI` or one of Azure in place, and return it.
 
@@ -51,11 +52,11 @@ def limit(
     answer says nothing of usage the estimate stands; what was refused (4xx) took no tokens.
     `estimates`: what is learned, to look at or to share; the client's own if unsaid.
     `key`: "model", "host", or a function of the request that returns a text: a state for each.
-    `exempt` and `heed`: as with `headgate.http.httpx2.limit`.
+    `exempt`, `heed` and `adopt`: as with `headgate.http.httpx2.limit`.
 
     Raises ValueError or TypeError for what can never work; a call raises what `Limiter.acquire` does, before it is sent.
     """
-    calls = Metering(limiters, key, exempt, OPENAI, estimates, heeding("limit", heed))
+    calls = Metering(limiters, key, exempt, OPENAI, estimates, heeding("limit", heed, adopt))
     inside: object = getattr(client, "_client", None)
     if isinstance(client, openai.AsyncOpenAI) and isinstance(inside, httpx2.AsyncClient):
         transports.put_around(inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody))

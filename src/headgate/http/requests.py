@@ -40,7 +40,8 @@ class Adapter(BaseAdapter):
     `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
     or functions of the request.
     `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, see docs/http.md. False: nothing is made of answers.
+    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
+    `adopt`: a limit that the server tells takes the place of the one that counts requests, by `Limiter.update`.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """
@@ -52,9 +53,10 @@ class Adapter(BaseAdapter):
         key: Key[PreparedRequest] = None,
         exempt: Exempt[PreparedRequest] = (),
         heed: bool = True,
+        adopt: bool = False,
     ) -> None:
         super().__init__()
-        self._calls = Calls("Adapter", limiters, key, exempt, place, heeding("Adapter", heed))
+        self._calls = Calls("Adapter", limiters, key, exempt, place, heeding("Adapter", heed, adopt))
         self.inner = HTTPAdapter() if inner is None else inner
         count_retries(self.inner)
 
@@ -77,6 +79,7 @@ def limit(
     key: Key[PreparedRequest] = None,
     exempt: Exempt[PreparedRequest] = (),
     heed: bool = True,
+    adopt: bool = False,
 ) -> Session:
     """Limit a session in place, and return it: its adapters with their pools, retries, proxies and TLS stay as they are.
 
@@ -85,11 +88,11 @@ def limit(
     The arguments are those of `Adapter`. Called again, it adds limiters: those that were added last are passed first. An
     adapter that is mounted afterwards is not limited.
     """
-    exempt = Calls("limit", limiters, key, exempt, place, heeding("limit", heed)).exempt
+    exempt = Calls("limit", limiters, key, exempt, place, heeding("limit", heed, adopt)).exempt
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for prefix, inner in session.adapters.items():
-        session.adapters[prefix] = Adapter(*limiters, inner=inner, key=key, exempt=exempt, heed=heed)
+        session.adapters[prefix] = Adapter(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
     return session
 
 
