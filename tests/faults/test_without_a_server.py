@@ -20,6 +20,7 @@ from headgate import (
     QueueFullError,
     Quota,
     Rate,
+    Refusal,
     StoreError,
     Window,
 )
@@ -344,6 +345,20 @@ async def test_a_refusal_is_an_answer(name: str, own_server: Server) -> None:
 
     for holder in holders:
         assert await holder.arelease()
+
+
+async def test_a_pause_holds_who_does_without_the_store(name: str, gone: Server) -> None:
+    """T3: given a share of the limits, when it is paused, then nobody passes by it; where nothing is limited, everybody does."""
+    limiter, free = local(name, gone, Concurrency(4)), opened(name, gone, Concurrency(4))
+
+    for each in (limiter, free):
+        with pytest.raises(StoreError):
+            await soon(each.apause(60))
+
+    refused = await soon(limiter.atry_acquire())
+    assert isinstance(refused, Refusal)
+    assert 59 < refused.retry_after <= 60
+    (await soon(free.acquire())).release()
 
 
 async def test_nothing_is_kept_of_those_who_have_passed(name: str, gone: Server) -> None:

@@ -94,7 +94,7 @@ class MemoryLine:
         gate, pool, crowd = self._gate, self._pool, self._crowd
         inside = None if self._holders.counted else self._holders.inside
         self._pools = self._may_pool()
-        self._shut = gate.paused()
+        self._shut = self._loose or gate.paused()
         self.enter = shut if self._shut else timed_door(gate, self._lock, self._clock.now, inside)
         self.leave, self.enter_later = self.put_back, self.queue
         if self._pools:
@@ -401,11 +401,11 @@ class MemoryLine:
 
     def _keep(self) -> None:
         if self._shut:
+            if self._loose:
+                self._loose = False
+                self._store.keep(self)
             self._gate.clamp(self._clock.now())
             self._open()
-        if self._loose:
-            self._loose = False
-            self._store.keep(self)
 
     def _join(self, waiter: Waiter) -> bool:
         """Ask the gate; true when the grant is there at once."""
