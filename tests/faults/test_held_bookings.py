@@ -7,11 +7,12 @@ import asyncio
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, Permit, Rate
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
+from headgate.request import Request
 from headgate.stores.redis import lane
 from headgate.stores.redis.lane import Lane
 from tests.faults.scene import elsewhere, enter, eventually, everybody, has_listened
-from tests.world import used, waiting
+from tests.world import LONG, soon, used, waiting
 
 PER, AHEAD = 10.0, 15.0  # seconds: the next one is booked, the one behind it waits
 PAUSE = 60.0
@@ -135,6 +136,28 @@ async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(here: Lim
 
     assert list(lane_of(there)._waiting) == [3]
     await gone(callers[1:], here)
+
+
+@pytest.mark.parametrize("max_sleep", [0.01, 2 * AHEAD])
+async def test_who_is_held_back_waits_no_longer_than_it_may(here: Limiter, there: Limiter, max_sleep: float) -> None:
+    """T8: given one that may wait until its moment, when it is paused for longer, then it is told when that is over."""
+    await there.acquire()
+    caller = asyncio.create_task(there._line.acquire(Request({}, round(AHEAD * 1_000_000))))
+    await asyncio.sleep(0)
+    await there.astatus()
+    (_, ticket, _), *_ = lane_of(there)._booked.queue
+    ticket.request = Request({}, round(max_sleep * 1_000_000))  # as if so much less of it was left
+
+    await here.apause(PAUSE)
+    if max_sleep < AHEAD:
+        with pytest.raises(MaxSleepExceededError) as error:
+            await soon(caller)
+        assert PAUSE - LONG < error.value.retry_after <= PAUSE
+    else:
+        await waiting(here, 1)
+        assert ticket.deadline is not None
+        caller.cancel()
+    await waiting(here, 0)
 
 
 async def test_a_pause_of_a_server_that_is_away_is_not_made_up_for(name: str) -> None:

@@ -27,9 +27,9 @@ class Bookings:
         self._alarm: TimerHandle | None = None  # for the first of them
 
     @property
-    def paused(self) -> bool:
-        """Whether nobody passes at present, as far as is known here."""
-        return self._pause_ends > self._loop.time()
+    def pause_left(self) -> float:
+        """Seconds for which nobody passes, as far as is known here."""
+        return max(0.0, self._pause_ends - self._loop.time())
 
     def sleep(self, ticket: Ticket, grant: Grant, microseconds: int) -> None:
         """Until so much later, and not before anybody who sleeps already."""

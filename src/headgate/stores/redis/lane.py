@@ -152,7 +152,7 @@ class Lane:
     @property
     def paused(self) -> bool:
         """Whether nobody passes at present, as far as is known here."""
-        return self._booked.paused
+        return self._booked.pause_left > 0
 
     @property
     def deaf(self) -> bool:
@@ -334,10 +334,13 @@ class Lane:
             return
         ticket.tell(queued_at(position, delay))
         ticket.hope = inf
-        if ticket.request.max_sleep:
-            if ticket.deadline is not None:  # it waits for the second time: its session had lapsed
+        self._limit_wait(ticket)
+
+    def _limit_wait(self, ticket: Ticket) -> None:
+        if ticket.request.max_sleep is not None:
+            if ticket.deadline is not None:  # it waits for the second time: its session had lapsed, or it was held back
                 ticket.deadline.cancel()
-            left = ticket.request.max_sleep / 1_000_000 - (now - ticket.start)
+            left = ticket.request.max_sleep / 1_000_000 - (monotonic() - ticket.start)
             ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
 
     def heard(self, announcement: str) -> None:
@@ -387,7 +390,8 @@ class Lane:
         held = self._booked.held_back(self._session)
         for ticket, grant in held:
             self._errands.append(Errand(back(ticket, grant), functools.partial(self._held_back, ticket, ticket.session)))
-            ticket.t, ticket.fence, ticket.due = 0, grant.fence, inf
+            ticket.t, ticket.fence, ticket.due = 0, grant.fence, monotonic() + self._booked.pause_left
+            self._limit_wait(ticket)
         if held:
             self._waiting = {**{ticket.number: ticket for ticket, _ in held}, **self._waiting}
             self._send()
