@@ -43,10 +43,8 @@ function Window.refresh(rule, t)
       gone = moment
       rule.used = rule.used - cost
     end)
-    if gone > 0 then
-      Log.drop(rule.slot, gone)
-      rule.gone = gone + rule.per
-    end
+    if gone > 0 then Log.drop(rule.slot, gone) end
+    rule.gone = max(rule.gone, gone + rule.per)
     rule.first = first
     if not whole then rule:recount() end
   end
