@@ -110,6 +110,22 @@ async def test_a_lane_knows_of_a_pause(here: Limiter, there: Limiter) -> None:
     assert deaf.paused
 
 
+async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there: Limiter) -> None:
+    """Given a lane that waits for a reply, when a pause is announced, then it is known, and who sleeps is held back."""
+    callers = await asleep(there)
+    its = lane_of(there)
+    looks = asyncio.create_task(there.astatus())
+    await eventually(lambda: its._sent is not None)
+
+    its.heard(f"{its._session} {its._server} -1 !{round(PAUSE * 1_000_000)}")
+
+    assert its.paused
+    assert not its._booked.queue
+    await looks
+    await eventually(lambda: its._booked.queue)  # the server knows nothing of that pause: what it grants anew is not given back
+    await gone(callers, here)
+
+
 async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(here: Limiter, there: Limiter) -> None:
     """S3: given one whose booking was moved, when the former grant is told once more, then it goes on waiting."""
     callers = await asleep(there)

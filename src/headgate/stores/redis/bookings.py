@@ -16,12 +16,16 @@ if TYPE_CHECKING:
     from headgate.stores.redis.calls import Ticket
 
 
+BURST = 1000  # microseconds by which fences may be ahead of the clock: one each for as many grants as a call makes
+
+
 class Bookings:
     """The sleepers of one lane, in order."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.queue: deque[tuple[float, Ticket, Grant]] = deque()
-        self.paused_until = 0  # nobody passes before, on the server's clock; what was granted for an earlier moment is held back
+        self._paused_until = 0  # nobody passes before, on the server's clock
+        self._told_at = 0  # by which it was this when we heard of that first
         self._pause_ends = 0.0  # the same on the loop's, counted from when it was heard of
         self._loop = loop
         self._alarm: TimerHandle | None = None  # for the first of them
@@ -51,18 +55,22 @@ class Bookings:
 
     def pause(self, server: int, left: int) -> bool:
         """The server's clock showed `server`, and for `left` microseconds from then on nobody passes. Whether that is news."""
-        if server + left <= self.paused_until:
+        if server + left <= self._paused_until:
             return False
-        self.paused_until = server + left
+        self._paused_until, self._told_at = server + left, server
         self._pause_ends = self._loop.time() + left / 1_000_000
         return True
+
+    def precedes_pause(self, grant: Grant) -> bool:
+        """Whether it was made before the pause, for a moment before its end. Later ones are of a server that has lost the pause."""
+        return grant.t < self._paused_until and grant.fence <= self._told_at + BURST
 
     def held_back(self, session: str) -> list[tuple[Ticket, Grant]]:
         """Who sleeps for a moment before the end of the pause, and not in vain: they sleep no more."""
         held = [
             (ticket, grant)
             for _, ticket, grant in self.queue
-            if grant.t < self.paused_until and ticket.session == session and not ticket.future.done()
+            if self.precedes_pause(grant) and ticket.session == session and not ticket.future.done()
         ]
         if held:
             gone = {id(ticket) for ticket, _ in held}

@@ -415,7 +415,7 @@ class Lane:
             ticket.settle(grant)
         else:
             self._booked.sleep(ticket, grant, t - server)
-            if t < self._booked.paused_until:  # granted before the pause, and heard of only now
+            if self._booked.precedes_pause(grant):  # and is heard of only now
                 self._hold_back()
 
     def _believed(self, t: int, lease: int) -> float | None:
