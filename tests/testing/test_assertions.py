@@ -74,6 +74,22 @@ def test_the_interval_may_begin_anywhere() -> None:
         assert_never_over([0, 5, 13, 14], "2 in any 10 seconds")
 
 
+@pytest.mark.parametrize(
+    ("limit", "moments"),
+    [
+        (Rate(2, per=10, capacity=3), [0, 0, 0, 5, 10]),
+        (Rate(2, per=10, capacity=3, steps=True), [0, 0, 0, 0, 0, 10, 10]),  # a step may come with the first call
+        (Window(2, per=10, slack=1), [0, 0, 11, 11]),
+        (Quota(2, per=60), [59, 59, 60, 60]),
+    ],
+    ids=str,
+)
+def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(limit: Limit, moments: list[float]) -> None:
+    assert_never_over(moments, limit)
+    with pytest.raises(AssertionError, match="allows"):
+        assert_never_over([*moments[:-1], moments[-1] - 0.001], limit)
+
+
 def test_units_are_counted_by_the_limits_that_have_them() -> None:
     clock = ManualClock()
     recorder = Recorder(clock)
@@ -128,6 +144,21 @@ async def test_who_holds_and_who_waits_is_not_at_rest(name: str) -> None:
     held.release()
     await waiting
     assert_at_rest(limiter)
+
+
+def test_who_waits_where_nothing_is_held_is_not_at_rest(name: str) -> None:
+    limiter = Limiter(name, "1/minute")
+
+    async def story() -> None:
+        await enters(limiter)
+        waiting = asyncio.create_task(enters(limiter))
+        await asyncio.sleep(30)
+        with pytest.raises(AssertionError, match="1 waiting"):
+            assert_at_rest(limiter)
+        await waiting
+
+    with ManualClock() as clock:
+        clock.run(story())
 
 
 async def enters(limiter: Limiter) -> None:
