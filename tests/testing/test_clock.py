@@ -90,6 +90,19 @@ async def waits(limiter: Limiter) -> None:
     (await limiter.acquire()).release()
 
 
+async def test_a_pause_ends_when_the_clock_is_there(name: str) -> None:
+    """Given a service that wants an hour of quiet, then it is over for who waits when the hour is."""
+    limiter = Limiter(name, "1000/second", Concurrency(5))
+    with ManualClock() as clock:
+        limiter.pause(AGES)
+        caller = asyncio.create_task(comes(limiter, clock, moments := []))
+        await clock.aadvance(AGES - 1)
+        assert moments == []
+        await clock.aadvance(1)
+        assert moments == [AGES]
+        await caller
+
+
 def test_a_quota_begins_again_on_the_day_that_the_clock_shows(name: str) -> None:
     limiter = Limiter(name, Quota(1, per=24 * AGES))
     with ManualClock(start=datetime(2026, 2, 28, 23, 0, tzinfo=UTC)) as clock:
