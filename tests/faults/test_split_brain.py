@@ -50,6 +50,7 @@ async def test_where_replicas_are_asked_for_nobody_passes_at_the_side_that_was_c
     """F39, S1, S5: min-replicas-to-write: no renewal succeeds there, so its holder stops believing; and nobody else enters."""
     own_server.admin.config_set("min-replicas-to-write", 1)
     await in_step(own_server, replica)
+    await eventually(lambda: own_server.admin.info("replication")["min_slaves_good_slaves"])
     there, here = elsewhere(name, ONE, url=own_server.url), elsewhere(name, ONE, url=replica.url)
     holder = await there.acquire()
     await in_step(own_server, replica)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.history.events import Commit
-from tests.twins.wire import Acquire, Call, Caller, Cancel, Quit, Release, Renew, Request, Settle, Status, Update
+from tests.twins.wire import Acquire, Call, Caller, Cancel, Pause, Quit, Rejoin, Release, Renew, Request, Settle, Status, Update
 
 
 def call_of(commit: Commit) -> Call:
@@ -49,6 +49,11 @@ def renew(words: Iterator[str]) -> Renew:
     return Renew(Caller(session, int(number), asked), int(next(words)))
 
 
+def rejoin(words: Iterator[str]) -> Rejoin:
+    session, number, moment, fence, asked = (next(words) for _ in range(5))
+    return Rejoin(Caller(session, int(number), asked), int(moment), int(fence))
+
+
 VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "acquire": acquire,
     "cancel": cancel,
@@ -56,6 +61,8 @@ VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "renew": renew,
     "quit": lambda words: Quit(next(words)),
     "settle": lambda words: Settle(int(next(words)), next(words)),
+    "pause": lambda words: Pause(int(next(words))),
+    "rejoin": rejoin,
     "status": lambda words: Status(next(words)),
     "update": lambda words: Update(next(words).replace(",", " ")),
 }
