@@ -8,7 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tests.history.events import Commit
-from tests.twins.wire import Acquire, Call, Caller, Cancel, Pause, Quit, Rejoin, Release, Renew, Request, Settle, Status, Update
+from tests.twins.wire import (
+    Acquire,
+    Call,
+    Caller,
+    Cancel,
+    Drain,
+    Pause,
+    Quit,
+    Rejoin,
+    Release,
+    Renew,
+    Request,
+    Settle,
+    Status,
+    Update,
+)
 
 
 def call_of(commit: Commit) -> Call:
@@ -54,6 +69,11 @@ def rejoin(words: Iterator[str]) -> Rejoin:
     return Rejoin(Caller(session, int(number), asked), int(moment), int(fence))
 
 
+def drain(words: Iterator[str]) -> Drain:
+    unit, limit, left, since = (next(words) for _ in range(4))
+    return Drain(unit, int(limit), int(left), int(since))
+
+
 VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "acquire": acquire,
     "cancel": cancel,
@@ -61,6 +81,7 @@ VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "renew": renew,
     "quit": lambda words: Quit(next(words)),
     "settle": lambda words: Settle(int(next(words)), next(words)),
+    "drain": drain,
     "pause": lambda words: Pause(int(next(words))),
     "rejoin": rejoin,
     "status": lambda words: Status(next(words)),

@@ -1,0 +1,65 @@
+"""What travels is read back as it was said: every verb that the script knows."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headgate.stores.redis import script
+from tests.history.events import Commit
+from tests.history.words import VERBS, call_of
+from tests.twins.wire import (
+    Acquire,
+    Call,
+    Caller,
+    Cancel,
+    Drain,
+    Pause,
+    Quit,
+    Rejoin,
+    Release,
+    Renew,
+    Request,
+    Settle,
+    Status,
+    Update,
+)
+
+WHO = Caller("session.1", 7, "requests=2,tokens=900")
+SAID: list[Request] = [
+    Acquire(7, 3, "tokens=900", None, 4),
+    Acquire(8, 1, "-", 0),
+    Cancel(WHO, 1_750_000_000_000_000),
+    Release(WHO, 4),
+    Renew(WHO, 30_000_000),
+    Quit("session.1"),
+    Settle(1_750_000_000_000_000, "tokens=-5"),
+    Drain("tokens", 0, 17, 1_750_000_000_000_000),
+    Pause(1_000_000),
+    Rejoin(WHO, 1_750_000_000_000_000, 1_750_000_000_000_001),
+    Status("tokens=1"),
+    Update("bucket requests 100 600000 1 1 100;slots permits 5 30000000"),
+]
+
+
+def heard(call: Call, quick: bool = False) -> Call:
+    words = call.quick_words() if quick else call.words()
+    return call_of(Commit(1, 0, "key", quick, tuple(words), ""))
+
+
+def test_every_verb_of_the_script_can_be_read() -> None:
+    words = re.search(r"local WORDS = \{(.*)\}", script.sources()["requests"])
+    assert words is not None, "requests.lua says it in other words now"
+    assert set(re.findall(r"(\w+) =", words[1])) == set(VERBS) == {request.words.split()[0] for request in SAID}
+
+
+@pytest.mark.parametrize("request_said", SAID, ids=lambda request: request.words.split()[0])
+def test_a_call_is_read_as_it_was_said(request_said: Request) -> None:
+    call = Call("slots permits 5 30000000", "session.1", 3, (request_said, Status()), waits=2, declares=0, horizon=50_000)
+    assert heard(call) == call
+
+
+def test_so_is_a_quick_one() -> None:
+    call = Call("slots permits 5 30000000", "session.1", 3, (Acquire(7, 1, "requests=2"),), declares=0)
+    assert heard(call, quick=True) == call
