@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from headgate.stores.redis import script
 from tests.history.events import Commit, Copied, History, Lost, Restored
@@ -12,16 +13,26 @@ PARTS = {":who": "who", ":log": "log"}
 
 
 class Recorder:
-    """Hears what the server of a simulation does."""
+    """Hears what the server of a simulation does, before those who watch it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, ran: Callable[[Call], None], expired: Callable[[bytes, Any], None]) -> None:
         self.history: History = []
+        self._watchers = ran, expired
         self._server = server
         self._commits = 0
         self._copies: dict[Hashable, int] = {}
         self._quick = script.library().quick
+        server.ran, server.keys.expired = self._ran, self._expired
 
-    def ran(self, call: Call) -> None:
+    def _ran(self, call: Call) -> None:
+        self._note(call)
+        self._watchers[0](call)
+
+    def _expired(self, key: bytes, value: Any) -> None:
+        self.lost(key)
+        self._watchers[1](key, value)
+
+    def _note(self, call: Call) -> None:
         if isinstance(call.reply, bytes):  # otherwise nothing was done
             self._commits += 1
             quick = call.name in (self._quick.function, self._quick.digest)

@@ -33,7 +33,7 @@ from tests.simulation.checks import Broken, Witness, crowd_of, who_of
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.network import CALM, Network
 from tests.simulation.plan import Ask, Fault, Plan, changed, unit_of
-from tests.simulation.server import Call, Server
+from tests.simulation.server import Server
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
@@ -124,9 +124,7 @@ class Fleet:
         self.server = Server(self._clock, plan.functions)
         self.network = Network(self.world, self.server, plan.weather)
         self.witness = Witness(self.world, self.server, plan.longest_lease)
-        self.recorder = Recorder(self.server)
-        self.server.ran = self._ran
-        self.server.keys.expired = self._expired
+        self.recorder = Recorder(self.server, self.witness.ran, self.witness.expired)
         self.server.published = self._published
         self.witness.calm_after = self._calm_after
         self.trace: list[str] = []
@@ -140,14 +138,6 @@ class Fleet:
 
     def _clock(self) -> int:
         return BEGINNING + self.world.now + self._ahead
-
-    def _ran(self, call: Call) -> None:
-        self.recorder.ran(call)
-        self.witness.ran(call)
-
-    def _expired(self, key: bytes, value: Any) -> None:
-        self.recorder.lost(key)
-        self.witness.expired(key, value)
 
     def _published(self, channel: bytes, message: bytes) -> bool:
         self.witness.published(channel, message)
