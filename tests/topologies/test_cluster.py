@@ -497,3 +497,26 @@ async def test_a_master_to_whom_nothing_is_said_is_left(name: str, cluster: Clus
 
     assert limiters[lively]._line._store.lane(limiters[lively]._line).peer is kept
     assert await (await soon(limiters[quiet].acquire())).arelease()
+
+
+async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_the_loop_ends(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7, L4: given a connection that is lost, and a node that says nothing when it is asked where everything is, when the loop
+    ends just then, then what was given back arrives."""
+    silent, kept = cluster.masters()[:2]
+    its = cluster.name_on(kept, name)
+    monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
+
+    async def leave() -> None:
+        limiter = Limiter(its, Concurrency(1), store=apart(cluster.user_url, 11))
+        holder = await limiter.acquire()
+        silent.pause()
+        lane = limiter._line._store.lane(limiter._line)
+        lane.peer.cut(ConnectionError("cut off"))
+        holder.release()
+        await eventually(lambda: any(task.get_name() == "headgate-ask" for task in asyncio.all_tasks()))
+
+    await soon(asyncio.to_thread(asyncio.run, leave()))
+
+    assert used(await soon(Limiter(its, Concurrency(1), store=apart(cluster.user_url, 12)).astatus())) == [0]

@@ -292,7 +292,8 @@ class Link:
             self._attempts.pop(known, None)
         for parts in (self._given_up, self._away):
             parts -= {self._part(peer.endpoint), None}
-        peer.ready()
+        if peer.held:
+            peer.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
         """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
@@ -330,8 +331,8 @@ class Link:
         connection = await server.connected()
         self._peers[server] = Peer(self, server, connection)
         if self._closed:  # the loop began to end just now
-            self._peers.pop(server).close()
-        if self._following is None and isinstance(self.topology, Sentinel):
+            self.leave(self._peers[server])
+        elif self._following is None and isinstance(self.topology, Sentinel):
             self._following = begun(self._follow(self.topology), "headgate-follow")
 
     async def _follow(self, sentinel: Sentinel) -> None:
@@ -372,7 +373,8 @@ class Link:
         if part not in self._away:
             return False
         if part not in self._reviving and not self.closed:
-            self.loop.call_soon_threadsafe(self._revive_soon, part)
+            with suppress(RuntimeError):  # it was closed this moment
+                self.loop.call_soon_threadsafe(self._revive_soon, part)
         return True
 
     def _revive_soon(self, part: Endpoint | None) -> None:
