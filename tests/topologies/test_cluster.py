@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis import chores, lane, link, peer, topology
@@ -520,3 +521,41 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
     await soon(asyncio.to_thread(asyncio.run, leave()))
 
     assert used(await soon(Limiter(its, Concurrency(1), store=apart(cluster.user_url, 12)).astatus())) == [0]
+
+
+class Minority:
+    """A node that says CLUSTERDOWN to every call, as one that sees no majority does, from when it is cut off."""
+
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cut_off = False
+        replied = peer.Peer._replied
+
+        def refuses(its: peer.Peer, reply: Any) -> None:
+            call = its.calls[0]
+            is_call = isinstance(call, peer.Call) and f":{node.port}/" in str(its.endpoint)
+            replied(its, HiredisError("CLUSTERDOWN The cluster is down") if is_call and self.cut_off else reply)
+
+        monkeypatch.setattr(peer.Peer, "_replied", refuses)
+
+
+async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_names(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5, F40, S7: given a master that says CLUSTERDOWN and nothing else, when others have given its names to its replica, then all
+    that ask for them are served there, who was held and who comes, with no error; and what they held is there."""
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    lonely = cluster.masters()[0]
+    minority = Minority(lonely, monkeypatch)
+    url = apart(cluster.user_url, 13)
+    limiters = [Limiter(cluster.name_on(lonely, f"{name}-{number}"), Concurrency(1), TOKENS, store=url) for number in range(3)]
+    holders = [await limiter.acquire(tokens=1) for limiter in limiters]
+    cluster.copy(lonely)
+
+    minority.cut_off = True
+    released = [asyncio.create_task(holder.arelease()) for holder in holders]
+    cluster.replica_of(lonely).ask("FAILOVER", "TAKEOVER")
+    async with asyncio.timeout(LONG):
+        assert await asyncio.gather(*released) == [True] * 3
+    for limiter in limiters:
+        assert await (await soon(limiter.acquire(tokens=1))).arelease()
+        assert used(await at_rest(limiter)) == [0, 2]

@@ -67,6 +67,7 @@ class Link:
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
         self._following: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._ears = Ears(self)
         self.listen = self._ears.listen
         self._guardian = begun(self._guard(), GUARDIAN)
@@ -345,6 +346,16 @@ class Link:
                 if server is not sentinel.anywhere():
                     peer.cut(NotThereError("another server has taken its place"))
 
+    def look_beyond(self, peer: Peer) -> None:
+        """Find out whether others have taken over what `peer` had: it is one of a minority, perhaps, and will not say so."""
+        if self._looking is None or self._looking.done():
+            self._looking = begun(self._look_beyond(peer), "headgate-look")
+
+    async def _look_beyond(self, peer: Peer) -> None:
+        if await trouble_of(self.topology.look({*self._doubted, peer.endpoint})) is None:
+            peer.send_on()
+        await asyncio.sleep(pause(10, LONGEST))  # before the next look
+
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
         used = {lane.peer for lane in self.lanes.values()}
@@ -418,7 +429,7 @@ class Link:
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
             task
-            for task in (*self._seeking.values(), *self._reviving.values(), self._following, self._ears.task)
+            for task in (*self._seeking.values(), *self._reviving.values(), self._following, self._looking, self._ears.task)
             if task is not None and not task.done()
         ]
 

@@ -165,6 +165,9 @@ class Peer:
         if refusal.startswith("TRYAGAIN") and call.there is not None and not call.begun and self.link.topology.functions:
             self._begin(call)
             return
+        if refusal.startswith("CLUSTERDOWN"):
+            call.lane.peer = None
+            self.link.look_beyond(self)
         demoted = refusal.startswith("READONLY")
         self.link.is_there(call)
         if not self.link.hopes(call):
@@ -215,11 +218,16 @@ class Peer:
         for call in self._let_go():
             self.link.send_again(call)
 
+    def send_on(self) -> None:
+        """Who has been held, and whose name is at another server by now, is sent there."""
+        held, where = self._let_go(), self.link.topology.where
+        self.held.extend(call for call in held if where(call.lane.key) is self.endpoint)
+        for call in held:
+            if where(call.lane.key) is not self.endpoint:
+                self.link.send_again(call)
+
     def _let_go(self) -> deque[Call]:
         held, self.held = self.held, deque()
-        if self._trial is not None:
-            self._trial.cancel()
-            self._trial = None
         return held
 
     def look_at_hopes(self) -> None:
@@ -295,10 +303,10 @@ class Peer:
     def _end(self) -> None:
         self.gone = True
         self._eviction.stop()
-        for timer in (self._watch, self._idle):
+        for timer in (self._watch, self._idle, self._trial):
             if timer is not None:
                 timer.cancel()
-        self._watch = self._idle = None
+        self._watch = self._idle = self._trial = None
 
 
 def has_no_functions(refusal: str) -> bool:
