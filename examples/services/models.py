@@ -21,6 +21,7 @@ from .budgets import Budgets, Rules
 from .speech import SPEECHES, Call, Speech, call_of, event_of, without_usage
 
 PATIENCE = 10.0  # seconds; never waited for when all is well
+PLAIN = SPEECHES["/v1/responses"]  # with whose words other calls are refused
 RETRY = 0.01  # seconds after which one that found no place, or no mood, may try again
 
 
@@ -42,7 +43,7 @@ class Models:
 
     `calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: 429s by what they were for; `into`, `out`: tokens.
     For stories: `moods` are the next statuses to answer with instead; `secretive`: answers do not say their usage; `go`: streams
-    wait for it after their first word.
+    wait for it after their first word. `codings`: what callers would take.
     """
 
     def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008 - it is frozen
@@ -51,6 +52,7 @@ class Models:
         self.refused: Counter[str] = Counter()
         self.moods: list[int] = []
         self.secretive = False
+        self.codings: set[str] = set()
         self.go = threading.Event()
         self.go.set()
         self._changed = threading.Condition()
@@ -137,10 +139,17 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(last)  # what comes last is not inside any more: whoever has read it may call again
 
     def do_GET(self) -> None:
-        with self.service.call(0):
-            said = json.dumps({"object": "list", "data": []}).encode()
-        self.begin(200, {}, len(said))
-        self.wfile.write(said)
+        """A call that is no model's."""
+        with suppress(ConnectionError):
+            with self.service.call(0) as refused:
+                last = self.refuse(PLAIN, refused) if refused else self.plain()
+            self.wfile.write(last)
+
+    def plain(self) -> bytes:
+        time.sleep(self.service.rules.call_time)
+        said = json.dumps({"object": "list", "data": []}).encode()
+        self.begin(200, PLAIN.headers(self.service.said()), len(said))
+        return said
 
     def refuse(self, speech: Speech, refused: dict[str, float]) -> bytes:
         unit, wait = max(refused.items(), key=lambda each: each[1])
@@ -178,7 +187,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def packed(self) -> tuple[Callable[[bytes, bool], bytes], dict[str, str]]:
         """How to send bytes, the last of them or not: as others do, in a coding if the caller knows one."""
-        if "gzip" not in self.headers.get("accept-encoding", ""):
+        taken = self.headers.get("accept-encoding", "")
+        self.service.codings.add(taken)
+        if "gzip" not in taken:
             return lambda data, last: data, {}
         packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
         return lambda data, last: packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH), {

@@ -291,6 +291,7 @@ async def test_answers_in_other_codings_are_not_asked_for(speakers: Speakers, se
     """Given a client that would take any, then its answer can still be read here."""
     await soon(speakers(service, one).say(30, extra_headers={"Accept-Encoding": "br, zstd"}))
 
+    assert service.codings == {"gzip, deflate"}
     assert spent(await at_rest(one)) == bill(1, INTO, 30)
 
 

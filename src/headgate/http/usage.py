@@ -114,13 +114,10 @@ class Reader:
         if self._coding == "identity":
             return chunk
         try:
-            plain = self._plain.decompress(chunk, LARGEST)
+            return self._plain.decompress(chunk, LARGEST)
         except zlib.error:  # in another coding, or broken
-            plain = b""
             self._stop()
-        if self._plain.unconsumed_tail:
-            self._stop()
-        return plain
+            return b""
 
     def _stop(self) -> None:
         self._deaf = True
