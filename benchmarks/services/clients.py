@@ -1,0 +1,177 @@
+"""The clients, limited by one line each, as their users write them: each opens, and makes one call after another.
+
+Here lives what differs between them, and nothing that measures. Each is imported where it is used: a process has one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from headgate import Limiter
+
+Call = Callable[[], Any]
+KEY = "none"
+QUESTION: Any = [{"role": "user", "content": "Say 20 words about nothing in particular."}]
+
+
+# Coroutines --------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def by_aiohttp(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+    import aiohttp
+
+    from headgate.http.aiohttp import limit
+
+    async with limit(aiohttp.ClientSession(), limiter) as session:
+
+        async def call() -> int:
+            async with session.get(url) as response:
+                await response.read()
+                return response.status
+
+        yield call
+
+
+@asynccontextmanager
+async def by_httpx(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+    import httpx
+
+    from headgate.http.httpx import limit
+
+    async with limit(httpx.AsyncClient(), limiter) as client:
+
+        async def call() -> int:
+            return (await client.get(url)).status_code
+
+        yield call
+
+
+@asynccontextmanager
+async def by_httpx2(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+    import httpx2
+
+    from headgate.http.httpx2 import limit
+
+    async with limit(httpx2.AsyncClient(), limiter) as client:
+
+        async def call() -> int:
+            return (await client.get(url)).status_code
+
+        yield call
+
+
+@asynccontextmanager
+async def by_openai(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+    import openai
+
+    from headgate.http.openai import limit
+
+    async with limit(openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter) as client:
+        arguments: Any = {"model": "m", "input": QUESTION, "max_output_tokens": 4000}
+        yield lambda: astatus_of(client.responses.create(**arguments), openai.APIStatusError)
+
+
+@asynccontextmanager
+async def by_anthropic(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+    import anthropic
+
+    from headgate.http.anthropic import limit
+
+    async with limit(anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0), limiter) as client:
+        arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
+        yield lambda: astatus_of(client.messages.create(**arguments), anthropic.APIStatusError)
+
+
+async def astatus_of(call: Awaitable[Any], refusal: type[Any]) -> int:
+    """What an SDK makes an error of is a status again."""
+    try:
+        await call
+    except refusal as error:
+        return int(error.status_code)
+    return 200
+
+
+# Threads -----------------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def by_httpx_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+    import httpx
+
+    from headgate.http.httpx import limit
+
+    with limit(httpx.Client(), limiter) as client:
+        yield lambda: client.get(url).status_code
+
+
+@contextmanager
+def by_httpx2_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+    import httpx2
+
+    from headgate.http.httpx2 import limit
+
+    with limit(httpx2.Client(), limiter) as client:
+        yield lambda: client.get(url).status_code
+
+
+@contextmanager
+def by_requests(url: str, limiter: Limiter) -> Iterator[Call]:
+    import requests
+
+    from headgate.http.requests import limit
+
+    with requests.Session() as session:
+        session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=100))
+        limit(session, limiter)
+        yield lambda: session.get(url).status_code
+
+
+@contextmanager
+def by_openai_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+    import openai
+
+    from headgate.http.openai import limit
+
+    with limit(openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter) as client:
+        arguments: Any = {"model": "m", "input": QUESTION, "max_output_tokens": 4000}
+        yield lambda: status_of(lambda: client.responses.create(**arguments), openai.APIStatusError)
+
+
+@contextmanager
+def by_anthropic_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+    import anthropic
+
+    from headgate.http.anthropic import limit
+
+    with limit(anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0), limiter) as client:
+        arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
+        yield lambda: status_of(lambda: client.messages.create(**arguments), anthropic.APIStatusError)
+
+
+def status_of(call: Callable[[], Any], refusal: type[Any]) -> int:
+    """The same of a blocking one."""
+    try:
+        call()
+    except refusal as error:
+        return int(error.status_code)
+    return 200
+
+
+COROUTINES: dict[str, Callable[[str, Limiter], Any]] = {
+    "aiohttp": by_aiohttp,
+    "httpx": by_httpx,
+    "httpx2": by_httpx2,
+    "openai": by_openai,
+    "anthropic": by_anthropic,
+}
+THREADS: dict[str, Callable[[str, Limiter], Any]] = {
+    "httpx, threads": by_httpx_in_threads,
+    "httpx2, threads": by_httpx2_in_threads,
+    "requests, threads": by_requests,
+    "openai, threads": by_openai_in_threads,
+    "anthropic, threads": by_anthropic_in_threads,
+}
+CLIENTS = sorted([*COROUTINES, *THREADS])
