@@ -23,6 +23,8 @@ from headgate import Concurrency, Limiter, Rate, Window
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+FIRST = 25  # calls in each process before the run: the first of a client find nothing open nor imported, and take long to leave
+REST = 0.5  # seconds, and one period, after which nothing is left of them
 CALLERS = 25  # in each process: more than the service bears at once, and they all have something to do
 TOO_LONG = 120.0  # seconds for one run
 
@@ -67,7 +69,8 @@ def run(order: Order, processes: int) -> Told:
         orders = [Order(**{**vars(order), "url": url, "calls": share}) for _ in range(processes)]
         fleet = [stack.enter_context(child(work, each)) for each in orders]
         for pipe in fleet:
-            heard(pipe)  # it is connected
+            heard(pipe)  # it has made its first calls
+        time.sleep(order.rules.per + order.slack + REST)
         began = time.monotonic()
         for pipe in fleet:
             pipe.send("go")
@@ -75,7 +78,7 @@ def run(order: Order, processes: int) -> Told:
         service.send("counts")
         calls, refused, most = heard(service)
     statuses = sum((each for each, _ in answers), Counter[int]())
-    return Told(statuses, calls, refused, most, max(ended for _, ended in answers) - began)
+    return Told(statuses, calls - FIRST * processes, refused, most, max(ended for _, ended in answers) - began)
 
 
 @contextmanager
@@ -122,14 +125,14 @@ def work(pipe: Connection, order: Order) -> None:
 
 
 async def in_coroutines(pipe: Connection, order: Order) -> Counter[int]:
-    limiter, numbers, statuses = order.limiter(), iter(range(order.calls)), Counter[int]()
-    async with COROUTINES[order.client](order.url, limiter) as call:
+    numbers, statuses = iter(range(order.calls)), Counter[int]()
+    async with COROUTINES[order.client](order.url, order.limiter()) as call:
 
         async def caller() -> None:
             for _ in numbers:
                 statuses[await call()] += 1
 
-        await limiter.astatus()  # connects
+        await asyncio.gather(*(call() for _ in range(FIRST)))
         pipe.send("ready")
         await asyncio.to_thread(pipe.recv)
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
@@ -137,9 +140,8 @@ async def in_coroutines(pipe: Connection, order: Order) -> Counter[int]:
 
 
 def in_threads(pipe: Connection, order: Order) -> Counter[int]:
-    limiter = order.limiter()
-    with THREADS[order.client](order.url, limiter) as call, ThreadPoolExecutor(CALLERS) as threads:
-        limiter.status()
+    with THREADS[order.client](order.url, order.limiter()) as call, ThreadPoolExecutor(CALLERS) as threads:
+        list(threads.map(lambda _: call(), range(FIRST)))
         pipe.send("ready")
         pipe.recv()
         return Counter(threads.map(lambda _: call(), range(order.calls)))
