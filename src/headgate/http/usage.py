@@ -95,7 +95,8 @@ class Reader:
     def hear(self, chunk: bytes) -> None:
         if self._deaf:
             return
-        self._rest += self._decoded(chunk)
+        plain = self._decoded(chunk)
+        self._rest += plain
         if self._events:
             *lines, self._rest = self._rest.split(b"\n")
             for line in lines:
