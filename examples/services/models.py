@@ -171,16 +171,17 @@ class Handler(BaseHTTPRequestHandler):
     def stream(self, speech: Speech, call: Call) -> bytes:
         pack, coding = self.packed()
         self.begin(200, {**speech.headers(self.service.said()), **coding, "content-type": "text/event-stream"}, None)
+        *events, end = [event_of(name, self.told(told)) for name, told in speech.events(call)]
         written = 0
         try:
-            for name, told in speech.events(call):
-                self.wfile.write(chunk(pack(event_of(name, self.told(told)), False)))
+            for event in events:
+                self.wfile.write(chunk(pack(event, False)))
                 written = min(call.out, written + 1)
                 time.sleep(self.service.rules.call_time)
                 self.service.go.wait()
         finally:
             self.service.wrote(written)
-        return chunk(pack(speech.last, True)) + chunk(b"")
+        return chunk(pack(end + speech.last, True)) + chunk(b"")
 
     def told(self, told: dict[str, Any]) -> dict[str, Any]:
         return without_usage(told) if self.service.secretive else told
