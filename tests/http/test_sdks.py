@@ -336,6 +336,22 @@ def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
     assert spent(one.status()) == bill(1, 3, 4)
 
 
+def test_an_answer_that_was_closed_unread_says_nothing(one: Limiter) -> None:
+    """Of a transport of the user's own."""
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        response = httpx2.Response(200, stream=httpx2.ByteStream(b"{}"))
+        response.close()
+        return response
+
+    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    with limit(mocked, one) as client:
+        request = httpx2.Request("POST", "http://host/v1/responses", json={"model": "m", "input": "12345678"})
+        assert client._client._transport.handle_request(request).is_closed
+
+    assert spent(one.status()) == bill(1, 2, FIRST)
+
+
 def test_an_upload_is_a_request(one: Limiter) -> None:
     """It is sent piece by piece, and nobody looks into it."""
 

@@ -8,6 +8,7 @@ the client under it: how a client is limited is transports.py's, how a provider 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from headgate.checks import show
@@ -133,7 +134,8 @@ class Metered(Held):
         if self._bill is not None and 200 <= response.status_code < 300:
             self._reader = Reader(self._bill.dialect, response.headers, coded=not response.is_closed)
             if response.is_closed:
-                self.hear(response.content)
+                with suppress(RuntimeError):  # closed, and never read
+                    self.hear(response.content)
 
     def hear(self, chunk: bytes) -> None:
         if self._reader is not None:
