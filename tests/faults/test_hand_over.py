@@ -296,22 +296,26 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
 
     visitors.tasks[2].cancel()
     await asyncio.wait([visitors.tasks[2]])
+    (permit,) = limiter._line._inside._entered[visitors.tasks[1]]
+    assert permit.home.succession.heir(permit) is None
     visitors.go(1)
+    proxy.replies.resume()
     await visitors.inside_are(0, 1, 3)
 
-    proxy.replies.resume()
     await visitors.all_gone()
     await at_rest(other)
 
 
 async def test_a_permit_that_the_server_has_forgotten_is_not_handed_on(
-    name: str, redis_url: str, own_server: Server, visitors: Visitors
+    name: str, own_server: Server, own_admin: Redis, visitors: Visitors
 ) -> None:
     """S1, F32: given a FLUSHALL, and another process that holds all there is: whoever is inside here leaves to nobody."""
     url = own_server.user_url
     limiter, other = elsewhere(name, ONE, url=url), elsewhere(name, ONE, url=url)
     await visitors.come(limiter, 1, 2, 3)
-    own_server.admin.flushall()
+    await eventually(lambda: own_admin.pubsub_numsub(channel(limiter))[0][1])
+    await limiter.astatus()  # it listens, and has nothing to say for a while
+    own_admin.flushall()
     permit = await other.acquire()
     await limiter.astatus()  # it hears that it is not known any more
 

@@ -68,8 +68,18 @@ def refuse_once(proxy: Proxy, refusal: bytes) -> None:
 # The end of a loop -------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(name: str, proxy: Proxy, redis_url: str) -> None:
+class Longest:
+    """In place of chance: every pause is as long as it may be."""
+
+    def uniform(self, least: float, most: float) -> float:
+        return most
+
+
+async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
+    name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S7, F35: given a release that a loading server has put off, when the loop ends just then, it is sent all the same."""
+    monkeypatch.setattr(chores, "JITTER", Longest())
 
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)
