@@ -9,6 +9,7 @@ import pytest
 from benchmarks.services import __main__ as services
 from benchmarks.services.clients import CLIENTS, COROUTINES, THREADS
 from benchmarks.services.fleet import Order, Told, run
+from examples.services.budgets import Rules
 
 
 def test_every_client_takes_part() -> None:
@@ -19,11 +20,13 @@ def test_every_client_takes_part() -> None:
 @pytest.mark.parametrize("client", ["httpx", "requests, threads"])
 def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> None:
     """S1: given two processes and a service that bears so many at once, then it has refused nobody, and counts as they do."""
-    told = run(Order(client, "", 60, redis_url, name, services.rules_for(client), services.SLACK), 2)
+    rules = Rules(1000, at_once=20, per=0.5, call_time=0.02)
+
+    told = run(Order(client, "", 60, redis_url, name, rules, 0.06), 2)
 
     assert (told.statuses, told.calls, told.refused.total()) == ({200: 60}, 60, 0)
-    assert told.most <= services.AT_ONCE
-    assert told.seconds > 60 / services.AT_ONCE * services.CALL_TIME
+    assert told.most <= 20
+    assert told.seconds > 60 / 20 * 0.02
 
 
 @pytest.mark.parametrize(
