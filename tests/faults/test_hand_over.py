@@ -237,7 +237,7 @@ async def test_in_doubt_the_server_is_asked(
     if doubt == "nothing was heard for long":
         permit.home.asked_at -= 2 * lane.HEARTBEAT
     else:
-        permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 4
+        permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []
     hand_over = Succession.hand_over
     monkeypatch.setattr(Succession, "hand_over", lambda its, permit: handed.append(hand_over(its, permit)) or handed[-1])

@@ -63,7 +63,7 @@ class Succession:
         first = lane.first()
         if first is None or not (first.number <= self._first_to and first.enters and not first.future.done()):
             return None
-        certain = permit.believed - monotonic() > lane.lease / 3_000_000 and not lane.deaf
+        certain = permit.believed - monotonic() > lane.lease / 6_000_000 and not lane.deaf
         return first if certain and first.request.units == permit.units else None
 
     # What is known -------------------------------------------------------------------------------------------------------
