@@ -124,6 +124,8 @@ class Witness:
         self._stood_still = 0  # for how long its time did at most, because its clock had stepped back
         self._permits: dict[str, Belief] = {}
         self.inherited = 0  # permits that went from one client to another
+        self._limits: dict[bytes, bytes] = {}  # what the store holds each name to
+        self._changed: dict[bytes, int] = defaultdict(int)  # and when that was changed
 
     def blame(self, invariant: str, story: str) -> None:
         self.broken.append(Broken(invariant, story, self._world.now))
@@ -180,6 +182,7 @@ class Witness:
         key, name = call.keys[0], self._names[call.keys[0]]
         before, after = name.crowd, crowd_of(self._server, call.keys[1])
         name.crowd = after
+        self._note_limits(key)
         granted = []
         if isinstance(call.reply, bytes):
             granted = self._read(name, call, letters)
@@ -215,6 +218,11 @@ class Witness:
                 if t >= 0:
                     found.setdefault((whose, caller), (t, fence))
         return sorted(self._new(name, found, now), key=lambda each: each[1].fence)
+
+    def _note_limits(self, key: bytes) -> None:
+        limits = self._server.keys.hash_of(key).get(b"limits", b"")
+        if limits != self._limits.get(key):
+            self._limits[key], self._changed[key] = limits, self._world.now
 
     def _note_requests(self, name: Name, call: Call) -> None:
         session = call.args[1].decode()
@@ -348,16 +356,29 @@ class Witness:
     def inherits(self, name: str, who: Who, permit: Permit, waited: int) -> None:
         """A client leaves its permit to another one of the same process. The store will hear of that as of one who has given up.
 
-        S6: nobody stands before the heir, but who has given up; S2: what it gets is held.
+        S1: no more is held than the limits allow, unless they were changed just now. S6: the heir has a place, and nobody stands
+        before it but who has given up. S2: what it gets is held.
         """
         self.inherited += 1
         key = f"headgate:{{{name}}}".encode()
-        waiters = [who_of(caller) for caller in crowd_of(self._server, key + b":who").waiters]
+        crowd = crowd_of(self._server, key + b":who")
+        waiters = [who_of(caller) for caller in crowd.waiters]
         before = [other for other in waiters[: waiters.index(who)] if other not in self._gave_up] if who in waiters else []
-        if before and self._disturbed < self._world.now - waited:
-            self.blame("S6", f"{who} took over {permit.key} before {before}")
+        placed = who in waiters or who in self._names[key].granted
+        if (before or not placed) and self._disturbed < self._world.now - waited:
+            self.blame("S6", f"{who} took over {permit.key} before {before}, and has {'a' if placed else 'no'} place")
+        if self._world.now - self._changed[key] > self.calm_after(0.0):
+            self._check_held(key, crowd)
         self.gives_up(key, who)
         self._check_belief(name, str(permit.key), permit, self._permits[str(permit.key)])
+
+    def _check_held(self, key: bytes, crowd: Crowd) -> None:
+        program = self._server.keys.hash_of(key).get(b"limits", b"").decode()
+        t = self._server.keys.microseconds()
+        for index, rule in enumerate(rules_of(program)):
+            held = sum(costs_of(program, asked_of(holder))[index] for holder, end in crowd.holders.items() if end > t)
+            if rule.holds and held > rule.capacity:
+                self.blame("S1", f"{held} of {rule.capacity} are held of {program}, and one is handed over: {crowd.holders}")
 
     def _check_belief(self, name: str, key: str, permit: Permit, belief: Belief) -> None:
         """S2: what is believed is held, for at least as long."""
