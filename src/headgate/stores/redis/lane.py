@@ -261,9 +261,9 @@ class Lane:
             self._act_on(sent, verdict, words)
         finally:
             self._hears = False
-        self._catch_up()
         if not (self._tickets or self._owed):
             self._patience.over()
+        self._catch_up()
         if self._wanted or self._tickets or self._errands:
             self._send()
 
