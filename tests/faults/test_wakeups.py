@@ -71,6 +71,27 @@ async def test_announcements_that_are_lost_are_not_missed(name: str, proxy: Prox
     assert any(b"message" in piece for piece in proxy.announcements.seen)
 
 
+async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S7, F49: given two elsewhere before one here, a lease shorter than a heartbeat, and announcements that are lost: when the two
+    are through, the one here gets a permit that it still holds.
+    """
+    proxy.announcements.alter = lambda piece: piece if b"subscribe" in piece else b""
+    short = Concurrency(1, lease=0.6)
+    here, there = elsewhere(name, short, url=proxy.url), elsewhere(name, short, url=redis_url)
+    first = await there.acquire()
+    second = asyncio.create_task(enter(there))
+    await waiting(there, 1)
+    last = asyncio.create_task(here.acquire())
+    await waiting(there, 2)
+
+    first.release()
+    await (await soon(second)).arelease()
+    permit = await soon(last)
+
+    assert not permit.lost
+    assert await permit.arelease()
+
+
 async def test_a_denied_announcement_changes_nothing_that_is_counted(name: str, user_without_channels: str, redis_url: str) -> None:
     """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them gets them."""
     limits = Concurrency(2, unit="w"), Rate(100, per=1_000_000, unit="tokens")

@@ -579,7 +579,8 @@ class Lane:
         else:
             away = head / 1_000_000
             wait = away - MARGIN if away > 2 * MARGIN else max(0.0, away)
-        self._timer = self.link.loop.call_later(min(HEARTBEAT, wait), self._send)
+        beat = min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT  # or a grant unheard of could end unheard of
+        self._timer = self.link.loop.call_later(min(beat, wait), self._send)
 
     def _overdue(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""
