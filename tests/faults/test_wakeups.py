@@ -81,7 +81,7 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(nam
     first = await there.acquire()
     second = asyncio.create_task(enter(there))
     await waiting(there, 1)
-    last = asyncio.create_task(here.acquire())
+    last = asyncio.create_task(enter(here))
     await waiting(there, 2)
 
     first.release()
