@@ -83,6 +83,8 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(nam
     await waiting(there, 1)
     last = asyncio.create_task(enter(here))
     await waiting(there, 2)
+    await eventually(lambda: any(b"subscribe" in piece for piece in proxy.announcements.seen))
+    await here.astatus()  # it listens, and has looked since
 
     first.release()
     await (await soon(second)).arelease()
