@@ -57,14 +57,13 @@ class Succession:
     def heir(self, permit: Permit) -> Ticket | None:
         """Who may have `permit`, as far as we know."""
         lane = self._lane
-        declared = lane.line.declared
-        if not (self._open and declared.timeless and self._program == declared.program) or lane.paused:
-            return None
         first = lane.first()
-        if first is None or not (first.number <= self._first_to and first.enters and not first.future.done()):
+        if first is None or not (self._open and first.number <= self._first_to and first.enters and not first.future.done()):
             return None
+        declared = lane.line.declared
+        allowed = declared.timeless and self._program == declared.program and not lane.paused
         certain = permit.believed - monotonic() > lane.lease / 6_000_000 and not lane.deaf
-        return first if certain and first.request.units == permit.units else None
+        return first if allowed and certain and first.request.units == permit.units else None
 
     # What is known -------------------------------------------------------------------------------------------------------
 
