@@ -17,7 +17,7 @@ from headgate.stores.redis import endpoint, line, patience, shortcut
 from tests.faults.absence import frozen, opened
 from tests.faults.haste import OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
-from tests.faults.scene import elsewhere, enter, eventually
+from tests.faults.scene import elsewhere, enter, eventually, once_back
 from tests.processes import Running, running
 from tests.servers import Server
 from tests.world import LONG, at_rest, soon, until, used
@@ -60,8 +60,9 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
     assert monotonic() - start <= GIVES_UP + SLACK
     go_on()
 
+    await once_back(limiter.status)
     assert not await soon(permit.arelease())
-    successor = await soon(other.acquire())
+    successor = await once_back(other.acquire)
     assert successor.fence > permit.fence
     assert not successor.lost
     assert await successor.arelease()
