@@ -134,7 +134,7 @@ def pooled_exit(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Cal
             if line.hand_over():
                 return
         else:
-            here = _get_running_loop()
+            here = _get_running_loop() if crowd else None
             while crowd:
                 try:
                     place = popleft()

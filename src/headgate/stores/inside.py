@@ -11,7 +11,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from headgate.permit import Permit
 
@@ -25,8 +25,8 @@ class Inside:
         self._entered: defaultdict[Hashable, list[Permit]] = defaultdict(list)
         self._passed: list[None] = []
 
-    def entered(self, permit: Permit) -> None:
-        self._entered[visitor()].append(permit)
+    def entered(self, permit: Permit, who: Hashable = None) -> None:
+        self._entered[who or visitor()].append(permit)
 
     def passed(self) -> None:
         """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
@@ -38,9 +38,9 @@ class Inside:
         if permit is not None:
             permit.release()
 
-    def left(self) -> Permit | None:
+    def left(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
         """What this task or thread entered with last, or, when a generator is closed by another, whoever is left; None: nothing."""
-        who = visitor() if self._entered else None
+        who = (who_leaves or visitor)() if self._entered else None
         permits = self._entered.get(who)
         if permits is None and self._passed:
             self._passed.pop()

@@ -202,8 +202,9 @@ def chores(errands: list[Errand]) -> Iterator[Any]:
             yield from first.words.split(" ")
             continue
         session, number, asked = first.words[8:].split(":")
+        offset = int(number) - start
         while index < len(errands) and first.told is errands[index].told is nobody:
-            if errands[index].words != f"release {session}:{int(number) + index - start}:{asked}":
+            if errands[index].words != f"release {session}:{offset + index}:{asked}":
                 break
             index += 1
         yield from ("release", session, number, index - start, asked)

@@ -161,7 +161,7 @@ class Lane:
 
     def first(self) -> Ticket | None:
         """Who waits here before all others."""
-        return next(iter(self._waiting.values()), None)
+        return next(iter(self._waiting.values())) if self._waiting else None
 
     def crowd(self) -> tuple[int, int]:
         """How many wait here, and the number of the last of them."""

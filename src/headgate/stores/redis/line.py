@@ -21,7 +21,7 @@ from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
 from headgate.stores.doors import shut
-from headgate.stores.inside import Inside
+from headgate.stores.inside import Inside, visitor
 from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.lane import Lane
@@ -30,7 +30,7 @@ from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Hashable
 
     from headgate.gate.gate import Grant, Units
     from headgate.stores.redis.calls import Ticket
@@ -163,11 +163,11 @@ class RedisLine:
         lane = self.lane()
         grant, ticket = await lane.acquire(request, enters=True)
         if ticket.permit is not None:
-            self._inside.entered(ticket.permit)
+            self._inside.entered(ticket.permit, lane.link.task)
         elif ticket.believed is None:
             self._inside.passed()
         else:
-            self._inside.entered(self._permit(lane, request, grant, ticket))
+            self._inside.entered(self._permit(lane, request, grant, ticket), lane.link.task)
 
     def enter_sync(self, request: Request) -> None:
         permit = self.acquire_sync(request)
@@ -244,15 +244,19 @@ class RedisLine:
 
     def leave(self) -> None:
         """To who enters next, or to the server. Nobody else has such a permit in hand."""
-        permit = self._inside.left()
+        permit = self._inside.left(self._visitor)
         if permit is None:
             return
         lane = permit.home
-        if not isinstance(lane, Lane) or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
+        if not isinstance(lane, Lane) or not lane.link.here or lane.link.closed:
             permit.release()
         elif not lane.succession.hand_over(permit):
             permit.held = False
             lane.post(f"release {permit.key}")
+
+    def _visitor(self) -> Hashable:
+        lane = self._last
+        return (lane and lane.link.task) or visitor()
 
     def release(self, permit: Permit) -> None:
         if self._claimed(permit):

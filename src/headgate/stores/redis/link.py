@@ -77,6 +77,20 @@ class Link:
         """Whether nothing can be sent here any more: some loops are closed without a last word to their tasks."""
         return self._closed or self.loop.is_closed()
 
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task of this loop that asks, if it is one. (Asking which loop runs here costs a system call each time.)"""
+        return asyncio.current_task(self.loop) if threading.get_ident() == self.thread else None
+
+    @property
+    def here(self) -> bool:
+        """Whether it is this loop that asks."""
+        return self.task is not None or self.loop is asyncio._get_running_loop()
+
+    def forked(self) -> None:
+        """In the child of a fork: nothing of this is here."""
+        self.thread = 0
+
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` on this link."""
         lane = self.lanes.get(line.key)

@@ -6,6 +6,7 @@ Here lives the time of leases, and nothing of who waits: all that a lane holds i
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -28,6 +29,8 @@ class Renewals:
         self._lane = lane
         self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
         self._timer: TimerHandle | None = None
+        self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
+        self._enough = inf
 
     @property
     def planned(self) -> bool:
@@ -36,8 +39,11 @@ class Renewals:
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew `permit`, granted for `lease`, until it is released or dropped: soon, when the news of the grant came late."""
         self._held[permit] = lease
+        if lease == self._lease and permit.believed >= self._enough:
+            return
         third = min(lease, self._lane.line.declared.lease or lease) / 3_000_000
         self._renew_in(min(third, max(0.0, permit.believed - monotonic() - 2 * third)))
+        self._lease, self._enough = lease, permit.believed
 
     def renew(self) -> None:
         """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
@@ -48,6 +54,7 @@ class Renewals:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._enough = inf
         if held:
             self._renew_in((self._lane.line.declared.lease or min(lease for _, lease in held)) / 3_000_000)
             errands = [Errand(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease)) for permit, lease in held]

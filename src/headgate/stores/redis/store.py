@@ -73,6 +73,8 @@ class RedisStore:
     def forked(self) -> None:
         """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
         self._lock = threading.Lock()
+        for link in self._links.values():
+            link.forked()
         self._links = {}
         self._shortcut = None
         for line in list(self._lines.values()):
