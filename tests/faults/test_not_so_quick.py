@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from headgate import Concurrency, Rate
-from tests.faults.scene import elsewhere, enter, visit
+from redis import Redis
+
+from headgate import Concurrency, Limiter, Permit, Rate
+from tests.faults.scene import commands_of, elsewhere, enter, visit
 from tests.world import soon, waiting
 
 STEP = 100_000  # microseconds in which the bucket fills
@@ -37,3 +39,47 @@ async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: st
     first.cancel()
 
     assert (await soon(second)).t - start.t < 2 * STEP
+
+
+async def test_who_was_turned_away_asks_properly_at_once(name: str, redis_url: str, admin: Redis) -> None:
+    """Given a permit of another process that was asked for in vain, when it is asked for again, then by one call and not by two."""
+    limiter, other = elsewhere(name, Concurrency(1), url=redis_url), elsewhere(name, Concurrency(1), url=redis_url)
+    await soon(visit(limiter))
+    held = await other.acquire()
+    await limiter.atry_acquire()
+
+    admin.config_resetstat()
+    assert not await soon(limiter.atry_acquire())
+
+    assert commands_of(admin)["fcall"] == 1
+    await held.arelease()
+
+
+async def test_who_had_to_wait_asks_properly_at_once(name: str, redis_url: str, admin: Redis) -> None:
+    """Given one who has waited for another process' permit, and gave it back, when it asks for it again, then by one call."""
+    limiter, other = elsewhere(name, Concurrency(1), url=redis_url), elsewhere(name, Concurrency(1), url=redis_url)
+    await soon(visit(limiter))
+    held = await other.acquire()
+    caller = await queued(limiter)
+    held.release()
+    await (await soon(caller)).arelease()
+    held = await other.acquire()
+
+    admin.config_resetstat()
+    caller = await queued(limiter)
+
+    assert commands_of(admin)["fcall"] == 1
+    held.release()
+    await (await soon(caller)).arelease()
+
+
+async def queued(limiter: Limiter) -> asyncio.Task[Permit]:
+    """One who asks, once it knows that it has to wait."""
+    queues = asyncio.Event()
+    caller = asyncio.create_task(waited(limiter, queues))
+    await soon(queues.wait())
+    return caller
+
+
+async def waited(limiter: Limiter, queues: asyncio.Event) -> Permit:
+    return await limiter.acquire(on_wait=lambda waiting: queues.set())

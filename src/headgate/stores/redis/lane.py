@@ -7,6 +7,7 @@ decides nothing. Every method runs in the lane's own loop.
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from itertools import islice
 from math import inf
 from time import monotonic
@@ -75,7 +76,7 @@ class Lane:
         self._errands: list[Errand] = []  # to be sent
         self._sent: Sent | None = None
         self._owed: Sent | None = None  # a call of which nobody knows whether it was run: sent again before any other
-        self._waiting: dict[int, Ticket] = {}  # asked, in order; not granted yet
+        self._waiting: OrderedDict[int, Ticket] = OrderedDict()  # asked, in order; a dict forgets its first slowly
         self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
         self._booked = Bookings(link.loop)  # granted, and sleeping until their moments
         self._early: list[str] = []  # announcements that were faster than the reply before them
@@ -83,7 +84,7 @@ class Lane:
         self._queued = False  # the link knows that there is something to send
         self._hears = False  # a reply is being read: what it says at its end must be known before anything is sent
         self._wanted = False  # and then there will be something to send
-        self._calm = False  # the last call found nobody waiting and left nobody waiting: the next may be quick
+        self._calm = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
         self.asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
         self._server = 0
@@ -291,18 +292,21 @@ class Lane:
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         self.succession.answered(sent, self._server, declared=sent.declares != KNOWN)
         head, mine = int(words[1]), words[2] == "1"
-        ahead, rest = None, iter(words[3:])
+        ahead, at_once, rest = None, True, iter(words[3:])
         answers = answers_in(rest, sent.program, self._server)
         for errand, answer in zip(sent.errands, answers, strict=False):
             errand.told(answer)
         for ticket, (kind, number, fence) in zip(sent.tickets, answers, strict=False):
             if ticket.number in self._waiting or ticket.future.done():
                 self._decided(ticket, kind, number, fence)
-            if kind == "wait" and ahead is None:
-                ahead = fence
+            if kind != "grant":
+                at_once = False
+                if kind == "wait" and ahead is None:
+                    ahead = fence
         self._mail(islice(rest, 1, None), self._server)
         self.succession.joined(sent, ahead)
-        self._calm = not (self._waiting or self._booked.queue)
+        if self._waiting or self._booked.queue or sent.tickets:  # what was given back does not say whether there is room
+            self._calm = at_once and not (self._waiting or self._booked.queue)
         if self._gone and not self._quits:  # of all others the server knows now
             owed = set(self._errands)
             self._gone = {number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed}
@@ -393,7 +397,7 @@ class Lane:
             ticket.t, ticket.fence, ticket.due = 0, grant.fence, monotonic() + self._booked.pause_left
             self._limit_wait(ticket)
         if held:
-            self._waiting = {**{ticket.number: ticket for ticket, _ in held}, **self._waiting}
+            self._waiting = OrderedDict({ticket.number: ticket for ticket, _ in held}) | self._waiting
             self._send()
 
     def _held_back(self, ticket: Ticket, session: str, answer: Answer) -> None:
@@ -463,7 +467,7 @@ class Lane:
             errand.told(error)
         on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
         self._leave_queue({number: ticket for number, ticket in self._waiting.items() if number not in on_its_way})
-        tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], {}, []
+        tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], OrderedDict(), []
         for ticket in tickets:
             ticket.settle(error)
         self._patience.over()
