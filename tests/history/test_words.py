@@ -31,6 +31,7 @@ SAID: list[Request] = [
     Acquire(7, 3, "tokens=900", None, 4),
     Acquire(8, 1, "-", 0),
     Cancel(WHO, 1_750_000_000_000_000),
+    Cancel(WHO, 0, 3),
     Release(WHO, 4),
     Renew(WHO, 30_000_000),
     Quit("session.1"),

@@ -50,8 +50,8 @@ def limit(number: int) -> int | None:
 
 
 def cancel(words: Iterator[str]) -> Cancel:
-    session, number, moment, asked = (next(words) for _ in range(4))
-    return Cancel(Caller(session, int(number), asked), int(moment))
+    session, first, count, moment, asked = (next(words) for _ in range(5))
+    return Cancel(Caller(session, int(first), asked), int(moment), int(count))
 
 
 def release(words: Iterator[str]) -> Release:

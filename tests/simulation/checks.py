@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MOST = 2.0**52
 WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places, and is known for certain
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
-WORDS = {"acquire": 5, "cancel": 4, "quit": 1, "release": 4, "renew": 2, "settle": 2, "status": 1, "update": 1}
+WORDS = {"acquire": 5, "cancel": 5, "quit": 1, "release": 4, "renew": 2, "settle": 2, "status": 1, "update": 1}
 Who = tuple[str, int]  # session and number of a caller
 
 
@@ -232,8 +232,7 @@ class Witness:
                 for index in range(int(words[1])):
                     name.asked[session, int(words[0]) + index] = words[4]
             elif verb in ("cancel", "release") and words[0] in name.sessions:
-                count = int(words[2]) if verb == "release" else 1
-                name.ended |= {(words[0], int(words[1]) + index) for index in range(count)} - name.doubtful
+                name.ended |= {(words[0], int(words[1]) + index) for index in range(int(words[2]))} - name.doubtful
 
     def _answered(self, name: Name, call: Call, words: list[str], now: int) -> Iterator[tuple[Who, tuple[int, int]]]:
         """Who was granted what at once."""

@@ -189,11 +189,13 @@ class Player:
         self.callers += callers_of(session.name, request)
         return request
 
-    def cancel(self, caller: Caller, knows: bool) -> Cancel:
-        for session in self.sessions:
-            if session.name == caller.session:
-                session.waiting.pop(caller.number, None)
-        return Cancel(caller, self.moments.get(caller, 0) if knows else 0)
+    def cancel(self, caller: Caller, knows: bool, count: int = 1) -> Cancel:
+        """Nobody gives up before it has asked; and the moment of a grant is each one's own."""
+        session = next((session for session in self.sessions if session.name == caller.session), None)
+        count = min(count, session.asked - caller.number + 1) if session else 1
+        for number in range(caller.number, caller.number + count) if session else ():
+            session.waiting.pop(number, None)
+        return Cancel(caller, self.moments.get(caller, 0) if knows and count == 1 else 0, count)
 
     # What is answered ----------------------------------------------------------------------------------------------------
 
@@ -267,7 +269,7 @@ class Player:
 def callers_of(session: str, request: Request) -> list[Any]:
     """One place for each answer: who asked, or None where the answer is not a decision."""
     if not isinstance(request, Acquire):
-        return [None] * (request.count if isinstance(request, Release) else 1)
+        return [None] * (request.count if isinstance(request, Release | Cancel) else 1)
     return [Caller(session, request.first + index, request.asked) for index in range(request.count)]
 
 

@@ -54,6 +54,11 @@ class PatientGate(Gate):
         return []
 
 
+def done(count: int, asked: int) -> list[Answer]:
+    """What is told of many that are given back: how many were there, not which."""
+    return [("done", 1, 1, 0)] * count + [("done", 1, 0, 0)] * (asked - count)
+
+
 @dataclass
 class Record:
     """What is kept of a session: the number of its last call, until when it counts as alive, and its last reply."""
@@ -352,10 +357,9 @@ class Turn:
             case Acquire():
                 return self.acquire(request)
             case Cancel():
-                return [("done", 1, int(self.cancel(request)), 0)]
+                return done(sum(self.cancel(caller, request.moment) for caller in request.callers), request.count)
             case Release():
-                held = sum(map(self.release, request.callers))
-                return [("done", 1, 1, 0)] * held + [("done", 1, 0, 0)] * (request.count - held)
+                return done(sum(map(self.release, request.callers)), request.count)
             case Renew():
                 return [("done", 1, int(self.renew(request)), 0)]
             case Quit():
@@ -400,8 +404,7 @@ class Turn:
             case Refuse(t, False):
                 return "late", 1, t - gate.t, 0
 
-    def cancel(self, request: Cancel) -> bool:
-        caller, t = request.caller, request.moment
+    def cancel(self, caller: Caller, t: int) -> bool:
         if self.gate.leave(caller):
             return True
         mailed = self.recall(caller.number) if caller.session == self.call.session else 0

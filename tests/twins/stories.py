@@ -165,7 +165,7 @@ class Author:
         if kind == "pause":
             return [kind, self.dice.choice([*PAUSES, int(self.period * 1_000_000)])]
         details = {
-            "cancel": [self.dice.random() < 0.8],
+            "cancel": [self.dice.random() < 0.8, self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],
             "release": [self.dice.choice([1, 1, 1, 2, 5]) * self.crowd],
             "settle": [self.asked(-4)],
             "renew": [round(self.dice.choice(LEASES) * 1_000_000)],

@@ -69,16 +69,25 @@ class Acquire(NamedTuple):
         return " ".join(map(str, ("acquire", self.first, self.count, *limits, self.asked)))
 
 
+def in_row(first: Caller, count: int) -> list[Caller]:
+    return [first._replace(number=first.number + index) for index in range(count)]
+
+
 class Cancel(NamedTuple):
-    """Whoever asked has given up; `moment` is that of the grant, 0 when unknown."""
+    """Whoever asked has given up, and so have as many in all, by their numbers; `moment` is that of the grant, 0 when unknown."""
 
     caller: Caller
     moment: int = 0
+    count: int = 1
+
+    @property
+    def callers(self) -> list[Caller]:
+        return in_row(self.caller, self.count)
 
     @property
     def words(self) -> str:
         session, number, asked = self.caller
-        return f"cancel {session} {number} {self.moment} {asked}"
+        return f"cancel {session} {number} {self.count} {self.moment} {asked}"
 
 
 class Release(NamedTuple):
@@ -89,7 +98,7 @@ class Release(NamedTuple):
 
     @property
     def callers(self) -> list[Caller]:
-        return [self.caller._replace(number=self.caller.number + index) for index in range(self.count)]
+        return in_row(self.caller, self.count)
 
     @property
     def words(self) -> str:

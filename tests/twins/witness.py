@@ -70,10 +70,9 @@ class Witness:
             if isinstance(request, Rejoin):
                 self.believed.pop(request.caller, None)
             if isinstance(request, Release | Cancel):
-                callers = request.callers if isinstance(request, Release) else [request.caller]
-                for caller in callers:
+                for caller in request.callers:
                     self.believed.pop(caller, None)
-                self.given_up.update(callers)
+                self.given_up.update(request.callers)
         if self.lost or not model.acted or model.gate is None:
             return
         self.arrive(call, reply)
@@ -110,7 +109,8 @@ class Witness:
     def depart(self, call: Call) -> None:
         for request in call.requests:
             if isinstance(request, Cancel):
-                self.arrivals.pop(request.caller, None)
+                for caller in request.callers:
+                    self.arrivals.pop(caller, None)
 
     def look_at_holders(self, model: Model, gate: PatientGate) -> None:
         costs = [gate.costs(units_of(caller.asked)) for caller in model.holders]
@@ -125,9 +125,12 @@ class Witness:
             assert until <= self.clock or ends > gate.t, f"S2: {caller} believes in its permit, which ended at {ends}"
 
 
+MANY = Acquire | Release | Cancel
+
+
 def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
-    """Each answer with the request that it answers: an acquire of many has as many, and a release of many."""
-    asked = [request for request in call.requests for _ in range(request.count if isinstance(request, Acquire | Release) else 1)]
+    """Each answer with the request that it answers: an acquire of many has as many, and so has what gives many back."""
+    asked = [request for request in call.requests for _ in range(request.count if isinstance(request, MANY) else 1)]
     return zip(asked, reply.each(), strict=True)
 
 

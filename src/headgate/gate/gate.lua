@@ -84,10 +84,11 @@ function Gate.join(count, costs)
   for i = 1, #costs do waiting[i] = waiting[i] + count * costs[i] end
 end
 
-function Gate.leave(caller)
-  if not State.queue_remove(caller) then return false end
-  Gate.join(-1, State.costs_of(State.asked_of(caller)))
-  return true
+-- Of callers who ask for the same; returns how many were there.
+function Gate.leave(callers, asked)
+  local left = State.queue_remove(callers)
+  if left > 0 then Gate.join(-left, State.costs_of(asked)) end
+  return left
 end
 
 -- Lets pass, in order, whoever's moment is within the horizon; granted(caller, t, fence) hears of each. Returns who is next, and when.

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.script import Script
 
 Answer = Sequence[Any] | StoreError
+TOGETHER = ("release", "cancel 0")  # errands of which many can be told as one; the moment of a grant is each one's own
 KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: they are known, declared, or declared come what may
 
 
@@ -190,24 +191,26 @@ def runs(tickets: list[Ticket]) -> Iterator[Any]:
 
 
 def chores(errands: list[Errand]) -> Iterator[Any]:
-    """The errands as the script reads them, word by word: releases of neighbours are one request, if nobody waits for the answers.
+    """The errands as the script reads them, word by word: neighbours that give back are one, if nobody waits for the answers.
 
-    Of many it is told how many were still held, not which.
+    Of many it is told how many were still held, or waited, not which.
     """
     index = 0
     while index < len(errands):
         first, start = errands[index], index
         index += 1
-        if not first.words.startswith("release "):
+        if not first.words.startswith(("release ", "cancel ")):
             yield from first.words.split(" ")
             continue
-        session, number, asked = first.words[8:].split(":")
-        offset = int(number) - start
-        while index < len(errands) and first.told is errands[index].told is nobody:
-            if errands[index].words != f"release {session}:{offset + index}:{asked}":
+        what, caller = first.words.rsplit(" ", 1)
+        session, number, asked = caller.split(":")
+        offset, together = int(number) - start, first.told is nobody and what in TOGETHER
+        while together and index < len(errands) and errands[index].told is nobody:
+            if errands[index].words != f"{what} {session}:{offset + index}:{asked}":
                 break
             index += 1
-        yield from ("release", session, number, index - start, asked)
+        verb, *moment = what.split(" ")
+        yield from (verb, session, number, index - start, *moment, asked)
 
 
 def back(ticket: Ticket, grant: Grant) -> str:

@@ -442,7 +442,7 @@ class Lane:
 
     def _cancel(self, ticket: Ticket) -> None:
         """One errand for each ticket: its grant, heard of after it was given up, is told with it."""
-        words = f"cancel {ticket.session} {ticket.number} {ticket.t} {ticket.request.text}"
+        words = f"cancel {ticket.t} {ticket.caller}"
         if ticket.cancel is not None:
             ticket.cancel.words = words
             return

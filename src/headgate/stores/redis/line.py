@@ -228,8 +228,7 @@ class RedisLine:
 
     def _unsure(self, caller: str) -> None:
         """Take back what `caller` may have been granted."""
-        session, number, text = caller.split(":")
-        self._by_portal(lambda lane: lane.post(f"cancel {session} {number} 0 {text}"))
+        self._by_portal(lambda lane: lane.post(f"cancel 0 {caller}"))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         try:

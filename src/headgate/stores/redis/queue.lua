@@ -120,8 +120,9 @@ function State.write_passed()
   passed = nil
 end
 
-function State.queue_remove(caller)
-  if Who.drop_waiters({ caller }) == 0 then return false end
-  if front[at] == caller then at = at + 1 else front, at = NOBODY, 1 end
-  return true
+-- Returns how many were there.
+function State.queue_remove(callers)
+  local left = Who.drop_waiters(callers)
+  if left == 1 and front[at] == callers[1] then at = at + 1 elseif left > 0 then front, at = NOBODY, 1 end
+  return left
 end

@@ -78,17 +78,32 @@ function verbs.acquire(first, left, max_sleep, max_waiters, asked)
   Promises.write_holds()
 end
 
--- cancel session number moment asked: a waiter leaves; a grant that nobody acted on is undone (its moment is 0 when unknown).
-function verbs.cancel(session, number, t, asked)
-  local caller = session .. ':' .. number .. ':' .. asked
-  local done = Gate.leave(caller)
-  if not done then
-    local mailed = session == SESSION and Sessions.recall(number) or 0
-    if t == 0 then t = mailed end
-    done = Sessions.let_go({ caller }) == 1 or (t > 0 and not gate.rules.lease)
-    if done then Gate.cancel(asked, t) else Sessions.forbid(session, number) end
+-- Whether there was a grant to be undone; to whoever has left the queue just now nothing was granted.
+local function undone(session, number, caller, t, asked)
+  local mailed = session == SESSION and Sessions.recall(number) or 0
+  if t == 0 then t = mailed end
+  local done = Sessions.let_go({ caller }) == 1 or (t > 0 and not gate.rules.lease)
+  if done then Gate.cancel(asked, t) else Sessions.forbid(session, State.int(number)) end
+  return done
+end
+
+-- So many of them were held, or waited: which, is not told.
+local function answer_many(done, count)
+  if done > 0 then answer('done', done, 1) end
+  if done < count then answer('done', count - done, 0) end
+end
+
+-- cancel session first count moment asked: waiters leave; grants that nobody acted on are undone (the moment is 0 when unknown, and for
+-- more than one).
+function verbs.cancel(session, first, count, t, asked)
+  local callers = callers_of(session, first, count, asked)
+  local done = Gate.leave(callers, asked)
+  if done < count then
+    for i = 1, count do
+      if undone(session, first + i - 1, callers[i], t, asked) then done = done + 1 end
+    end
   end
-  answer('done', 1, done and 1 or 0)
+  answer_many(done, count)
 end
 
 -- quit session: all its places are given up at once.
@@ -100,11 +115,8 @@ end
 -- release session first count asked: of many it is told how many were still held, not which.
 function verbs.release(session, first, count, asked)
   local held = Sessions.let_go(callers_of(session, first, count, asked))
-  if held > 0 then
-    Gate.release(asked, held)
-    answer('done', held, 1)
-  end
-  if held < count then answer('done', count - held, 0) end
+  if held > 0 then Gate.release(asked, held) end
+  answer_many(held, count)
 end
 
 -- renew caller lease: it was granted for that, which counts where no limit has a lease any more.
@@ -160,8 +172,8 @@ function verbs.status(asked)
 end
 
 -- How many words a verb has; which of them are numbers, and which may be -1 for none.
-local WORDS = { acquire = 5, cancel = 4, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5 }
-local NUMBERS = { acquire = { 1, 2 }, cancel = { 3 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, drain = { 2, 3, 4 }, pause = { 1 }, rejoin = { 3, 4 } }
+local WORDS = { acquire = 5, cancel = 5, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5 }
+local NUMBERS = { acquire = { 1, 2 }, cancel = { 2, 3, 4 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, drain = { 2, 3, 4 }, pause = { 1 }, rejoin = { 3, 4 } }
 local LIMITS = { acquire = { 3, 4 } }
 local FIRST, NONE = 7, {}
 

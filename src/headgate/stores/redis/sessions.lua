@@ -228,7 +228,7 @@ function Sessions.head_of_queue()
     if not caller then return nil end
     local dead = not Sessions.alive(State.session_of(caller))
     if not dead and not Gate.never(State.costs_of(State.asked_of(caller))) then return caller end
-    Gate.leave(caller)
+    Gate.leave({ caller }, State.asked_of(caller))
     if dead then Sessions.quit(State.session_of(caller)) else Sessions.deliver(caller, -1, 0, 0) end
   end
   return nil
@@ -247,7 +247,7 @@ function Sessions.sweep_queue()
     if Sessions.alive(State.session_of(caller)) then
       gate.cursor = gate.cursor + 1
     else
-      Gate.leave(caller)
+      Gate.leave({ caller }, State.asked_of(caller))
       Sessions.quit(State.session_of(caller))
     end
   end
