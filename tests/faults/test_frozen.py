@@ -60,7 +60,7 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
     assert monotonic() - start <= GIVES_UP + SLACK
     go_on()
 
-    await once_back(limiter.status)
+    await once_back(limiter.astatus)
     assert not await soon(permit.arelease())
     successor = await once_back(other.acquire)
     assert successor.fence > permit.fence
