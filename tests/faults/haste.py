@@ -13,7 +13,8 @@ from headgate.stores.redis import endpoint, lane, link, peer, script, shortcut
 
 WAITER = 1.0  # seconds of silence after which a waiter is taken for dead: 10 in the product
 HEARTBEAT = 0.15  # seconds between two signs of life: 3
-PATIENCE = 0.3  # seconds for a connection or a reply: 5
+GREETING = 1.0  # seconds for a connection: 5; as long as can be borne, for who never met a server hopes for no other one
+PATIENCE = 0.3  # seconds for a reply: 5
 OUTAGE = 1.0  # seconds for which a store that was there is looked for again: 10
 RETRY = 0.05  # seconds until what is owed is offered again: 1
 HOLD = 0.4  # seconds for which what another process has replaced is not taken again: 60
@@ -30,7 +31,7 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(peer, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "REPLY_TIMEOUT", PATIENCE)
     change(shortcut, "REPLY_TIMEOUT", PATIENCE)
-    change(endpoint, "CONNECT_TIMEOUT", PATIENCE)
+    change(endpoint, "CONNECT_TIMEOUT", GREETING)
     microseconds = round(WAITER * 1_000_000)
     sources = script.sources()
     assert all(words in sources["shared"] for words in (KEPT, HELD)), "shared.lua says it in other words now"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from tests.processes import Running
 from tests.world import LONG, soon, waiting
 
 T = TypeVar("T")
+SLACK = 1.0  # seconds that a busy machine may be late by, where a time is promised
 
 
 def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limiter:
@@ -40,6 +42,18 @@ async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
                 return await ask()
             except StoreError:
                 await asyncio.sleep(0.01)
+
+
+async def believed_until(permit: Permit) -> float:
+    """Go on when the permit is lost: the last moment at which it was not, however late a busy machine looks."""
+    last = monotonic()
+    async with asyncio.timeout(LONG):
+        while True:
+            now = monotonic()
+            if permit.lost:
+                return last
+            last = now
+            await asyncio.sleep(0.001)
 
 
 async def enter(limiter: Limiter, cost: int = 1, **units: int) -> Permit:

@@ -13,18 +13,17 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, Rate, StoreError
-from headgate.stores.redis import endpoint, line, patience, shortcut
+from headgate.stores.redis import endpoint, line, link, patience, shortcut
 from tests.faults.absence import frozen, opened
-from tests.faults.haste import OUTAGE, PATIENCE
+from tests.faults.haste import GREETING, OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
-from tests.faults.scene import elsewhere, enter, eventually, once_back
+from tests.faults.scene import SLACK, believed_until, elsewhere, enter, eventually, once_back
 from tests.processes import Running, running
 from tests.servers import Server
-from tests.world import LONG, at_rest, soon, until, used
+from tests.world import HOUR, LONG, at_rest, soon, until, used
 
-SLACK = 0.5  # seconds that a busy machine may be late by
-LEASE = 0.4
-GIVES_UP = OUTAGE + 2 * PATIENCE  # it is looked for so long, and the last attempt takes a connection and a reply
+LEASE = 0.9
+GIVES_UP = OUTAGE + PATIENCE  # it is looked for so long, and the last call takes a reply
 
 Freeze = Callable[[], object]
 
@@ -71,10 +70,11 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a reply may take whatever `max_sleep` says: half a second in the product."""
+    """How long a reply may take whatever `max_sleep` says: half a second in the product. Nothing else is over in time."""
     for module in (line, patience, shortcut):
         monkeypatch.setattr(module, "SILENCE", 0.05)
-    monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * OUTAGE)
+    monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", HOUR)
+    monkeypatch.setattr(link, "OUTAGE", HOUR)
     return 0.05
 
 
@@ -90,12 +90,10 @@ async def test_whoever_will_not_wait_for_long_learns_in_time_that_nobody_answers
     await at_rest(limiter)
 
     stop()
-    start = monotonic()
     callers = [asyncio.create_task(acquired(limiter, thread, impatient))]
     await asyncio.sleep(0)
     callers.append(asyncio.create_task(acquired(limiter, thread, impatient)))
-    assert [type(found) for found in await asyncio.gather(*callers, return_exceptions=True)] == [StoreError] * 2
-    assert monotonic() - start <= impatient + SLACK
+    assert [type(found) for found in await soon(asyncio.gather(*callers, return_exceptions=True))] == [StoreError] * 2
     go_on()
 
     assert used(await at_rest(limiter)) == [0]
@@ -119,8 +117,8 @@ async def test_who_need_not_be_limited_passes_a_silent_server_in_time(
 
     with frozen(own_server):
         start = monotonic()
-        passed = await acquired(limiter, thread, impatient)
-        assert impatient <= passed.waited <= monotonic() - start <= impatient + SLACK
+        passed = await soon(acquired(limiter, thread, impatient))
+        assert impatient <= passed.waited <= monotonic() - start
         assert not passed.held
 
     assert used(await at_rest(limiter)) == [0]
@@ -136,10 +134,8 @@ async def test_a_try_waits_for_one_reply(name: str, own_server: Server, freeze: 
     await at_rest(limiter)
 
     stop()
-    start = monotonic()
     tries = limiter.atry_acquire(), asyncio.to_thread(limiter.try_acquire)
-    assert [type(found) for found in await asyncio.gather(*tries, return_exceptions=True)] == [StoreError] * 2
-    assert monotonic() - start <= PATIENCE + SLACK
+    assert [type(found) for found in await soon(asyncio.gather(*tries, return_exceptions=True))] == [StoreError] * 2
     go_on()
 
     assert used(await at_rest(limiter)) == [0]
@@ -177,10 +173,8 @@ async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(name
         return reply
 
     proxy.replies.alter = the_last
-    start = monotonic()
     with pytest.raises(StoreError):
         await soon(acquired(limiter, False, 0.05))
-    assert monotonic() - start <= 0.05 + SLACK
 
     proxy.requests.resume()
     assert await holder.arelease()
@@ -234,12 +228,12 @@ async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(name: 
     results = await asyncio.gather(limiter.acquire(), limiter.astatus(), limiter.atry_acquire(), return_exceptions=True)
 
     assert [type(result) for result in results] == [StoreError] * 3
-    assert monotonic() - start <= PATIENCE + SLACK
+    assert monotonic() - start < 2 * GREETING
     with pytest.raises(StoreError):
         await asyncio.to_thread(limiter.acquire_sync)
 
     proxy.resume()
-    assert await (await soon(limiter.acquire())).arelease()
+    assert await (await once_back(limiter.acquire)).arelease()
 
 
 async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy: Proxy) -> None:
@@ -279,18 +273,6 @@ async def test_renewals_that_come_late_are_not_believed(name: str, proxy: Proxy,
     assert permit.lost  # the late replies have changed nothing
     permit.release()
     await until(lambda status: used(status) == [0], other)
-
-
-async def believed_until(permit: Permit) -> float:
-    """Go on when the permit is lost: the last moment at which it was not, however late a busy machine looks."""
-    last = monotonic()
-    async with asyncio.timeout(LONG):
-        while True:
-            now = monotonic()
-            if permit.lost:
-                return last
-            last = now
-            await asyncio.sleep(0.001)
 
 
 async def test_beliefs_never_overlap_beyond_the_capacity(name: str, redis_url: str, redis_server: Server) -> None:
