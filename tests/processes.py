@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import headgate
 
 PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE = 20.0  # seconds for a line or an end: never waited for when all is well
+SLOW = re.compile(r"Executing <.*> took \d+\.\d{3} seconds")  # what asyncio's debug mode says of a machine that is busy
 
 
 def environment() -> dict[str, str]:
@@ -38,7 +40,8 @@ def command(program: str, *arguments: object) -> list[str]:
 def finished(program: str, *arguments: object) -> str:
     """What `program` prints, once it has ended well and without a word of complaint."""
     done = subprocess.run(command(program, *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    complaints = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
+    assert (done.returncode, complaints) == (0, []), done.stderr
     return done.stdout
 
 

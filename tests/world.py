@@ -31,7 +31,7 @@ class World:
         self.clock = virtual.VirtualClock()
         self.store: Any = MemoryStore(self.clock) if redis_url is None else redis_url
         self.beat = 1.0 if self.virtual else 0.02
-        self.slack = 0.0 if self.virtual else 0.5  # what a busy machine may be late by
+        self.slack = 0.0 if self.virtual else 1.0  # what a busy machine may be late by
 
     @property
     def place(self) -> dict[str, Any]:

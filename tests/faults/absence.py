@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Limiter, Permit, Rate
 from headgate.limits import Limit
-from tests.faults.scene import Room, elsewhere
+from tests.faults.scene import Room, elsewhere, once_back
 from tests.servers import Server
 from tests.world import LONG
 
@@ -50,13 +50,15 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 
 
 async def found(limiter: Limiter) -> None:
-    """Go on when the server is known to be back: to the tasks of this loop, and to threads."""
-    away = limiter._line._away  # type: ignore[attr-defined]  # a fallback line knows
+    """Go on when the server is known to be back: to the tasks of this loop, and to threads; both are connected to it."""
+    its: Any = limiter._line  # a fallback line knows
     async with asyncio.timeout(LONG):
         while True:
-            if not (away() or await asyncio.to_thread(away)):
-                return
+            if not (its._away() or await asyncio.to_thread(its._away)):
+                break
             await asyncio.sleep(0.001)
+    await once_back(its._line.astatus)
+    await once_back(lambda: asyncio.to_thread(its._line.status))
 
 
 async def inside(limiter: Limiter, door: asyncio.Event, room: Room) -> None:

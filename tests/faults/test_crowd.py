@@ -13,6 +13,8 @@ from time import monotonic
 from typing import NamedTuple
 
 from headgate import Limiter, Rate
+from headgate.stores.redis.lane import HEARTBEAT
+from tests.faults.scene import SLACK
 from tests.processes import Running, running
 
 PROCESSES, GROUP, CROWD = 4, 25, 1000
@@ -30,7 +32,10 @@ class Through(NamedTuple):
 
 
 async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in_order(name: str, redis_url: str) -> None:
-    """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5 s, in order of arrival."""
+    """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5 s, in order of arrival.
+
+    By the server's clock, and with those who were let in before they could give up: processes of a busy machine begin and end late.
+    """
     limit = Rate(RATE, per=1, initial=0)
     limiter = Limiter(name, limit, store=redis_url)
     with ExitStack() as stack:
@@ -39,29 +44,29 @@ async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in
         start = monotonic()
         for first in range(0, CROWD, GROUP):
             await told(processes[first // GROUP % PROCESSES], f"ask {first} {GROUP}")
-        cancelled = monotonic()
         due = (await limiter.astatus()).retry_after
         for process in processes:
             process.tell("go")
+        assert [await process.said() for process in processes] == ["gave up"] * PROCESSES
+        gave_up = monotonic()
         lists = await asyncio.gather(*(all_said(process) for process in processes))
-    end = monotonic()
 
     through = sorted((passed for passed_there in lists for passed in passed_there), key=lambda passed: passed.fence)
     numbers = [passed.number for passed in through]
     assert numbers == sorted(numbers)
     assert set(numbers) >= set(range(0, CROWD, 2))
-    early = len(through) - CROWD // 2  # odd ones that were let in before they were told to give up
-    assert early <= RATE * (cancelled - start) + 10
+    early = len(through) - CROWD // 2  # odd ones that were let in before they gave up
+    assert early <= RATE * (gave_up - start) + 10
 
     moments = [passed.t for passed in through]
     assert moments == sorted(moments)
     assert all(moment - moments[0] >= index * GAP - 1 for index, moment in enumerate(moments))
     assert all(passed.when >= passed.t for passed in through)
-    assert max(after - before for before, after in pairwise(moments)) <= 0.5 * 1_000_000
+    assert max(after - before for before, after in pairwise(moments)) <= HEARTBEAT / 2 * 1_000_000
 
     assert due is not None
     assert due > 8.0  # this is how long it would have taken
-    assert len(through) / RATE - (cancelled - start) - 0.2 <= end - cancelled <= 5.0 + 0.75
+    assert moments[-1] - moments[0] <= len(through) * GAP + SLACK * 1_000_000
 
 
 async def told(process: Running, line: str) -> None:

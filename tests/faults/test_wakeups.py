@@ -76,7 +76,7 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(nam
     are through, the one here gets a permit that it still holds.
     """
     proxy.announcements.alter = lambda piece: piece if b"subscribe" in piece else b""
-    short = Concurrency(1, lease=0.6)
+    short = Concurrency(1, lease=1.5)
     here, there = elsewhere(name, short, url=proxy.url), elsewhere(name, short, url=redis_url)
     first = await there.acquire()
     second = asyncio.create_task(enter(there))

@@ -1,7 +1,7 @@
 """A crowd of callers, of whom every other one is told to give up.
 
 usage: crowd.py URL name rate callers
-Says "asked" once all have asked; hears "cancel"; then says "index fence t" for each that got through.
+Says "asked" once all have asked; hears "cancel"; says "gave up", and then "index fence t" for each that got through.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ async def main(url: str, name: str, rate: int, callers: int) -> None:
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     for task in tasks[::2]:
         task.cancel()
+    await asyncio.sleep(0)
+    print("gave up", flush=True)
     await asyncio.wait(tasks)
     for index, permit in through:
         print(index, permit.fence, permit.t, flush=True)

@@ -2,8 +2,8 @@
 
 usage: parade.py URL name limit
 Hears "ask FIRST COUNT": starts so many callers, with the numbers from FIRST on, and says "asked" when the server has them.
-Hears "go": every caller with an odd number gives up; says "NUMBER FENCE T WHEN" for each that got through, WHEN being the machine's
-time in microseconds.
+Hears "go": every caller with an odd number gives up; says "gave up", and then "NUMBER FENCE T WHEN" for each that got through, WHEN
+being the machine's time in microseconds.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ async def main(url: str, name: str, limit: str) -> None:
     for number, task in callers.items():
         if number % 2:
             task.cancel()
+    await asyncio.sleep(0)
+    print("gave up", flush=True)
     await asyncio.wait(callers.values())
     for passed in through:
         print(*passed, flush=True)

@@ -5,7 +5,7 @@ Says "ready"; hears
 
     acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted (or "who StoreError")
     stay who        says "who inside FENCE" from a block that is cancelled when its lease is lost, then "who ended LeaseLostError";
-                    "who went on" would be said a quarter of a second after it entered
+                    "who went on" would be said three quarters of a second after it entered
     release who     says "who left True", or False if it was not held any more
     lost who        says "who lost True", or False
     block seconds   stops its event loop for so long, then says "blocked"
@@ -45,7 +45,7 @@ async def stay(limiter: Limiter, who: str) -> None:
     try:
         async with limiter.acquire() as permit:
             say(who, "inside", permit.fence)
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.75)
             say(who, "went on")
     except LeaseLostError:
         say(who, "ended LeaseLostError")
