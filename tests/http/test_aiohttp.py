@@ -35,9 +35,9 @@ async def test_the_total_time_out_counts_the_wait_and_nothing_is_sent(
     async with one:
         with pytest.raises(TimeoutError):
             await session.get(service.url, timeout=aiohttp.ClientTimeout(total=0.02))
-        patient = asyncio.create_task(session.get(service.url, timeout=aiohttp.ClientTimeout(None, 0.09, 0.09, 0.09)))
+        patient = asyncio.create_task(session.get(service.url, timeout=aiohttp.ClientTimeout(None, 0.5, 0.5, 0.5)))
         await waiting(one, 1)
-        await asyncio.sleep(0.095)
+        await asyncio.sleep(0.55)
 
     assert (await soon(patient)).status == 200
     assert service.calls == 1
@@ -46,7 +46,7 @@ async def test_the_total_time_out_counts_the_wait_and_nothing_is_sent(
 @pytest.mark.parametrize("end", ["the server has sent all", "the session is closed", "nothing comes for sock_read"])
 async def test_a_dropped_response_is_over_when_its_connection_is(service: Service, one: Limiter, end: str) -> None:
     """aiohttp reads on for a response that nobody knows any more; to the server, that call goes on."""
-    session = limit(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=0.02 if "sock_read" in end else None)), one)
+    session = limit(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=0.5 if "sock_read" in end else None)), one)
     await session.get(f"{service.url}/stream")
     gc.collect()
     assert held(await one.astatus()) == 1
@@ -210,9 +210,9 @@ async def test_the_wait_for_the_first_token_is_no_part_of_any_time_out(bucket: B
     """Given an empty bucket and a total time-out, when the wait is longer, then the call still has all of it."""
     for _ in range(3):
         (await bucket.client.get(service.url)).close()
-    call = asyncio.create_task(_awaited(bucket.client.get(service.url, timeout=aiohttp.ClientTimeout(total=0.09))))
+    call = asyncio.create_task(_awaited(bucket.client.get(service.url, timeout=aiohttp.ClientTimeout(total=0.5))))
     await waiting(bucket.limiter, 1)
-    await asyncio.sleep(0.095)
+    await asyncio.sleep(0.55)
     assert not call.done()
 
     bucket.clock.jump(0.001)

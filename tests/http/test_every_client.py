@@ -223,11 +223,11 @@ async def test_the_wait_is_no_part_of_the_clients_time_out(clients: Clients, ser
     """Given a time-out that is shorter than the wait. aiohttp's total counts it: see test_aiohttp.py."""
     if kind == "aiohttp":
         return
-    client = clients(one, timeout=0.15)
+    client = clients(one, timeout=0.5)
     async with one:
         call = asyncio.create_task(client.get(service.url))
         await waiting(one, 1)
-        await asyncio.sleep(0.16)
+        await asyncio.sleep(0.55)
         assert not call.done()
 
     assert await soon(call) == 200

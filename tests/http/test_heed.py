@@ -20,7 +20,7 @@ from headgate.http.heed import LONGEST, adopting, heeding, listen
 from headgate.stores.memory import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
-from tests.world import at_rest, soon, until, used
+from tests.world import LONG, at_rest, soon, until, used
 
 Clients = Callable[..., Any]
 MINUTE = {"Retry-After": "60"}
@@ -48,7 +48,7 @@ async def test_a_refusal_for_a_time_holds_all_who_use_the_limiter(
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == status
 
-    assert await pause_of(plenty) == pytest.approx(60, abs=1)
+    assert await pause_of(plenty) == pytest.approx(60, abs=LONG)
     assert not await plenty.atry_acquire()
 
 
@@ -101,7 +101,7 @@ async def test_an_answer_holds_its_own_key_and_no_exempt_call_anybody(clients: C
 
     await soon(client.get(f"{service.url}/says"))
 
-    assert await pause_of(plenty["127.0.0.1"]) == pytest.approx(60, abs=1)
+    assert await pause_of(plenty["127.0.0.1"]) == pytest.approx(60, abs=LONG)
     assert await pause_of(plenty["localhost"]) == 0
     assert await soon(client.get(f"{service.url}/empty")) == 204
 
@@ -197,7 +197,7 @@ def test_nobody_is_held_for_longer_than_an_hour(plenty: Limiter) -> None:
     """A server that means it says so again."""
     answered(plenty, listen, {"Retry-After": "86400"}, 429)
 
-    assert plenty.status().retry_after == pytest.approx(LONGEST, abs=1)
+    assert plenty.status().retry_after == pytest.approx(LONGEST, abs=LONG)
 
 
 def test_nothing_is_read_where_nothing_is_heeded() -> None:
