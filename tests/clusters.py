@@ -19,7 +19,8 @@ from tests.servers import Server, await_order, connections_of, free_port, holds
 SLOTS = 16384
 MASTERS = 3
 THEIRS = "+command"  # a right that redis-py's and valkey-py's own clusters for threads need, and headgate does not
-NODE_TIMEOUT = 1000  # milliseconds of silence after which a node is suspected
+NODE_TIMEOUT = 1000  # milliseconds of silence after which a node is suspected, where a story kills one, and while all meet
+CALM = 60_000  # the same where none does: a busy machine is no failover
 REPLICATION = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --cluster-replica-validity-factor 0"  # at once
 
 
@@ -54,9 +55,13 @@ class Node(Server):
 
 
 class Cluster:
-    """Six nodes: `start()`, use `user_url`, `heal()` after a test that broke it, `stop()`."""
+    """Six nodes: `start()`, use `user_url`, `heal()` after a test that broke it, `stop()`.
 
-    def __init__(self, certificate: Certificate | None = None) -> None:
+    `node_timeout`: milliseconds of silence after which another one takes a node's place.
+    """
+
+    def __init__(self, certificate: Certificate | None = None, node_timeout: int = CALM) -> None:
+        self._node_timeout = node_timeout
         self.nodes = [Node(certificate=certificate) for _ in range(2 * MASTERS)]
         self.certificate = certificate
 
@@ -85,6 +90,8 @@ class Cluster:
         for node, master in zip(self.nodes[MASTERS:], masters, strict=True):
             node.ask("REPLICATE", master.identity)
         self.settle()
+        for node in self.nodes:
+            node.admin.config_set("cluster-node-timeout", self._node_timeout)
         return self
 
     def stop(self) -> None:

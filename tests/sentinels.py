@@ -17,7 +17,8 @@ from tests.servers import Server, await_order, holds
 SERVICE = "main"
 WATCHERS = 3
 QUORUM = 2
-DOWN_AFTER = 500  # milliseconds of silence after which a primary is taken for down
+DOWN_AFTER = 500  # milliseconds of silence after which a primary is taken for down, where a story kills it
+CALM = 60_000  # the same where none does: a busy machine is no failover
 FAILOVER = 1000  # milliseconds that a failover may take before it is tried again
 NOBODY = 1  # a port at which nobody answers
 GUEST = "guest"  # the user by whom clients ask a Sentinel
@@ -47,9 +48,10 @@ class Copy(Server):
 class Watcher(Server):
     """One Sentinel: it keeps what it knows in its configuration, and comes back with it."""
 
-    def __init__(self, primary: Copy, certificate: Certificate | None = None) -> None:
+    def __init__(self, primary: Copy, certificate: Certificate | None = None, down_after: int = CALM) -> None:
         super().__init__(certificate=certificate)
         self.primary = primary
+        self._down_after = down_after
         self.identity = secrets.token_hex(20)
         self._configuration = Path(self._folder.name) / "sentinel.conf"
 
@@ -71,7 +73,7 @@ class Watcher(Server):
 
     def _first_configuration(self) -> str:
         door = " ".join(self._door()).replace(" --", "\n").removeprefix("--")
-        watch = {"down-after-milliseconds": DOWN_AFTER, "failover-timeout": FAILOVER, "parallel-syncs": 1}
+        watch = {"down-after-milliseconds": self._down_after, "failover-timeout": FAILOVER, "parallel-syncs": 1}
         return "\n".join(
             [
                 *["bind 127.0.0.1", f"dir {self._folder.name}", door, "tls-replication yes" if self.certificate else ""],
@@ -83,9 +85,13 @@ class Watcher(Server):
 
 
 class Sentinels:
-    """A primary, its replica and who watches them: `start()`, use `user_url`, `stop()`."""
+    """A primary, its replica and who watches them: `start()`, use `user_url`, `stop()`.
 
-    def __init__(self, certificate: Certificate | None = None) -> None:
+    `down_after`: milliseconds of silence after which another one takes the primary's place.
+    """
+
+    def __init__(self, certificate: Certificate | None = None, down_after: int = CALM) -> None:
+        self._down_after = down_after
         self.copies = [Copy(certificate=certificate), Copy(certificate=certificate)]
         self.watchers: list[Watcher] = []
         self.certificate = certificate
@@ -120,7 +126,7 @@ class Sentinels:
         replica.source = primary
         replica.start()
         await_order(replica.replicates, "the replica has followed")
-        self.watchers = [Watcher(primary, self.certificate) for _ in range(WATCHERS)]
+        self.watchers = [Watcher(primary, self.certificate, self._down_after) for _ in range(WATCHERS)]
         for watcher in self.watchers:
             watcher.start()
         await_order(self._in_order, "all know each other")

@@ -9,11 +9,11 @@ import pytest
 
 from headgate.limits import Limit
 from tests.certificates import Certificates
-from tests.clusters import Cluster
+from tests.clusters import NODE_TIMEOUT, Cluster
 from tests.faults import haste
 from tests.faults.scene import Puppet
 from tests.processes import running
-from tests.sentinels import Sentinels
+from tests.sentinels import DOWN_AFTER, Sentinels
 from tests.servers import Server
 
 
@@ -50,14 +50,14 @@ def secure_sentinels(certificates: Certificates) -> Iterator[Sentinels]:
 @pytest.fixture
 def own_sentinels() -> Iterator[Sentinels]:
     """For one story alone, which breaks them."""
-    place = Sentinels().start()
+    place = Sentinels(down_after=DOWN_AFTER).start()
     yield place
     place.stop()
 
 
 @pytest.fixture(scope="session")
 def _cluster() -> Iterator[Cluster]:
-    place = Cluster().start()
+    place = Cluster(node_timeout=NODE_TIMEOUT).start()
     yield place
     place.stop()
 
