@@ -12,6 +12,7 @@ import pytest
 
 from headgate.stores.memory import MemoryStore
 from tests.places import PLACES, SERVERS, Place, missing
+from tests.portals import end_portal
 from tests.servers import Server, ServerMissing
 from tests.world import World
 
@@ -125,8 +126,9 @@ def memory(name: str) -> World:
 
 @pytest.fixture(autouse=True, scope="module")
 def _tidiness() -> Iterator[None]:
-    """What a module has dropped complains in that module, and not wherever Python happens to collect it."""
+    """What a module has dropped complains in that module, and not wherever Python happens to collect it; its threads are over."""
     yield
+    end_portal()
     gc.collect()
 
 

@@ -16,9 +16,11 @@ import valkey
 import valkey.asyncio
 
 from headgate import Concurrency, Limiter, StoreError
+from headgate.stores.redis import link
 from tests.bad_input.values import CANARY, assert_sentence
 from tests.certificates import WRONG, Certificate, Certificates
 from tests.faults.scene import enter, eventually
+from tests.portals import end_portal
 from tests.servers import Server, connections_of
 from tests.topologies.clients import client_of
 from tests.world import at_rest, soon
@@ -62,6 +64,15 @@ def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterato
     server.stop()
 
 
+@pytest.fixture
+def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Who was refused offers again what it owes, once a second, and each attempt reads all certificates of this machine."""
+    monkeypatch.setattr(link, "FAREWELL", 0.0)
+    yield
+    end_portal()
+
+
+@pytest.mark.usefixtures("_own_portal")
 @pytest.mark.parametrize("make", [pytest.param(make, id=how) for how, make in {**URLS, **CLIENTS}.items()])
 @pytest.mark.parametrize("way", ["task", "thread"])
 async def test_a_certificate_that_is_not_in_order_is_refused(

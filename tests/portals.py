@@ -1,0 +1,28 @@
+"""The loop in which threads have their calls made (stores/redis/portal.py): a test may end it, and the next call makes another.
+
+Here lives that ending. What is owed to a server that is gone is offered to it for as long as there is a loop: by the next hour
+somebody else's server may have its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from headgate.stores.redis import portal
+
+
+def end_portal() -> None:
+    """What is on its way arrives, if it can; then nothing is left of the loop, of its thread and of its connections."""
+    found = portal._portals.pop(os.getpid(), None)
+    if found is None:
+        return
+    found.close()
+    found.loop.call_soon_threadsafe(found.loop.stop)
+    found._thread.join()
+    left = asyncio.all_tasks(found.loop)
+    for task in left:
+        task.cancel()
+    found.loop.run_until_complete(asyncio.wait(left) if left else asyncio.sleep(0))
+    found.loop.run_until_complete(found.loop.shutdown_default_executor())
+    found.loop.close()
