@@ -158,12 +158,13 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: o
 @told
 async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World) -> None:
     """Given a limiter that would wait three beats: one acquire is willing to wait less, another as long as it takes."""
-    limiter = world.limiter(Rate(1, per=world.beat, capacity=5, initial=0), max_sleep=3 * world.beat)
+    limit = Rate(1, per=world.beat, capacity=5, initial=0)
+    limiter, other = [world.limiter(limit, max_sleep=3 * world.beat, name=f"{world.name}-{number}") for number in range(2)]
 
     with pytest.raises(MaxSleepExceededError):
         await limiter.acquire(5)
     with pytest.raises(MaxSleepExceededError):
-        await limiter.acquire(2, max_sleep=world.beat / 2)
+        await other.acquire(2, max_sleep=world.beat / 2)
 
     await limiter.acquire(2)
     await limiter.acquire(5, max_sleep=0)
