@@ -336,6 +336,21 @@ def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
     assert spent(one.status()) == bill(1, 3, 4)
 
 
+@pytest.mark.parametrize("number", [2**49, 2**53 - 1])
+def test_an_answer_may_say_any_number(one: Limiter, number: int) -> None:
+    """Tokens of each kind that could be counted, and together could not: the call is the caller's, whatever its usage says."""
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json={"choices": [], "usage": {"prompt_tokens": number, "completion_tokens": number}})
+
+    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+
+    with limit(mocked, one) as client:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": question(20)}])
+
+    assert held(one.status()) == 0
+
+
 def test_an_answer_that_was_closed_unread_says_nothing(one: Limiter) -> None:
     """Of a transport of the user's own."""
 

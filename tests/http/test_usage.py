@@ -11,7 +11,7 @@ import pytest
 
 from headgate.http.anthropic import ANTHROPIC
 from headgate.http.openai import OPENAI
-from headgate.http.usage import LARGEST, Asked, Dialect, Reader, Usage
+from headgate.http.usage import LARGEST, MOST, Asked, Dialect, Reader, Usage
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
@@ -43,7 +43,7 @@ def stream(*said: dict[str, Any]) -> bytes:
         (OPENAI, {"usage": [1]}, Usage()),
         (OPENAI, {"usage": {"prompt_tokens": -1, "completion_tokens": 1.5}}, Usage()),
         (OPENAI, {"usage": {"prompt_tokens": True, "completion_tokens": "34"}}, Usage()),
-        (OPENAI, {"usage": {"prompt_tokens": 2**53, "completion_tokens": 34}}, Usage(None, 34)),
+        (OPENAI, {"usage": {"prompt_tokens": MOST, "completion_tokens": 34}}, Usage(None, 34)),
         (OPENAI, {}, Usage()),
     ],
 )

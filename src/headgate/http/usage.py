@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from headgate.http.estimates import CHARACTERS_PER_TOKEN
 
 LARGEST = 4_000_000  # bytes of an answer, or of one event of a stream, that are read
+MOST = 2**50  # tokens of one kind: who says more says nonsense, and several kinds together can still be counted
 CODINGS = "gzip, deflate"  # what zlib reads
 EITHER = zlib.MAX_WBITS | 32  # gzip or zlib, by their first bytes
 
@@ -153,7 +154,7 @@ def at(told: Any, *path: str) -> Any:
 def whole(told: Mapping[str, Any], word: str) -> int | None:
     """A count, if that is what stands there."""
     number = told.get(word)
-    return number if type(number) is int and 0 <= number < 2**53 else None
+    return number if type(number) is int and 0 <= number < MOST else None
 
 
 def characters(told: Mapping[str, Any]) -> int:
