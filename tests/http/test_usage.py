@@ -71,6 +71,26 @@ def test_a_stream_says_it_in_one_of_its_events(coding: str) -> None:
         assert heard(OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]) == Usage(12, 34)
 
 
+class Piece(bytes):
+    """Knows how often it was looked through."""
+
+    looks = 0
+
+    def split(self, *arguments: Any) -> Any:
+        self.looks += 1
+        return super().split(*arguments)
+
+
+def test_a_long_event_is_looked_through_once() -> None:
+    """S9: given an event of a megabyte, a picture say, in a thousand pieces, then each is looked at when it comes and not again."""
+    data = stream({"choices": ["x" * 1_000_000], **CHAT})
+    pieces = [Piece(data[at : at + 1000]) for at in range(0, len(data), 1000)]
+
+    assert heard(OPENAI, EVENTS, *pieces) == Usage(12, 34)
+
+    assert {piece.looks for piece in pieces} == {1}
+
+
 def test_a_stream_of_responses_says_it_when_it_is_complete() -> None:
     begun = {"type": "response.created", "response": {"usage": None}}
     done = {"type": "response.completed", "response": RESPONSE}

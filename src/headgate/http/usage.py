@@ -97,11 +97,11 @@ class Reader:
         if self._deaf:
             return
         plain = self._decoded(chunk)
-        self._rest += plain
-        if self._events:
-            *lines, self._rest = self._rest.split(b"\n")
-            for line in lines:
-                self._event(line)
+        first, *lines = plain.split(b"\n") if self._events else [plain]  # not all of the rest again: an event may be long
+        self._rest += first
+        for line in lines:
+            self._event(self._rest)
+            self._rest = bytearray(line)
         if len(self._rest) > LARGEST:
             self._stop()
 
