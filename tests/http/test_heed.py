@@ -263,6 +263,19 @@ def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str
     assert adopted(Limiter(name, limits[0], store=MemoryStore()), {"x-ratelimit-limit": "0"}) == (limits[0],)
 
 
+def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> None:
+    """T3: given a slack that is longer than the time that the server tells, when it refuses, then all are paused all the same."""
+    limiter, other = (Limiter(f"{name}{number}", Quota(20, per=60, slack=5), store=MemoryStore()) for number in (1, 2))
+    other.update(Quota(20, per=60))
+    told = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
+
+    with limiter.acquire() as permit, other.acquire() as its:
+        adopting([(limiter, permit), (other, its)], 429, told)
+
+    assert (limiter.limits, other.limits) == ((Quota(20, per=60, slack=5),), (Quota(10, per=5),))
+    assert [each.status().retry_after for each in (limiter, other)] == [pytest.approx(60, abs=1)] * 2
+
+
 def test_what_others_have_changed_is_not_undone(name: str) -> None:
     """T9: given an update of somebody else that this limiter has not made, when a limit is told, then theirs holds."""
     store = MemoryStore()

@@ -7,6 +7,8 @@ are told of it, the limiters'.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from headgate.checks import flag
@@ -32,20 +34,26 @@ def heeding(call: str, heed: bool, adopt: bool = False) -> Heard | None:
 
 
 def listen(passed: Passed, status: int, headers: Headers) -> None:
-    """Tell the limiters what an answer says. Whatever goes wrong with that is no matter of the call's."""
-    try:
+    """Tell the limiters what an answer says."""
+    with no_matter():
         obey(passed, read(status, headers))
-    except Exception:
-        LOG.debug("An answer could not be heeded.", exc_info=True)
 
 
 def adopting(passed: Passed, status: int, headers: Headers) -> None:
-    """The same, and take over the limits that it says."""
-    try:
+    """The same, and take over the limits that it says. One that cannot be ours is left, and all else that was said holds."""
+    with no_matter():
         answer = read(status, headers)
         for limiter, _ in passed:
-            adopt(limiter, answer)
+            with no_matter():
+                adopt(limiter, answer)
         obey(passed, answer)
+
+
+@contextmanager
+def no_matter() -> Iterator[None]:
+    """Whatever goes wrong with an answer is no matter of the call's."""
+    try:
+        yield
     except Exception:
         LOG.debug("An answer could not be heeded.", exc_info=True)
 
