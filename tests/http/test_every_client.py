@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -243,6 +244,20 @@ async def test_a_client_can_be_limited_twice(clients: Clients, service: Service,
 
     assert used(total.status()) == [0, 2]
     assert used(each["127.0.0.1"].status()) == [0, 2]
+
+
+async def test_what_is_refused_further_in_was_never_sent(clients: Clients, service: Service, name: str, kind: str) -> None:
+    """T8: given a client that is limited twice, when the limiter that is passed last refuses, then the first has its token back."""
+    total, each = Limiter(f"{name}-total", "9/hour"), Limiter(f"{name}-each", "1/hour", max_sleep=0.5)
+    before, after = (total, each) if kind == "aiohttp" else (each, total)
+    client = clients(before)
+    LIMITS[kind](client.client, after)
+
+    for _ in range(3):
+        with suppress(MaxSleepExceededError):
+            await client.get(f"{service.url}/")
+
+    assert (service.calls, used(total.status()), used(each.status())) == (1, [1], [1])
 
 
 def test_what_can_never_work_is_refused_before_anything_is_changed(kind: str) -> None:

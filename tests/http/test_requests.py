@@ -100,6 +100,23 @@ def test_a_session_that_is_limited_twice_counts_retries_in_both(session: request
     assert used(total.status()) == used(each["127.0.0.1"].status()) == [0, 3]
 
 
+@pytest.mark.parametrize("scarce", ["total", "each"])
+def test_a_retry_that_one_of_two_refuses_is_charged_to_none(
+    session: requests.Session, service: Service, name: str, scarce: str
+) -> None:
+    """T8: given a session that is limited twice, then what was sent before is charged, and the retry, which was not, is not."""
+    rates = {"total": "5/hour", "each": "5/hour", scarce: "1/hour"}
+    total, each = (Limiter(f"{name}-{its}", Concurrency(1), rates[its], max_sleep=0.5) for its in ("total", "each"))
+    session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
+    limit(limit(session, each), total)
+    service.failures = 2
+
+    with pytest.raises(MaxSleepExceededError):
+        session.get(f"{service.url}/flaky")
+
+    assert (service.calls, used(total.status()), used(each.status())) == (1, [0, 1], [0, 1])
+
+
 def test_the_adapters_of_a_session_stay(session: requests.Session, service: Service, name: str) -> None:
     """In their order, with their pools; a proxy is still asked, and the host is that of the request."""
     before = dict(session.adapters)

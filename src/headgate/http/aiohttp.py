@@ -75,8 +75,8 @@ def of(calls: Calls[ClientRequest]) -> ClientMiddlewareType:
         held = await calls.enter(request)
         try:
             response = await handler(request)
-        except BaseException:
-            held.release()
+        except BaseException as error:
+            held.failed(error)
             raise
         held.answered(response.status, response.headers)
         hold(response, held)

@@ -20,6 +20,8 @@ Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 Passed: TypeAlias = Sequence[tuple[Limiter, Permit]]
 Heard: TypeAlias = Callable[[Passed, int, Any], None]  # what is done with the status and the headers of an answer
 
+UNSENT = "headgate_unsent"  # is known of an error that came before anything was sent: limiters further out hear it, too
+
 
 class Place(NamedTuple):
     """Where a request goes: `host` without port, in lower case; `path` from its first slash, without query."""
@@ -45,6 +47,12 @@ class Held:
     def __bool__(self) -> bool:
         """Whether there is anything to give back."""
         return any(permit.held for _, permit in self._passed)
+
+    def failed(self, error: BaseException) -> None:
+        """It has ended so. What was never sent, because limiters further in have refused it, has used nothing up."""
+        if UNSENT in vars(error):
+            undo(permit for _, permit in self._passed)
+        self.release()
 
     def opened(self, response: Any) -> None:
         """Its headers are there, its body may come: for who looks into it."""
@@ -93,8 +101,9 @@ class Calls(Generic[R]):
         try:
             for limiter in self._passed_by(request):
                 passed.append((limiter, await limiter.acquire(**terms.units(limiter))))  # noqa: PERF401 - each is to be known at once
-        except BaseException:
+        except BaseException as error:
             undo(permit for _, permit in passed)
+            vars(error)[UNSENT] = True
             raise
         return terms.held(passed, self._heard)
 
@@ -105,8 +114,9 @@ class Calls(Generic[R]):
         try:
             for limiter in self._passed_by(request):
                 passed.append((limiter, limiter.acquire_sync(**terms.units(limiter))))  # noqa: PERF401 - each is to be known at once
-        except BaseException:
+        except BaseException as error:
             undo(permit for _, permit in passed)
+            vars(error)[UNSENT] = True
             raise
         return terms.held(passed, self._heard)
 

@@ -141,6 +141,11 @@ class Attempt:
         self._request = request
         self.held = calls.enter_sync(request)
 
+    def over(self) -> None:
+        """What was sent is answered."""
+        self.held.release()
+        self.held = Held()
+
     def again(self) -> None:
         self.held = self._calls.enter_sync(self._request)
 
@@ -151,8 +156,8 @@ class Attempt:
         before = UNDER_WAY.set((*others, self))
         try:
             yield self
-        except BaseException:
-            self.held.release()
+        except BaseException as error:
+            self.held.failed(error)
             raise
         finally:
             UNDER_WAY.reset(before)
@@ -187,7 +192,7 @@ def counting(kind: type[Retry]) -> type[Retry]:
             for attempt in attempts:
                 if response is not None:
                     attempt.held.answered(response.status, response.headers)
-                attempt.held.release()
+                attempt.over()
             super().sleep(response)
             for attempt in attempts:
                 attempt.again()

@@ -60,8 +60,8 @@ class Transport(Generic[Req, Res]):
         held = self._calls.enter_sync(request)
         try:
             response: Res = self._inner.handle_request(request)
-        except BaseException:
-            held.release()
+        except BaseException as error:
+            held.failed(error)
             raise
         return until_read(response, held, self._body)
 
@@ -92,8 +92,8 @@ class AsyncTransport(Generic[Req, Res]):
         held = await self._calls.enter(request)
         try:
             response: Res = await self._inner.handle_async_request(request)
-        except BaseException:
-            held.release()
+        except BaseException as error:
+            held.failed(error)
             raise
         return until_read(response, held, self._body)
 
