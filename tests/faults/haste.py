@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.stores.redis import endpoint, lane, link, peer, script, shortcut
+from headgate.stores.redis import ears, endpoint, lane, link, peer, script, shortcut
 
 WAITER = 1.0  # seconds of silence after which a waiter is taken for dead: 10 in the product
 HEARTBEAT = 0.15  # seconds between two signs of life: 3
@@ -29,6 +29,7 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(lane, "REPLY_TIMEOUT", PATIENCE)
     change(link, "OUTAGE", OUTAGE)
     change(peer, "REPLY_TIMEOUT", PATIENCE)
+    change(ears, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "REPLY_TIMEOUT", PATIENCE)
     change(shortcut, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "CONNECT_TIMEOUT", GREETING)

@@ -131,6 +131,23 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
     assert await (await soon(waiter)).arelease()
 
 
+@pytest.mark.usefixtures("hurried")
+async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(name: str, proxy: Proxy, redis_url: str) -> None:
+    """L2, F22: given a subscription on which nothing comes any more and which does not end, then another is made for who waits."""
+    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
+    holder = await other.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
+    deaf = next(connection for connection in proxy.connections if connection.listens)
+
+    proxy.announcements.hold()
+    await eventually(lambda: any(connection.listens for connection in proxy.connections - {deaf}))
+    proxy.announcements.resume()
+    holder.release()
+
+    assert await (await soon(waiter)).arelease()
+
+
 async def test_two_hundred_callers_survive_the_killing_of_every_connection(
     name: str, own_server: Server, own_admin: Redis, hurried: None
 ) -> None:
