@@ -1,13 +1,20 @@
-"""A state that another version of headgate has written: an older one is worth nothing, a newer one is left alone."""
+"""A state that another version of headgate has written: an older one is worth nothing, a newer one is left alone.
+
+And replies that nobody has written, as far as we know.
+"""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
 
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, StoreError
+from headgate import Concurrency, Limiter, Permit, StoreError
+from tests.faults.proxy import Proxy
 from tests.faults.scene import visit
-from tests.world import soon
+from tests.world import at_rest, soon
 
 OLD, OLDEST, NEWER = b"\x01 and numbers", b"\x8e, as MessagePack began", "\x7f and whatever"
 
@@ -35,3 +42,33 @@ async def test_a_newer_state_is_left_alone(name: str, redis_url: str, admin: Red
         await soon(limiter.acquire())
 
     assert admin.hget(f"headgate:{{{name}}}", "state") == NEWER
+
+
+REQUESTS: dict[str, Callable[[Limiter, Permit], Awaitable[object]]] = {
+    "acquire": lambda limiter, permit: limiter.acquire(),
+    "release": lambda limiter, permit: permit.arelease(),
+    "status": lambda limiter, permit: limiter.astatus(),
+    "pause": lambda limiter, permit: limiter.apause(0.001),
+}
+
+
+@pytest.mark.parametrize("words", [rb" ok (\d+)", rb"(grant|done|status) \d+"])
+@pytest.mark.parametrize("request_of", REQUESTS)
+async def test_who_gets_a_reply_without_sense_is_told_so(name: str, proxy: Proxy, request_of: str, words: bytes) -> None:
+    """L6, S7: given a number in a reply that is none, then whoever asked has a StoreError, and nothing stays held."""
+    limiter = Limiter(name, Concurrency(2), store=proxy.url)
+    permit = await limiter.acquire()
+    whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
+    proxy.replies.alter = lambda piece: whole.sub(lambda reply: bulk(re.sub(words, rb" ok none", reply[1], count=1)), piece)
+
+    with pytest.raises(StoreError):
+        await soon(REQUESTS[request_of](limiter, permit))
+
+    proxy.replies.alter = None
+    permit.release()
+    await at_rest(limiter)
+
+
+def bulk(reply: bytes) -> bytes:
+    """A text as RESP has it."""
+    return b"$%d\r\n%s\r\n" % (len(reply), reply)

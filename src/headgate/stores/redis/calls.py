@@ -150,7 +150,7 @@ def answers_in(words: Iterator[str], program: str, now: int) -> Iterator[Sequenc
     """
     for word in words:
         if word == "status":
-            yield [program, *islice(words, 3 + program.count(";"))]
+            yield [program, *map(int, islice(words, 3 + program.count(";")))]
             continue
         count, number, fence = map(int, islice(words, 3))
         if word == "grant":

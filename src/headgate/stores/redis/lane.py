@@ -260,6 +260,10 @@ class Lane:
         self._hears, self._wanted = True, False
         try:
             self._act_on(sent, verdict, words)
+        except Exception:
+            self._sent = sent  # of those whom it answers some may not have heard
+            self._refused("what it replied to a script makes no sense")
+            raise
         finally:
             self._hears = False
         if not (self._tickets or self._owed):

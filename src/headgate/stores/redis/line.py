@@ -308,8 +308,7 @@ class RedisLine:
     # Looking -------------------------------------------------------------------------------------------------------------
 
     async def astatus(self) -> Status:
-        program, *numbers = await self.lane().ask("status -")
-        waiting, delay, *left = map(int, numbers)
+        program, waiting, delay, *left = await self.lane().ask("status -")
         return status_of(self.name, map(parsed, program.split(";")), left, waiting, delay)
 
     def status(self) -> Status:
