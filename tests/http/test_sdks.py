@@ -351,6 +351,26 @@ def test_an_answer_may_say_any_number(one: Limiter, number: int) -> None:
     assert held(one.status()) == 0
 
 
+def test_what_was_signed_is_sent_as_it_was_signed(one: Limiter) -> None:
+    """Given a client that signs all headers before it sends, as that of Bedrock does, then none is another when it is sent."""
+    signed: list[Any] = []
+    sent: list[Any] = []
+
+    def answered(request: httpx2.Request) -> httpx2.Response:
+        sent.append(dict(request.headers))
+        return httpx2.Response(200, json={"choices": []})
+
+    signing = httpx2.Client(
+        transport=httpx2.MockTransport(answered),
+        headers={"accept-encoding": "gzip, deflate, br, zstd"},
+        event_hooks={"request": [lambda request: signed.append(dict(request.headers))]},
+    )
+    with limit(openai.OpenAI(api_key="k", http_client=signing), one) as client:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": question(20)}])
+
+    assert sent == signed != []
+
+
 def test_an_answer_that_was_closed_unread_says_nothing(one: Limiter) -> None:
     """Of a transport of the user's own."""
 

@@ -7,7 +7,7 @@ the client under it: how a client is limited is transports.py's, how a provider 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
@@ -59,7 +59,7 @@ class Metering(Generic[R], Calls[R]):
         asked = self._asked(request)
         if asked is None:
             return ONE_OF_EACH
-        request.headers["accept-encoding"] = CODINGS  # the answer is to be read here, too
+        request.headers["accept-encoding"] = CODINGS  # whatever its caller says: the answer is to be read here, too
         return Bill(asked, self._dialect, self._estimates)
 
     def _asked(self, request: R) -> Asked | None:
@@ -188,6 +188,12 @@ class AsyncChunks(transports.AsyncChunks):
         chunk = await super().__anext__()
         self._held.hear(chunk)
         return chunk
+
+
+def put_around(client: Any, transport: Callable[[Any], Any]) -> None:
+    """`transports.put_around`, in a client that asks for codings that can be read here: some sign what they ask for."""
+    client.headers["accept-encoding"] = CODINGS
+    transports.put_around(client, transport)
 
 
 def check_estimates(estimates: object) -> Estimates:
