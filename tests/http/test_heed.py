@@ -145,6 +145,20 @@ async def test_what_urllib3_sends_again_is_held_too(service: Service, plenty: Li
     await at_rest(plenty)
 
 
+async def test_a_refusal_that_urllib3_makes_an_error_of_is_heard_too(service: Service, plenty: Limiter) -> None:
+    """The last that its `Retry` takes."""
+    session = requests.Session()
+    session.mount("http://", HTTPAdapter(max_retries=Retry(total=0, status_forcelist=[429])))
+    headgate.http.requests.limit(session, plenty)
+    service.answers = [(429, MINUTE)]
+
+    with pytest.raises(requests.exceptions.RetryError):
+        await asyncio.to_thread(session.get, f"{service.url}/says")
+
+    assert await pause_of(plenty) == pytest.approx(60, abs=1)
+    session.close()
+
+
 async def test_less_left_than_we_reckon_with_is_less(clients: Clients, service: Service, name: str, store: Any) -> None:
     """T1: and more changes nothing."""
     limiter = Limiter(name, "10/hour", store=store)

@@ -186,12 +186,19 @@ def counting(kind: type[Retry]) -> type[Retry]:
     class Counting(kind):  # type: ignore[misc, valid-type]  # the user's own class of them
         passes_limiters = True
 
+        def increment(self, *arguments: Any, **said: Any) -> Retry:
+            """Called for each attempt that will not do, also for the last, of which urllib3 makes an error."""
+            response: BaseHTTPResponse | None = said.get("response")
+            if response is not None:
+                for attempt in UNDER_WAY.get():
+                    attempt.held.answered(response.status, response.headers)
+            rest: Retry = super().increment(*arguments, **said)
+            return rest
+
         def sleep(self, response: BaseHTTPResponse | None = None) -> None:
             """Called between two attempts."""
             attempts = UNDER_WAY.get()
             for attempt in attempts:
-                if response is not None:
-                    attempt.held.answered(response.status, response.headers)
                 attempt.over()
             super().sleep(response)
             for attempt in attempts:
