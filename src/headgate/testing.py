@@ -296,7 +296,8 @@ class Recorder:
     @contextmanager
     def call(self, cost: int = 1, **units: int) -> Iterator[None]:
         """Around one call, in a coroutine too; `cost` and `units` as in `acquire`. A cost counts requests."""
-        taken = {"requests": positive_int("call", "cost", cost), **units}
+        asked = {"requests": positive_int("call", "cost", cost), **units}
+        taken = {unit: positive_int("call", unit, number) for unit, number in asked.items()}
         begin = self._clock.now() / 1_000_000
         self.running += 1
         self.most = max(self.most, self.running)

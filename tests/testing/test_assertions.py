@@ -118,6 +118,19 @@ def test_a_recorder_counts_who_runs() -> None:
     assert repr(recorder) == "<Recorder: 2 calls ended, 0 running, at most 2 at once>"
 
 
+@pytest.mark.parametrize(
+    ("units", "error"), [({"tokens": -900}, ValueError), ({"cost": 0}, ValueError), ({"tokens": "9"}, TypeError)]
+)
+def test_a_recorder_counts_what_could_be_acquired(units: dict[str, Any], error: type[Exception]) -> None:
+    """T7: what is less than nothing would hide what is too much; nothing is noted of it."""
+    recorder = Recorder(ManualClock())
+
+    with pytest.raises(error, match=r"call\("), recorder.call(**units):
+        pass
+
+    assert (recorder.calls, recorder.running) == ([], 0)
+
+
 def test_no_calls_are_never_over_and_no_limits_are_a_mistake() -> None:
     assert_never_over([], "1/minute")
     for calls in ([], [0.0]):
