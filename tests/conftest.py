@@ -11,6 +11,7 @@ from types import FrameType
 import pytest
 
 from headgate.stores.memory import MemoryStore
+from tests import loops
 from tests.places import PLACES, SERVERS, Place, missing
 from tests.portals import end_portal
 from tests.servers import Server, ServerMissing
@@ -22,6 +23,14 @@ FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--place", choices=sorted(PLACES), default=HERE, help="where the tests that need Redis run, and no others")
+    parser.addoption("--loop", choices=sorted(loops.LOOPS), default=loops.OWN, help="the event loop that the stories are told on")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        loops.tell_on(config.getoption("loop"))
+    except loops.LoopMissing as lacking:
+        raise pytest.UsageError(f"--loop {config.getoption('loop')}: {lacking}") from None
 
 
 def pytest_report_header() -> list[str]:
@@ -115,13 +124,19 @@ def store(store_kind: str, request: pytest.FixtureRequest) -> MemoryStore | str:
 @pytest.fixture
 def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
     """A store and its time: memory in virtual time, or Redis in real milliseconds."""
-    return World(name, None if store_kind == "memory" else request.getfixturevalue("redis_url"))
+    redis_url = None if store_kind == "memory" else request.getfixturevalue("redis_url")
+    return World(name, redis_url, virtual=_virtual(request))
 
 
 @pytest.fixture
-def memory(name: str) -> World:
-    """Memory in virtual time alone: for what needs a clock that obeys to the microsecond."""
-    return World(name)
+def memory(name: str, request: pytest.FixtureRequest) -> World:
+    """Memory alone."""
+    return World(name, virtual=_virtual(request))
+
+
+def _virtual(request: pytest.FixtureRequest) -> bool:
+    """Whether a story in memory takes no real time: asyncio's own loop has a virtual twin, others have none."""
+    return loops.virtual() or request.node.get_closest_marker("exact") is not None
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,11 +10,12 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import pairwise
+from time import monotonic
 from typing import Any, TypeVar
 
 from headgate import Limiter, Status
 from headgate.stores.memory import MemoryStore
-from tests import virtual
+from tests.virtual import VirtualClock, run
 
 T = TypeVar("T")
 HOUR = 3600.0
@@ -23,20 +24,21 @@ Story = Callable[..., Coroutine[Any, Any, None]]
 
 
 class World:
-    """`store`: for limiters; `beat`: the seconds by which a story counts."""
+    """`store`: for limiters; `beat`: the seconds by which a story counts; `virtual`: they take no real time."""
 
-    def __init__(self, name: str, redis_url: str | None = None) -> None:
+    def __init__(self, name: str, redis_url: str | None = None, virtual: bool = True) -> None:
         self.name = name
-        self.virtual = redis_url is None
-        self.clock = virtual.VirtualClock()
-        self.store: Any = MemoryStore(self.clock) if redis_url is None else redis_url
+        self.in_memory = redis_url is None
+        self.virtual = self.in_memory and virtual
+        self.clock = VirtualClock()
+        self.store: Any = MemoryStore(self.clock if self.virtual else None) if redis_url is None else redis_url
         self.beat = 1.0 if self.virtual else 0.02
         self.slack = 0.0 if self.virtual else 1.0  # what a busy machine may be late by
 
     @property
     def place(self) -> dict[str, Any]:
         """The world as the classics are told of it."""
-        return {"store": self.store} if self.virtual else {"redis_url": self.store}
+        return {"store": self.store} if self.in_memory else {"redis_url": self.store}
 
     @property
     def ticks(self) -> int:
@@ -45,14 +47,21 @@ class World:
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         """Tell one story, in an event loop of its own."""
-        return virtual.run(story, self.clock) if self.virtual else asyncio.run(story)
+        return run(story, self.clock) if self.virtual else asyncio.run(story)
 
     def limiter(self, *limits: Any, name: str | None = None, **options: Any) -> Limiter:
         """A limiter in this world, under the test's own name."""
         return Limiter(name or self.name, *limits, store=self.store, **options)
 
     def now(self) -> float:
-        return asyncio.get_running_loop().time()
+        return asyncio.get_running_loop().time() if self.virtual else monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """And not a moment less: uvloop's timers count whole milliseconds."""
+        end, left = self.now() + seconds, seconds
+        while left > 0:
+            await asyncio.sleep(left)
+            left = end - self.now()
 
 
 def told(story: Story) -> Callable[..., None]:

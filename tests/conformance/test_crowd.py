@@ -148,6 +148,7 @@ async def test_one_of_little_patience_leaves_the_crowd_as_it_was(memory: World) 
     assert_all_free(limiter)
 
 
+@pytest.mark.exact
 @told
 async def test_a_permit_says_how_long_it_was_waited_for_though_it_came_from_hand_to_hand(memory: World) -> None:
     limiter = memory.limiter(Concurrency(1))
@@ -388,6 +389,7 @@ async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) ->
 # The clock -----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("others", [(), (Concurrency(2, unit="mb"),)], ids=["alone", "behind-another-limit"])
 def test_a_clock_that_steps_back_keeps_nobody_out(memory: World, others: tuple[Concurrency, ...]) -> None:
     """T6, L2: time is not what a place depends on; the limit beside it is used up, and none of an entry's business."""
@@ -406,6 +408,7 @@ def test_a_clock_that_steps_back_keeps_nobody_out(memory: World, others: tuple[C
     memory.run(story())
 
 
+@pytest.mark.exact
 @told
 async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memory: World) -> None:
     """T3, T6: the store's time stands still until the clock has caught up."""

@@ -433,6 +433,7 @@ def test_a_change_of_mind_is_not_warned_of(store: object, name: str, log: pytest
     assert log.records == []
 
 
+@pytest.mark.exact
 async def test_back_again_after_a_minute_is_a_change_of_mind(memory: World, log: pytest.LogCaptureFixture) -> None:
     for limits in ("1/s", "2/s"):
         memory.limiter(limits)

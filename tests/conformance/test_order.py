@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -82,6 +83,32 @@ async def test_a_timer_that_is_early_lets_nobody_in_early(world: World) -> None:
     assert all(moment >= number * world.beat - 1e-9 for number, moment in enumerate(passed)), passed
 
 
+class Coarse(asyncio.SelectorEventLoop):
+    """A loop whose clock shows every fiftieth of a second, as uvloop's does every thousandth."""
+
+    def time(self) -> float:
+        return time.monotonic() // 0.02 * 0.02
+
+
+def test_no_permit_is_there_before_the_servers_clock_shows_its_moment(redis_url: str, name: str) -> None:
+    """TL1, F17, F20: to the microsecond, whatever the loop's clock shows; the server's is this machine's, as it happens."""
+    limiter = Limiter(name, Rate(1, per=0.0013), store=redis_url)
+    early = list[int]()
+
+    async def caller() -> None:
+        permit = await limiter.acquire()
+        early.append(permit.t - time.time_ns() // 1000)
+
+    async def story() -> None:
+        await asyncio.gather(*(caller() for _ in range(100)))
+
+    with asyncio.Runner(loop_factory=Coarse) as runner:
+        runner.run(story())
+
+    assert max(early) <= 0
+
+
+@pytest.mark.exact
 @told
 async def test_costs_of_a_rate_take_their_time_each(world: World) -> None:
     """T2: the gap before a caller is what that caller costs."""
@@ -134,6 +161,7 @@ async def test_no_interval_of_a_window_holds_more_than_the_amount(world: World) 
         assert_paced(world, moments, [world.ticks] * (len(moments) - 1))
 
 
+@pytest.mark.exact
 @told
 async def test_a_quota_waits_for_its_next_window(world: World) -> None:
     doorway = Doorway(world.limiter(Quota(2, per=world.beat)))

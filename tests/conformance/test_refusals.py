@@ -69,6 +69,7 @@ async def test_try_acquire_never_waits_whatever_the_limiter_allows(world: World)
     assert world.now() - start <= world.slack
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize(("limit", "first", "then"), SPENT)
 def test_retry_after_is_exact(memory: World, limit: object, first: int, then: int) -> None:
     """T4: the same acquire is denied one microsecond before the quoted moment, and granted at it."""
@@ -101,7 +102,7 @@ async def test_whoever_comes_again_after_retry_after_gets_it(world: World, limit
 
     refusal = await limiter.atry_acquire()
     if isinstance(refusal, Refusal):  # a quota's next window may have begun in between
-        await asyncio.sleep(refusal.retry_after)
+        await world.sleep(refusal.retry_after)
         refusal = await limiter.atry_acquire()
 
     assert isinstance(refusal, Permit)
@@ -197,6 +198,7 @@ async def test_max_sleep_is_held_against_the_whole_queue(world: World) -> None:
     await _given_up(limiter, queue)
 
 
+@pytest.mark.exact
 def test_max_sleep_is_exact(memory: World) -> None:
     """T4: a wait of exactly max_sleep is within it, one of a microsecond more is not."""
 

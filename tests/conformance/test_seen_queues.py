@@ -182,7 +182,7 @@ async def test_a_wait_that_is_known_to_end_in_a_moment_is_a_wait_in_memory_and_a
     for _ in range(3):
         await soon(limiter.acquire())
 
-    assert len(heard) == (2 if world.virtual else 0)
+    assert len(heard) == (2 if world.in_memory else 0)
 
 
 @told

@@ -16,6 +16,7 @@ import pytest
 from redis import Redis
 
 import headgate
+from tests import loops
 from tests.faults.scene import everybody
 from tests.servers import Server, free_port
 from tests.step_cancel.scenes import SCENES, Scene, Unlimited, scenes_of
@@ -92,11 +93,17 @@ def step_world(store: str, name: str, request: pytest.FixtureRequest) -> World:
 
 
 def world_at(store: str, name: str, request: pytest.FixtureRequest) -> World:
-    if store == "memory":
+    if store == "memory" and loops.virtual():
         return World(name)
-    world = World(name, request.getfixturevalue("redis_url") if store == "redis" else f"redis://127.0.0.1:{free_port()}/0")
+    world = World(name, url_of(store, request), virtual=False)
     world.beat = BEAT
     return world
+
+
+def url_of(store: str, request: pytest.FixtureRequest) -> str | None:
+    if store == "memory":
+        return None
+    return str(request.getfixturevalue("redis_url")) if store == "redis" else f"redis://127.0.0.1:{free_port()}/0"
 
 
 @pytest.mark.parametrize(("store", "visit", "scene", "way"), CASES)

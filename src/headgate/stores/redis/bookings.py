@@ -1,12 +1,13 @@
 """Who was granted a moment ahead and sleeps until it comes; and what is known of a pause, which holds them back.
 
-Here lives one lane's alarm clock, on the loop's time. What is granted, and what becomes of who is held back, is the lane's to
-know.
+Here lives one lane's alarm clock, on the monotonic clock: a loop's own may count whole milliseconds, as uvloop's does, and its
+timers may be as much too early. What is granted, and what becomes of who is held back, is the lane's to know.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,29 +27,29 @@ class Bookings:
         self.queue: deque[tuple[float, Ticket, Grant]] = deque()
         self._paused_until = 0  # nobody passes before, on the server's clock
         self._told_at = 0  # by which it was this when we heard of that first
-        self._pause_ends = 0.0  # the same on the loop's, counted from when it was heard of
+        self._pause_ends = 0.0  # the same on ours, counted from when it was heard of
         self._loop = loop
         self._alarm: TimerHandle | None = None  # for the first of them
 
     @property
     def pause_left(self) -> float:
         """Seconds for which nobody passes, as far as is known here."""
-        return max(0.0, self._pause_ends - self._loop.time())
+        return max(0.0, self._pause_ends - monotonic())
 
     def sleep(self, ticket: Ticket, grant: Grant, microseconds: int) -> None:
         """Until so much later, and not before anybody who sleeps already."""
-        moment = self._loop.time() + max(0, microseconds) / 1_000_000
+        moment = monotonic() + max(0, microseconds) / 1_000_000
         self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), ticket, grant))
         self._set_alarm()
 
     def _set_alarm(self) -> None:
         if self._alarm is None and self.queue:
-            self._alarm = self._loop.call_at(self.queue[0][0], self._due)
+            self._alarm = self._loop.call_later(max(0.0, self.queue[0][0] - monotonic()), self._due)
 
     def _due(self) -> None:
         """Let go, in order, who was granted a moment that has come."""
         self._alarm = None
-        while self.queue and self.queue[0][0] <= self._loop.time():
+        while self.queue and self.queue[0][0] <= monotonic():
             _, ticket, grant = self.queue.popleft()
             ticket.settle(grant)
         self._set_alarm()
@@ -58,7 +59,7 @@ class Bookings:
         if server + left <= self._paused_until:
             return False
         self._paused_until, self._told_at = server + left, server
-        self._pause_ends = self._loop.time() + left / 1_000_000
+        self._pause_ends = monotonic() + left / 1_000_000
         return True
 
     def precedes_pause(self, grant: Grant) -> bool:
