@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter
+from headgate import Concurrency, Limiter, Rate
 from headgate.stores.memory import MemoryStore
 from tests.crowds import Visitors, assert_all_free, nothing, settled
-from tests.world import held
+from tests.world import World, held
 
 
 class Elsewhere:
     """Another event loop of this thread, which goes on when it is told to."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.loop = loop or asyncio.new_event_loop()
 
     def begin(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = self.loop.create_task(work)
@@ -178,7 +178,7 @@ def test_waiters_of_a_closed_loop_stand_in_nobodys_way(name: str, look: Callable
 def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(name: str, look: Callable[[Limiter], object], end: str) -> None:
     """F7, S7: a thread has left to a task of a loop that never runs again."""
     limiter = limiter_of_one(name)
-    gone = Elsewhere()
+    gone = Elsewhere(asyncio.SelectorEventLoop() if end == "dropped" else None)  # a uvloop that is dropped is never collected
     with limiter:
         tasks = [gone.begin(comes(limiter, [], "gone"))]
         look(limiter)
@@ -294,3 +294,21 @@ def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(name: str, lo
 
     asyncio.run(story())
     assert_all_free(limiter)
+
+
+@pytest.mark.exact
+def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_look(memory: World) -> None:
+    """S6, F9: a batch comes while the loop of its first stands still; each of the others has a timer of its own, at one moment."""
+    limiter = memory.limiter(Rate(6, per=memory.beat, steps=True, initial=0))
+    order: list[object] = []
+
+    async def story() -> None:
+        await asyncio.gather(*(comes(limiter, order, number) for number in range(1, 6)))
+
+    stalled = Elsewhere(asyncio.SelectorEventLoop())
+    stalled.begin(comes(limiter, order, "first"))
+    memory.run(story())
+    stalled.go_on()
+    stalled.end()
+
+    assert order == [1, 2, 3, 4, 5, "first"]

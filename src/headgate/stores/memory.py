@@ -159,9 +159,9 @@ class MemoryLine:
     async def turn(self, waiter: TaskWaiter) -> None:
         try:
             waiter.tell()
-            await waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+            await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
             while not self._look(waiter):
-                await waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+                await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
         except BaseException:
             self.give_up(waiter)
             raise

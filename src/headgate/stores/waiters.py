@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from headgate.gate.slots import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headgate.clock import Clock
     from headgate.gate.gate import Grant
     from headgate.request import Request
@@ -51,10 +53,15 @@ class TaskWaiter(Waiter):
         self.request = request
         self.future = future
 
-    async def sleep(self, clock: Clock, timeout: float | None) -> None:
-        """Until it is woken, or for `timeout` seconds."""
+    async def sleep(self, clock: Clock, timeout: float | None, look: Callable[[], None]) -> None:
+        """Until it is woken, or for `timeout` seconds: whoever looks first then wakes all who may go, in their order (S6)."""
+
+        def due() -> None:
+            look()
+            self.stir()
+
         loop = self.future.get_loop()
-        timer = None if timeout is None else clock.later(loop, timeout, self.stir)
+        timer = None if timeout is None else clock.later(loop, timeout, due)
         try:
             await self.future
         finally:
