@@ -1,14 +1,16 @@
-"""One limiter, many worlds: threads, several event loops at once and one after another, both ways of entering (F9, F20)."""
+"""One limiter, many worlds: threads, several event loops at once and one after another, both ways of entering (F9)."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -35,9 +37,15 @@ class Room:
 
 
 def at_once(*works: Callable[[], object]) -> None:
-    """Every work in a thread of its own; the first error comes out."""
+    """Every work in a thread of its own, none before all are there; the first error comes out."""
+    gate = threading.Barrier(len(works))
+
+    def begun(work: Callable[[], object]) -> None:
+        gate.wait()
+        work()
+
     with ThreadPoolExecutor(len(works)) as threads:
-        for done in [threads.submit(work) for work in works]:
+        for done in [threads.submit(begun, work) for work in works]:
             done.result()
 
 
@@ -64,6 +72,58 @@ def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -
 
     assert (room.visits, room.most) == (140, 3)
     asyncio.run(at_rest(limiter))
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads change places as often as Python lets them."""
+    former = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(former)
+
+
+WAYS: dict[str, Callable[[Limiter], Any]] = {"limiter": lambda limiter: limiter, "acquire": lambda limiter: limiter.acquire()}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_threads_that_hammer_one_limiter_are_never_one_too_many(
+    store_kind: str, store: object, name: str, way: str, hasty: None
+) -> None:
+    """S1, S7, L5, F11: eight threads that change places after every few lines, capacity 3; nobody is lost, and no place is."""
+    limiter = Limiter(name, Concurrency(3), store=store)
+    room, visits = Room(), 2000 if store_kind == "memory" else 20
+
+    def thread() -> None:
+        for _ in range(visits):
+            with WAYS[way](limiter), room:
+                time.sleep(0)
+
+    at_once(*[thread] * 8)
+
+    assert (room.visits, room.most <= 3) == (8 * visits, True)
+    asyncio.run(at_rest(limiter))
+    permits = [limiter.try_acquire() for _ in range(4)]
+    assert [bool(permit) for permit in permits] == [True, True, True, False]
+    for permit in permits[:3]:
+        permit.release()  # type: ignore[union-attr]  # these are
+
+
+def test_threads_that_hammer_a_rate_are_charged_for_all_that_they_do(
+    store_kind: str, store: object, name: str, hasty: None
+) -> None:
+    """T1, T10, F11: not one call more than the limit allows, and none is counted twice."""
+    visits = 2000 if store_kind == "memory" else 10
+    limiter = Limiter(name, Rate(8 * visits - 5, per=1000 * HOUR), store=store)
+    passed: list[int] = []
+
+    def thread() -> None:
+        passed.append(sum(bool(limiter.try_acquire()) for _ in range(visits)))
+
+    at_once(*[thread] * 8)
+
+    assert sum(passed) == 8 * visits - 5
+    assert limiter.status().limits[0].used == 8 * visits - 5
 
 
 def test_a_rate_is_one_rate_for_threads_and_loops(store: object, name: str) -> None:
