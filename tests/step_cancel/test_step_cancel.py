@@ -20,6 +20,7 @@ from tests import loops
 from tests.faults.scene import everybody
 from tests.servers import Server, free_port
 from tests.step_cancel.scenes import SCENES, Scene, Unlimited, scenes_of
+from tests.step_cancel.test_clients import ran_in_clients
 from tests.step_cancel.visits import UNLIMITED, VISITS, Visit
 from tests.stepping import INTERRUPTIONS, Stepped
 from tests.world import World
@@ -44,22 +45,11 @@ PROTOCOLS = {
     ],
     "stores/doors.py": ["Pooled.queue", "Pooled.moved"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
+    "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }
 PORTAL = {
     "stores/redis/line.py": ["asked", "finished", "given_up"]
 }  # a blocked thread's, and it is a task in the portal that waits
-HTTP = {  # owed: they need a client and a service to be driven; what each asks of a limiter is driven here
-    "http/aiohttp.py": [
-        *("Call.__aenter__", "Call.__aexit__", "Call._in_turn", "Opening.__aenter__", "Opening.__aexit__"),
-        *("RateLimiter.__aenter__", "RateLimiter.__aexit__", "RateLimiter.close", "Turn.take", "by_turn", "of.<locals>.limited"),
-    ],
-    "http/calls.py": ["Calls.enter"],
-    "http/metering.py": ["AsyncChunks.__anext__"],
-    "http/transports.py": [
-        *("AsyncBody.aclose", "AsyncChunks.__anext__", "AsyncTransport.__aenter__", "AsyncTransport.__aexit__"),
-        *("AsyncTransport.aclose", "AsyncTransport.handle_async_request"),
-    ],
-}
 TESTING = {"testing.py": ["ManualClock.aadvance", "_turns"]}  # a test's own: they ask no limiter for anything
 LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its calls
     "frameworks/litellm.py": [
@@ -68,7 +58,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
         "LiteLLMLimiter.async_log_failure_event",
     ],
 }
-EXCUSED = (PROTOCOLS, PORTAL, HTTP, TESTING, LITELLM)
+EXCUSED = (PROTOCOLS, PORTAL, TESTING, LITELLM)
 NOT_DRIVEN = [f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names]
 CASES = [
     pytest.param(store, visit, scene, way, id=f"{name}-{store}-{scene}-{way}")
@@ -161,6 +151,7 @@ def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.Fixtur
         ran |= ran_in(SCENES[scene], world_at(store, name, request), visit, f"{name}-{next(numbers)}")
     for visit in UNLIMITED.values():
         ran |= ran_in(Unlimited, world_at("nowhere", name, request), visit, name)
+    ran |= {(code.co_filename, code.co_firstlineno) for code in ran_in_clients(f"{name}-http")}
 
     missing = {place: what for place, what in coroutines().items() if place not in ran}
     assert sorted(missing.values()) == sorted(NOT_DRIVEN)

@@ -1,0 +1,95 @@
+"""STEP for HTTP: every coroutine of headgate.http, interrupted at its k-th suspension, for every k, between a client and a server.
+
+F1, F2, F3, F6. Not in every way of tests/stepping.py: what is thrown in, or closed, is the client's own code too. Of the stores
+it makes no difference to a client: those that are driven in both stand for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import CodeType
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Window
+from headgate.stores.memory import MemoryStore
+from tests.step_cancel.clients import CALLINGS, Calling
+from tests.step_cancel.scenes import OURS, tasks
+from tests.stepping import Stepped
+from tests.world import HOUR, at_rest, soon, waiting
+
+NEVER = -1
+WAYS = ("asked", "woken", "sent", "twice")
+PLENTY = 1000
+LIMITS = Concurrency(1), Window(PLENTY, HOUR), Window(1000 * PLENTY, HOUR, unit="tokens")
+
+
+CASES = [
+    pytest.param(store, calling, way, id=f"{name}-{store}-{way}")
+    for name, calling in CALLINGS.items()
+    for store in calling.stores
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("store", "calling", "way"), CASES)
+def test_a_call_that_is_interrupted_anywhere_gives_its_permit_back(
+    store: str, name: str, calling: Calling, way: str, request: pytest.FixtureRequest
+) -> None:
+    """S7, L6: one may call at a time; whoever is interrupted where, the next one can, nobody waits, and no task is left.
+    F1, F2, F3, F6.
+    """
+    place = request.getfixturevalue("redis_url") if store == "redis" else MemoryStore()
+    with calling.service() as service:
+        at, reached = 0, True
+        while reached:
+            reached = asyncio.run(interrupted(calling, service, Limiter(f"{name}-{at}", *LIMITS, store=place), way, at)).reached
+            at += 1
+    assert at > 3, "it was interrupted nowhere"
+
+
+async def interrupted(calling: Calling, service: Any, limiter: Limiter, way: str, at: int, looks: bool = False) -> Stepped:
+    """While somebody holds the only place; then it is let go."""
+    before = await limiter.acquire()
+    async with calling.made(limiter, service) as client:
+        stepped = Stepped(calling.ask(client, service.url), way, at)
+        stepped.looks = looks
+        driven = asyncio.create_task(stepped.run())
+        await soon(until_it_waits(limiter, driven))
+        before.release()
+        stepped.around.settled.set()
+        await soon(driven)
+    await at_rest(limiter)
+    assert (await soon(limiter.acquire())).release() is None, "S7: the permit is missing"
+    await nobody_works()
+    return stepped
+
+
+async def until_it_waits(limiter: Limiter, driven: asyncio.Task[Any]) -> None:
+    async def queued() -> None:
+        await waiting(limiter, 1)
+
+    looking = asyncio.create_task(queued())
+    await asyncio.wait({looking, driven}, return_when=asyncio.FIRST_COMPLETED)
+    looking.cancel()
+    await asyncio.wait({looking})
+
+
+async def nobody_works() -> None:
+    """L6: but for the link's own, no task is left; a client's own are its own to end."""
+    for _ in range(1000):
+        if all(task.startswith(OURS) for task in tasks()):
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"L6: still at work: {tasks()}")
+
+
+def ran_in_clients(name: str) -> set[CodeType]:
+    """What runs in all of these when nobody interrupts."""
+    ran: set[CodeType] = set()
+    for number, calling in enumerate(CALLINGS.values()):
+        with calling.service() as service:
+            limiter = Limiter(f"{name}-{number}", *LIMITS, store=MemoryStore())
+            ran |= asyncio.run(interrupted(calling, service, limiter, "asked", NEVER, looks=True)).ran
+    return ran
