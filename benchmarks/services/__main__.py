@@ -1,6 +1,7 @@
-"""`python -m benchmarks.services`: 2,000 calls from 4 processes that share Redis, through each client, against a strict service.
+"""`python -m benchmarks.services`: a fleet on Redis and a strict service, through each client, and with limits twice too high.
 
-Exit status: 0 without a 429 and within 3 % of the best time for each client, 1 not so, 2 nothing could be measured.
+Exit status: 0 without a 429 and within 3 % of the best time for each client, and settled where the limits were wrong and headgate
+was told the right ones; 1 not so, 2 nothing could be measured.
 """
 
 from __future__ import annotations
@@ -12,30 +13,35 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 
 from benchmarks import table
+from benchmarks.services import fleet, twice
 from benchmarks.services.clients import CLIENTS
-from benchmarks.services.fleet import Order, Told, run
+from benchmarks.services.fleet import Order, Told
+from benchmarks.services.twice import ENTRANTS, LENGTH, RULES, TOO_HIGH, Outcome, Trial
 from benchmarks.tool import NOTHING_MEASURED, on_private_server
 from demo import rules as demo
 from examples.services.budgets import Rules
 
 DESCRIPTION = (
-    "calls of a fleet through each client, against a service that enforces its limits: 429s, and the time over the best possible"
+    "calls of a fleet against a service that enforces its limits: through each client (429s, and the time over the best possible), "
+    "and with limits twice too high, beside peers (429s, and when the last of them came)"
 )
 TOLERANCE = 0.03
-REQUESTS, PER, AT_ONCE, CALL_TIME = 900, 30.0, 80, 1.0  # slow enough for SDKs that need 3 ms of a processor for each call
+REQUESTS, PER, AT_ONCE, CALL_TIME = 750, 20.0, 80, 1.0  # slow enough for SDKs that need 3 ms of a processor for each call
 # A grant counts when the call leaves, the service counts when it arrives: as in demo/calls.py, with clients that need more of a
 # processor for each call: of the first burst, which is granted at once, the last leaves late. It costs as much for each period.
 SLACK = 0.25
 SDKS = ("openai", "anthropic")
 # Of a question of 41 characters and an answer of 20 words: a quarter more than as many as the requests allow can take.
 INPUT_TOKENS, OUTPUT_TOKENS = REQUESTS * 9 * 5 // 4, REQUESTS * 20 * 5 // 4
+WRONG = "twice: "  # how the rows begin whose limits are wrong
+ROWS = [*CLIENTS, *(WRONG + entrant for entrant in ENTRANTS)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    chosen = [client for client in CLIENTS if fnmatch(client, options.clients)]
+    chosen = [row for row in ROWS if fnmatch(row, options.rows)]
     if not chosen:
-        table.say(f"no client matches {options.clients!r}; there are: {'; '.join(CLIENTS)}")
+        table.say(f"no row matches {options.rows!r}; there are: {'; '.join(ROWS)}")
         return NOTHING_MEASURED
     return on_private_server(lambda url: measured(chosen, options.calls, options.processes, url))
 
@@ -43,10 +49,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.services", description=DESCRIPTION)
     add = parser.add_argument
-    add("--calls", type=int, default=2000, help="calls in each run, over all processes (2000)")
+    add("--calls", type=int, default=2000, help="calls through each client, over all processes (2000)")
     add("--processes", type=int, default=4, help="processes that share the limits (4)")
-    add("--clients", default="*", metavar="PATTERN", help="only clients whose name matches, as in 'httpx*'")
+    add("--rows", default="*", metavar="PATTERN", help="only rows whose name matches, as in 'httpx*' or 'twice: *'")
     return parser.parse_args(arguments)
+
+
+def measured(rows: Sequence[str], calls: int, processes: int, store: str) -> bool:
+    """One after another: they would take each other's processors."""
+    clients = [row for row in rows if row in CLIENTS]
+    entrants = [row.removeprefix(WRONG) for row in rows if row not in CLIENTS]
+    met = through_clients(clients, calls, processes, store) if clients else True
+    return (not entrants or with_wrong_limits(entrants, processes, store)) and met
+
+
+# The service's own limits ------------------------------------------------------------------------------------------------------
 
 
 def rules_for(client: str) -> Rules:
@@ -55,15 +72,18 @@ def rules_for(client: str) -> Rules:
     return Rules(REQUESTS, None, *tokens, AT_ONCE, PER, CALL_TIME)
 
 
-def measured(clients: Sequence[str], calls: int, processes: int, store: str) -> bool:
+def through_clients(clients: Sequence[str], calls: int, processes: int, store: str) -> bool:
     best = demo.ideal_time(calls, demo.Rules(REQUESTS, PER, AT_ONCE, CALL_TIME))
     told = {}
     for client in clients:
-        name = f"services{uuid.uuid4().hex[:8]}"
-        told[client] = run(Order(client, "", calls, store, name, rules_for(client), SLACK), processes)
+        told[client] = fleet.run(Order(client, "", calls, store, name(), rules_for(client), SLACK), processes)
         table.say(f"  {client}: {told[client].seconds:.2f} s")
     show(told, calls, processes, best)
     return all(as_promised(each, calls, best) for each in told.values())
+
+
+def name() -> str:
+    return f"services{uuid.uuid4().hex[:8]}"
 
 
 def as_promised(told: Told, calls: int, best: float) -> bool:
@@ -80,6 +100,28 @@ def show(told: dict[str, Told], calls: int, processes: int, best: float) -> None
         refused = ", ".join(f"{many} for {unit}" for unit, many in each.refused.items()) or "0"
         rows.append((client, str(each.statuses[200]), refused, str(each.most), *times, verdict))
     table.columns(("client", "answered", "429s", "most at once", "time", "best", "over it", ""), rows)
+
+
+# Limits that are wrong ---------------------------------------------------------------------------------------------------------
+
+
+def with_wrong_limits(entrants: Sequence[str], processes: int, store: str) -> bool:
+    outcomes = {}
+    for entrant in entrants:
+        outcomes[entrant] = twice.run(Trial(entrant, "", store, name(), RULES, SLACK, processes))
+        table.say(f"  {WRONG}{entrant}: {outcomes[entrant].refused} refused")
+    show_wrong(outcomes, processes)
+    return all(each.settled is not None for entrant, each in outcomes.items() if "adopt" in entrant)
+
+
+def show_wrong(outcomes: dict[str, Outcome], processes: int) -> None:
+    told = f"{RULES.requests} in any {RULES.per} s, and {processes} processes were told {TOO_HIGH} times as many"
+    table.say(f"\nlimits that are wrong: the service allows {told}; {LENGTH} s for each")
+    rows = []
+    for entrant, each in outcomes.items():
+        settled = "never" if each.settled is None else f"after {each.settled:.1f} s"
+        rows.append((entrant, str(each.answered), str(each.refused), f"{each.last:.1f} s", settled, f"{each.share:.0%}"))
+    table.columns(("limiter", "answered", "429s", "the last at", "settled", "of what the service allows"), rows)
 
 
 if __name__ == "__main__":

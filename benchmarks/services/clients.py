@@ -12,6 +12,7 @@ from typing import Any
 from headgate import Limiter
 
 Call = Callable[[], Any]
+Key = Callable[[Any], str]
 KEY = "none"
 QUESTION: Any = [{"role": "user", "content": "Say 20 words about nothing in particular."}]
 
@@ -20,12 +21,12 @@ QUESTION: Any = [{"role": "user", "content": "Say 20 words about nothing in part
 
 
 @asynccontextmanager
-async def by_aiohttp(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+async def by_aiohttp(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]:
     import aiohttp
 
     from headgate.http.aiohttp import limit
 
-    async with limit(aiohttp.ClientSession(), limiter) as session:
+    async with limit(aiohttp.ClientSession(), limiter, key=key) as session:
 
         async def call() -> int:
             async with session.get(url) as response:
@@ -36,12 +37,12 @@ async def by_aiohttp(url: str, limiter: Limiter) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def by_httpx(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+async def by_httpx(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]:
     import httpx
 
     from headgate.http.httpx import limit
 
-    async with limit(httpx.AsyncClient(), limiter) as client:
+    async with limit(httpx.AsyncClient(), limiter, key=key) as client:
 
         async def call() -> int:
             return (await client.get(url)).status_code
@@ -50,12 +51,12 @@ async def by_httpx(url: str, limiter: Limiter) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def by_httpx2(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+async def by_httpx2(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]:
     import httpx2
 
     from headgate.http.httpx2 import limit
 
-    async with limit(httpx2.AsyncClient(), limiter) as client:
+    async with limit(httpx2.AsyncClient(), limiter, key=key) as client:
 
         async def call() -> int:
             return (await client.get(url)).status_code
@@ -64,23 +65,23 @@ async def by_httpx2(url: str, limiter: Limiter) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
-async def by_openai(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+async def by_openai(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]:
     import openai
 
     from headgate.http.openai import limit
 
-    async with limit(openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter) as client:
+    async with limit(openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key) as client:
         arguments: Any = {"model": "m", "input": QUESTION, "max_output_tokens": 4000}
         yield lambda: astatus_of(client.responses.create(**arguments), openai.APIStatusError)
 
 
 @asynccontextmanager
-async def by_anthropic(url: str, limiter: Limiter) -> AsyncIterator[Call]:
+async def by_anthropic(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]:
     import anthropic
 
     from headgate.http.anthropic import limit
 
-    async with limit(anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0), limiter) as client:
+    async with limit(anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key) as client:
         arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
         yield lambda: astatus_of(client.messages.create(**arguments), anthropic.APIStatusError)
 
@@ -98,55 +99,55 @@ async def astatus_of(call: Awaitable[Any], refusal: type[Any]) -> int:
 
 
 @contextmanager
-def by_httpx_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+def by_httpx_in_threads(url: str, limiter: Limiter, key: Key) -> Iterator[Call]:
     import httpx
 
     from headgate.http.httpx import limit
 
-    with limit(httpx.Client(), limiter) as client:
+    with limit(httpx.Client(), limiter, key=key) as client:
         yield lambda: client.get(url).status_code
 
 
 @contextmanager
-def by_httpx2_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+def by_httpx2_in_threads(url: str, limiter: Limiter, key: Key) -> Iterator[Call]:
     import httpx2
 
     from headgate.http.httpx2 import limit
 
-    with limit(httpx2.Client(), limiter) as client:
+    with limit(httpx2.Client(), limiter, key=key) as client:
         yield lambda: client.get(url).status_code
 
 
 @contextmanager
-def by_requests(url: str, limiter: Limiter) -> Iterator[Call]:
+def by_requests(url: str, limiter: Limiter, key: Key) -> Iterator[Call]:
     import requests
 
     from headgate.http.requests import limit
 
     with requests.Session() as session:
         session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=100))
-        limit(session, limiter)
+        limit(session, limiter, key=key)
         yield lambda: session.get(url).status_code
 
 
 @contextmanager
-def by_openai_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+def by_openai_in_threads(url: str, limiter: Limiter, key: Key) -> Iterator[Call]:
     import openai
 
     from headgate.http.openai import limit
 
-    with limit(openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter) as client:
+    with limit(openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key) as client:
         arguments: Any = {"model": "m", "input": QUESTION, "max_output_tokens": 4000}
         yield lambda: status_of(lambda: client.responses.create(**arguments), openai.APIStatusError)
 
 
 @contextmanager
-def by_anthropic_in_threads(url: str, limiter: Limiter) -> Iterator[Call]:
+def by_anthropic_in_threads(url: str, limiter: Limiter, key: Key) -> Iterator[Call]:
     import anthropic
 
     from headgate.http.anthropic import limit
 
-    with limit(anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0), limiter) as client:
+    with limit(anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key) as client:
         arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
         yield lambda: status_of(lambda: client.messages.create(**arguments), anthropic.APIStatusError)
 
@@ -160,14 +161,14 @@ def status_of(call: Callable[[], Any], refusal: type[Any]) -> int:
     return 200
 
 
-COROUTINES: dict[str, Callable[[str, Limiter], Any]] = {
+COROUTINES: dict[str, Callable[[str, Limiter, Key], Any]] = {
     "aiohttp": by_aiohttp,
     "httpx": by_httpx,
     "httpx2": by_httpx2,
     "openai": by_openai,
     "anthropic": by_anthropic,
 }
-THREADS: dict[str, Callable[[str, Limiter], Any]] = {
+THREADS: dict[str, Callable[[str, Limiter, Key], Any]] = {
     "httpx, threads": by_httpx_in_threads,
     "httpx2, threads": by_httpx2_in_threads,
     "requests, threads": by_requests,

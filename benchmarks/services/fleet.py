@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.services.clients import COROUTINES, THREADS
-from examples.services.budgets import Rules
+from examples.services.budgets import Budgets, Rules
 from examples.services.models import Models
 from headgate import Concurrency, Limiter, Rate, Window
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 FIRST = 25  # calls in each process before the run: the first of a client find nothing open nor imported, and take long to leave
-REST = 0.5  # seconds, and one period, after which nothing is left of them
+REST = 0.5  # seconds, after which nothing is left of them
 CALLERS = 25  # in each process: more than the service bears at once, and they all have something to do
 TOO_LONG = 120.0  # seconds for one run
 
@@ -51,6 +51,17 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """What the service has seen: calls, refusals by what they were for, the most at once, and when it admitted and refused."""
+
+    calls: int
+    refused: Counter[str]
+    most: int
+    admitted: list[float]
+    turned_away: list[float]
+
+
+@dataclass(frozen=True)
 class Told:
     """One run: what the callers got, what the service has counted, and the seconds from the first to the last."""
 
@@ -62,23 +73,45 @@ class Told:
 
 
 def run(order: Order, processes: int) -> Told:
-    with ExitStack() as stack:
-        service = stack.enter_context(child(serve, order.rules))
-        url = heard(service)
-        share = order.calls // processes
-        orders = [Order(**{**vars(order), "url": url, "calls": share}) for _ in range(processes)]
-        fleet = [stack.enter_context(child(work, each)) for each in orders]
-        for pipe in fleet:
-            heard(pipe)  # it has made its first calls
-        time.sleep(order.rules.per + order.slack + REST)
-        began = time.monotonic()
-        for pipe in fleet:
-            pipe.send("go")
+    with started(order.rules, work, replace(order, calls=order.calls // processes), processes) as (service, fleet):
+        began = told_to_go(fleet)
         answers = [heard(pipe) for pipe in fleet]
-        service.send("counts")
-        calls, refused, most = heard(service)
+        counts = counted(service)
     statuses = sum((each for each, _ in answers), Counter[int]())
-    return Told(statuses, calls - FIRST * processes, refused, most, max(ended for _, ended in answers) - began)
+    return Told(statuses, counts.calls, counts.refused, counts.most, max(ended for _, ended in answers) - began)
+
+
+@contextmanager
+def started(rules: Rules, work: Callable[..., None], order: Any, processes: int) -> Iterator[tuple[Connection, list[Connection]]]:
+    """A service and its callers, who have made their first calls, and of which the service knows nothing any more."""
+    with ExitStack() as stack:
+        service = stack.enter_context(child(serve, rules))
+        order = replace(order, url=heard(service))
+        fleet = [stack.enter_context(child(work, order)) for _ in range(processes)]
+        for pipe in fleet:
+            heard(pipe)
+        time.sleep(REST)
+        asked(service, "anew")
+        yield service, fleet
+
+
+def told_to_go(fleet: list[Connection]) -> float:
+    """When they were."""
+    began = time.monotonic()
+    for pipe in fleet:
+        pipe.send("go")
+    return began
+
+
+def counted(service: Connection) -> Counts:
+    counts = asked(service, "counts")
+    assert isinstance(counts, Counts)
+    return counts
+
+
+def asked(pipe: Connection, what: str) -> Any:
+    pipe.send(what)
+    return heard(pipe)
 
 
 @contextmanager
@@ -105,18 +138,54 @@ def heard(pipe: Connection) -> Any:
     return pipe.recv()
 
 
-# The processes -----------------------------------------------------------------------------------------------------------------
+# The service -------------------------------------------------------------------------------------------------------------------
+
+
+class Service(Models):
+    """Keeps when it admitted and when it refused, and can forget it all."""
+
+    def anew(self) -> None:
+        with self._changed:
+            self._budgets = Budgets(self.rules)
+            self.calls = self.most = self.into = self.out = 0
+            self.refused.clear()
+            self.admitted: list[float] = []
+            self.turned_away: list[float] = []
+
+    @contextmanager
+    def call(self, into: int) -> Iterator[dict[str, float]]:
+        with super().call(into) as refused:
+            (self.turned_away if refused else self.admitted).append(time.monotonic())
+            yield refused
+
+    def counts(self) -> Counts:
+        with self._changed:
+            return Counts(self.calls, self.refused, self.most, self.admitted, self.turned_away)
 
 
 def serve(pipe: Connection, rules: Rules) -> None:
-    with Models(rules) as service:
+    service = Service(rules)
+    service.anew()
+    with service:
         pipe.send(service.url)
         try:
-            pipe.recv()
-            pipe.send((service.calls, service.refused, service.most))
-            pipe.recv()
+            while True:
+                pipe.send(service.anew() if pipe.recv() == "anew" else service.counts())
         except EOFError:
             pass  # we are not needed any more
+
+
+# The callers -------------------------------------------------------------------------------------------------------------------
+
+
+class Phase:
+    """The first calls have a key of their own, so that the run begins with nothing used."""
+
+    def __init__(self) -> None:
+        self.name = "first"
+
+    def __call__(self, request: Any) -> str:
+        return self.name
 
 
 def work(pipe: Connection, order: Order) -> None:
@@ -125,14 +194,15 @@ def work(pipe: Connection, order: Order) -> None:
 
 
 async def in_coroutines(pipe: Connection, order: Order) -> Counter[int]:
-    numbers, statuses = iter(range(order.calls)), Counter[int]()
-    async with COROUTINES[order.client](order.url, order.limiter()) as call:
+    numbers, statuses, phase = iter(range(order.calls)), Counter[int](), Phase()
+    async with COROUTINES[order.client](order.url, order.limiter(), phase) as call:
 
         async def caller() -> None:
             for _ in numbers:
                 statuses[await call()] += 1
 
         await asyncio.gather(*(call() for _ in range(FIRST)))
+        phase.name = "run"
         pipe.send("ready")
         await asyncio.to_thread(pipe.recv)
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
@@ -140,8 +210,10 @@ async def in_coroutines(pipe: Connection, order: Order) -> Counter[int]:
 
 
 def in_threads(pipe: Connection, order: Order) -> Counter[int]:
-    with THREADS[order.client](order.url, order.limiter()) as call, ThreadPoolExecutor(CALLERS) as threads:
+    phase = Phase()
+    with THREADS[order.client](order.url, order.limiter(), phase) as call, ThreadPoolExecutor(CALLERS) as threads:
         list(threads.map(lambda _: call(), range(FIRST)))
+        phase.name = "run"
         pipe.send("ready")
         pipe.recv()
         return Counter(threads.map(lambda _: call(), range(order.calls)))

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
+import httpx
 import pytest
 
 from benchmarks.services import __main__ as services
+from benchmarks.services import twice
 from benchmarks.services.clients import CLIENTS, COROUTINES, THREADS
-from benchmarks.services.fleet import Order, Told, run
+from benchmarks.services.fleet import Counts, Order, Told, asked, child, counted, heard, run, serve, started, told_to_go
+from benchmarks.services.twice import Outcome, Trial
 from examples.services.budgets import Rules
 
 
@@ -47,6 +51,66 @@ def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in said for word in ("httpx", "99", "1 for requests", "5.0%", "NOT AS PROMISED"))
 
 
-def test_a_client_that_nobody_knows_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert services.main(["--clients", "curl"]) == 2
+def test_a_row_that_nobody_knows_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert services.main(["--rows", "curl"]) == 2
     assert "there are: aiohttp; anthropic; " in capsys.readouterr().out
+
+
+def test_what_was_called_before_the_run_is_forgotten() -> None:
+    """By the service: its limits are whole again, and nothing was counted."""
+    with child(serve, Rules(1, per=3600)) as service:
+        url = heard(service)
+        assert [httpx.get(url).status_code, httpx.get(url).status_code] == [200, 429]
+        counts = counted(service)
+        assert (counts.calls, len(counts.admitted), len(counts.turned_away), counts.refused) == (2, 1, 1, {"requests": 1})
+
+        asked(service, "anew")
+
+        assert counted(service) == Counts(0, Counter(), 0, [], [])
+        assert httpx.get(url).status_code == 200
+
+
+# Limits that are wrong ---------------------------------------------------------------------------------------------------------
+
+HOUR = Rules(5, per=3600, call_time=0.0)  # nothing comes back while a test runs
+
+
+def trial(entrant: str, store: str, name: str) -> Trial:
+    """Two processes with ten callers each, who were told that they may make ten calls where five pass."""
+    return Trial(entrant, "", store, name, HOUR, 0.0, 2, callers=10)
+
+
+@pytest.mark.parametrize("entrant", ["no limiter", "headgate, adopt=True"])
+def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: str) -> None:
+    """T3: then the service answers five, and by headgate it is asked for five others at most, whatever its twenty callers want."""
+    with started(HOUR, twice.work, trial(entrant, redis_url, name), 2) as (service, fleet):
+        told_to_go(fleet)
+        while len((counts := counted(service)).admitted) < 5:
+            time.sleep(0.01)
+        assert len(counts.admitted) == 5
+        assert "headgate" not in entrant or len(counts.turned_away) <= 5
+
+
+def told(admitted: list[float], turned_away: list[float]) -> Outcome:
+    """Of a run of 12 s that began at 100."""
+    counts = Counts(0, Counter(), 0, [100 + moment for moment in admitted], [100 + moment for moment in turned_away])
+    return twice.outcome(Trial("", "", "", "", Rules(100, per=5.0), 0.0, 4, seconds=12.0), counts, 100.0)
+
+
+def test_a_fleet_has_settled_when_hardly_anything_is_refused() -> None:
+    """One in a hundred calls, and before three quarters of the run are over."""
+    answered = [number / 25 for number in range(300)]
+
+    assert told(answered, []) == Outcome(300, 0, 0.0, 0.0, 300)
+    assert told(answered, [2.0, 2.0, 3.0]) == Outcome(300, 3, 3.0, 0.0, 300)
+    assert told(answered, [1.0, 2.0, 3.0, 4.0, 11.0]).settled == 3.0
+    assert told(answered, [10.0, 10.0, 10.0, 10.0]).settled is None
+    assert told([], []) == Outcome(0, 0, 0.0, 0.0, 300)
+    assert told(answered, []).share == 1.0
+
+
+def test_what_came_of_wrong_limits_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    services.show_wrong({"aiolimiter": Outcome(450, 70, 16.5, None, 600), "headgate": Outcome(600, 3, 0.5, 0.5, 600)}, 4)
+
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("150 in any 5.0 s", "2 times as many", "never", "16.5 s", "75%", "after 0.5 s", "100%"))
