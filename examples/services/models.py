@@ -42,15 +42,15 @@ class Models:
     """`with Models(Rules(requests=100, at_once=5)) as service:` serves at `service.url`.
 
     `calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: 429s by what they were for; `into`, `out`: tokens.
-    For stories: `moods` are the next statuses to answer with instead; `secretive`: answers do not say their usage; `go`: streams
-    wait for it after their first word. `codings`: what callers would take.
+    For stories: `moods` are the next statuses to answer with instead, "quota" that the account is spent; `secretive`: answers do
+    not say their usage; `go`: streams wait for it after their first word. `codings`: what callers would take.
     """
 
     def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008 - it is frozen
         self.rules = rules
         self.calls = self.inside = self.most = self.into = self.out = 0
         self.refused: Counter[str] = Counter()
-        self.moods: list[int] = []
+        self.moods: list[int | str] = []
         self.secretive = False
         self.codings: set[str] = set()
         self.go = threading.Event()

@@ -16,6 +16,7 @@ from typing import Any
 
 CHARACTERS = 5  # to a token
 USUAL = 20  # words of an answer, if nobody says how many
+SPENT = "quota"  # what is refused for good, and only the body says so
 Told = dict[str, Any]
 Event = tuple[str, Told]  # a name, or none, and what it says
 TEXT_OF = {"messages": "content", "input": "content", "prompt": "", "system": "text"}
@@ -71,6 +72,9 @@ class OpenAI:
         return found
 
     def refusal(self, unit: str) -> Told:
+        if unit == SPENT:
+            code = "insufficient_quota"
+            return {"error": {"message": "There is no quota left on this account.", "type": code, "param": None, "code": code}}
         message = f"Rate limit reached for {unit}. Please try again."
         return {"error": {"message": message, "type": unit, "param": None, "code": "rate_limit_exceeded"}}
 
@@ -167,7 +171,8 @@ class Messages:
 
     def refusal(self, unit: str) -> Told:
         message = f"This request would exceed your rate limit of {unit}."
-        return {"type": "error", "error": {"type": "rate_limit_error", "message": message}}
+        details = {"details": {"error_code": "enforced_spend_limit_reached"}} if unit == SPENT else {}
+        return {"type": "error", "error": {"type": "rate_limit_error", "message": message, **details}}
 
     def answer(self, call: Call) -> Told:
         done = {"stop_reason": "end_turn", "content": [{"type": "text", "text": call.text}]}

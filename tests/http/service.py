@@ -11,7 +11,7 @@ It knows nothing of headgate.
     /rude        the connection is closed without an answer
     /ws          a websocket that says everything again
     /empty       204
-    /says        the first of the `answers` that are left: a status and its headers; then 200
+    /says        the first of the `answers` that are left: a status, its headers and maybe a body in JSON; then 200
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Service:
         self.at_once = at_once
         self.calls = self.inside = self.most = self.refused = self.failures = 0
         self.paths: list[str] = []
-        self.answers: list[tuple[int, dict[str, str]]] = []
+        self.answers: list[tuple[int, dict[str, str]] | tuple[int, dict[str, str], str]] = []
         self._changed = threading.Condition()
         self._finish: asyncio.Event | None = None
         self._loop = asyncio.new_event_loop()
@@ -128,8 +128,8 @@ class Service:
             left = int(request.query["n"])
             raise web.HTTPFound(f"/redirect?n={left - 1}" if left > 1 else "/")
         elif name == "says" and self.answers:
-            status, headers = self.answers.pop(0)
-            return web.Response(status=status, headers=headers)
+            status, headers, *body = self.answers.pop(0)
+            return told(status, headers, body[0]) if body else web.Response(status=status, headers=headers)
         elif name == "flaky" and self.failures > 0:
             self.failures -= 1
             return web.Response(status=503, headers={"Retry-After": "0"})
@@ -151,3 +151,10 @@ class Service:
         async for message in socket:
             await socket.send_str(message.data)
         return socket
+
+
+def told(status: int, headers: dict[str, str], body: str) -> web.Response:
+    """As servers do it: packed, for whoever takes that."""
+    response = web.Response(status=status, headers=headers, text=body, content_type="application/json")
+    response.enable_compression()
+    return response

@@ -130,6 +130,17 @@ def test_openai_refuses_for_a_while_or_for_good() -> None:
     assert not told(429, x_should_retry="true").permanent
 
 
+def test_who_has_to_pay_has_nothing_to_wait_for() -> None:
+    """Whatever the status, and whatever the headers say."""
+    anthropic = {"type": "error", "error": {"type": "invalid_request_error", "message": "Your credit balance is too low to go on."}}
+
+    assert told(402, retry_after="3") == Answer("exhausted")
+    assert told(403, {"error": {"code": "billing_not_active"}}, retry_after="3") == Answer("exhausted")
+    assert told(400, anthropic).permanent
+    assert not told(400, {"error": {"message": "Too low."}}).permanent
+    assert told(403, {"error": "no object"}, retry_after="3") == Answer("throttled", 3.0)
+
+
 def test_anthropic() -> None:
     answer = told(
         429,

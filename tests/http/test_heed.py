@@ -87,6 +87,25 @@ async def test_what_is_no_refusal_for_a_time_holds_nobody(
     assert await pause_of(plenty) == 0
 
 
+SPENT = '{"error": {"code": "insufficient_quota"}}'
+SECONDARY = '{"message": "You have exceeded a secondary rate limit."}'
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "wait"),
+    [(429, MINUTE, SPENT, 0), (403, MINUTE, SPENT, 0), (429, MINUTE, "{}", 60), (429, MINUTE, '{"e', 60), (403, {}, SECONDARY, 60)],
+)
+async def test_what_only_a_body_says_is_heeded_too(
+    clients: Clients, service: Service, plenty: Limiter, kind: str, status: int, headers: dict[str, str], body: str, wait: int
+) -> None:
+    """That no waiting helps, or how long: given a refusal in JSON. aiohttp has not read it, and goes by the headers."""
+    service.answers = [(status, headers, body)]
+
+    assert await soon(clients(plenty).get(f"{service.url}/says")) == status
+
+    assert await pause_of(plenty) == pytest.approx(60 * len(headers) if kind == "aiohttp" else wait, abs=1)
+
+
 async def test_heed_false_makes_nothing_of_answers(clients: Clients, service: Service, plenty: Limiter) -> None:
     service.answers = [(429, MINUTE)]
 

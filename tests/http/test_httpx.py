@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import httpx
@@ -12,7 +13,7 @@ import headgate.http.httpx
 import headgate.http.httpx2
 from headgate import Concurrency, Limiter
 from tests.http.service import Service
-from tests.world import used
+from tests.world import at_rest, used
 
 LIBRARIES: dict[str, tuple[Any, Any]] = {"httpx": (httpx, headgate.http.httpx), "httpx2": (httpx2, headgate.http.httpx2)}
 
@@ -104,3 +105,92 @@ def test_a_rate_alone_leaves_the_body_as_it_is(both: tuple[Any, Any], service: S
     library, ours = both
     with ours.limit(library.Client(), Limiter(name, "100/hour")) as client, client.stream("GET", service.url) as response:
         assert not isinstance(response.stream._stream, ours.Body)
+
+
+# Refusals that are read ahead --------------------------------------------------------------------------------------------------
+
+JSON = {"content-type": "application/json", "retry-after": "60"}
+SPENT = b'{"error": {"code": "insufficient_quota"}, "more": "'
+
+
+def refusing(library: Any, chunks: list[bytes], breaks: bool, threads: bool, headers: dict[str, str]) -> Any:
+    """A transport that refuses everybody, with a body in chunks, that may break off after them."""
+
+    class Chunks(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[bytes]:
+            yield from chunks
+            if breaks:
+                raise library.ReadError("broken off")
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for chunk in self:
+                yield chunk
+
+    def answer(request: Any) -> Any:
+        return library.Response(429, headers={**JSON, **headers}, stream=Chunks())
+
+    async def aanswer(request: Any) -> Any:
+        return answer(request)
+
+    return library.MockTransport(answer if threads else aanswer)
+
+
+async def body_of(library: Any, client: Any, threads: bool) -> tuple[bytes, bool]:
+    """What comes of a stream, and whether it broke off."""
+    body = b""
+    try:
+        if threads:
+            with client.stream("GET", "http://host/") as response:
+                for chunk in response.iter_raw():
+                    body += chunk
+        else:
+            async with client.stream("GET", "http://host/") as response:
+                async for chunk in response.aiter_raw():
+                    body += chunk
+    except library.ReadError:
+        return body, True
+    return body, False
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize("size", [0, 200_000])
+@pytest.mark.parametrize("limit", ["1 concurrent", "100/hour"])
+async def test_a_refusal_that_was_read_ahead_is_its_readers_all_the_same(
+    both: tuple[Any, Any], name: str, threads: bool, breaks: bool, size: int, limit: str
+) -> None:
+    """Given one that is short, or longer than what is read ahead, then who streams it gets all of it, and its failure too."""
+    library, ours = both
+    chunks = [SPENT, *[b"x" * 50_000] * (size // 50_000), b'"}']
+    limiter, transport = Limiter(name, limit), refusing(library, chunks, breaks, threads, {})
+    client = ours.limit((library.Client if threads else library.AsyncClient)(transport=transport), limiter)
+
+    assert await body_of(library, client, threads) == (b"".join(chunks), breaks)
+
+    status = await at_rest(limiter)
+    assert status.retry_after == (0 if size == 0 else pytest.approx(60, abs=1))  # of a half nobody knows what it means
+
+
+@pytest.mark.parametrize(("coding", "wait"), [("gzip", 60), ("br", 60), ("identity", 0)])
+def test_a_body_in_a_coding_that_it_has_not_says_nothing(both: tuple[Any, Any], single: Limiter, coding: str, wait: int) -> None:
+    """The headers go for themselves."""
+    library, ours = both
+    transport = refusing(library, [SPENT + b'"}'], False, True, {"content-encoding": coding})
+    with ours.limit(library.Client(transport=transport), single) as client, client.stream("GET", "http://host/") as response:
+        assert b"".join(response.iter_raw()) == SPENT + b'"}'
+
+    assert single.status().retry_after == pytest.approx(wait, abs=1)
+
+
+def test_a_refusal_that_is_there_as_a_whole_is_read_as_it_is(both: tuple[Any, Any], single: Limiter) -> None:
+    """As a mock's is; and one that was closed unread says nothing."""
+    library, ours = both
+    unread = library.Response(429, headers=JSON, stream=library.ByteStream(SPENT))
+    unread.close()
+    answers = [library.Response(429, headers=JSON, content=SPENT + b'"}'), unread]
+    with ours.limit(library.Client(transport=library.MockTransport(lambda request: answers.pop(0))), single) as client:
+        assert client.get("http://host/").status_code == 429
+        assert single.status().retry_after == 0
+        assert client._transport.handle_request(library.Request("GET", "http://host/")) is unread
+
+    assert single.status().retry_after == pytest.approx(60, abs=1)

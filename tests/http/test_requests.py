@@ -191,3 +191,30 @@ def test_threads_share_a_session(session: requests.Session, service: Service, na
         thread.join()
 
     assert (service.calls, service.refused) == (10, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_refusal_whose_body_breaks_off_is_heeded_by_its_headers(single: Limiter, stream: bool) -> None:
+    """And nothing stays held."""
+
+    class Broken(BytesIO):
+        def read(self, *arguments: Any) -> bytes:
+            raise OSError("broken off")
+
+    class Breaking(BaseAdapter):
+        def send(self, *arguments: Any, **options: Any) -> requests.Response:
+            response = requests.Response()
+            response.status_code, response.raw = 429, Broken()
+            response.headers.update({"content-type": "application/json", "retry-after": "60"})
+            return response
+
+        def close(self) -> None:
+            pass
+
+    with requests.Session() as session:
+        session.mount("http://", Adapter(single, inner=Breaking()))
+        with pytest.raises(OSError, match="broken off"):
+            session.get("http://host/", stream=stream).content  # noqa: B018 - it is read
+
+    assert used(single.status())[0] == 0
+    assert single.status().retry_after == pytest.approx(60, abs=1)

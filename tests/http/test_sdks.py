@@ -161,6 +161,24 @@ async def test_each_attempt_of_an_sdk_is_charged(
     assert spent(await at_rest(one)) == bill(3, 2 * into + INTO, 2 * out + 30)
 
 
+@pytest.mark.parametrize(("mood", "held_for"), [("quota", []), (429, [0.01, 0.01, 0.01])])
+async def test_an_account_that_is_spent_is_not_waited_for(
+    speakers: Speakers, service: Models, one: Limiter, monkeypatch: pytest.MonkeyPatch, mood: Any, held_for: list[float]
+) -> None:
+    """T3: given that its body alone tells it from a limit, and SDKs that try again without reading it, then nobody is held; and
+    their error says it to the caller, as it came."""
+    pauses: list[float] = []
+    monkeypatch.setattr(Limiter, "pause", lambda limiter, seconds: pauses.append(seconds))
+    service.moods = [mood] * 3
+
+    with pytest.raises((openai.RateLimitError, anthropic.RateLimitError)) as refused:
+        await soon(speakers(service, one).say(30))
+
+    assert (service.calls, pauses) == (3, held_for)
+    assert ("insufficient_quota" in str(refused.value.body) or "enforced_spend" in str(refused.value.body)) == (mood == "quota")
+    assert spent(await at_rest(one)) == bill(3, 0, 0)
+
+
 async def test_a_service_that_is_not_there_leaves_nothing_held(speakers: Speakers, one: Limiter) -> None:
     with Models() as gone:
         speaker = speakers(gone, one)

@@ -28,7 +28,15 @@ Verdict: TypeAlias = Literal["passed", "throttled", "overloaded", "exhausted"]
 Said: TypeAlias = dict[str, str]  # header names in lower case; what came in several lines is one, with commas
 
 OVERLOADED = {503, 529}
-EXHAUSTED = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "enforced_spend_limit_reached"}
+PAYMENT_REQUIRED = 402
+EXHAUSTED = {
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    "billing_error",
+    "enforced_spend_limit_reached",
+}
+NO_CREDIT = "credit balance is too low"  # Anthropic: a 400 like any other, but for its words
 NO_LIMIT = {"lock_timeout"}  # Stripe: another call has the object
 SECONDARY = "secondary rate limit"  # GitHub: it says no more than that, and asks in its documents to wait at least
 SECONDARY_WAIT = 60.0
@@ -152,8 +160,10 @@ def verdict_of(status: int, said: Said, told: Any, budgets: Iterable[Budget]) ->
     codes = codes_of(told)
     if status in OVERLOADED:
         return "overloaded"
+    if status == PAYMENT_REQUIRED or (400 <= status < 500 and (codes & EXHAUSTED or has_no_credit(told))):
+        return "exhausted"
     if status == 429:
-        if codes & EXHAUSTED or said.get("x-should-retry", "").lower() == "false":
+        if said.get("x-should-retry", "").lower() == "false":
             return "exhausted"
         return "overloaded" if codes & NO_LIMIT else "throttled"
     if status == 403 and ("retry-after" in said or is_secondary(told) or any(budget.remaining == 0 for budget in budgets)):
@@ -168,6 +178,11 @@ def codes_of(told: Any) -> set[str]:
     errors = at(told, "errors")
     codes += [at(error, "extensions", "code") for error in errors] if isinstance(errors, list) else []
     return {code for code in codes if isinstance(code, str)}
+
+
+def has_no_credit(told: Any) -> bool:
+    message = at(told, "error", "message")
+    return isinstance(message, str) and NO_CREDIT in message.lower()
 
 
 def is_secondary(told: Any) -> bool:

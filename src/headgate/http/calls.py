@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.checks import show
+from headgate.http.refusals import telling
 from headgate.limiter import Limiter
 from headgate.permit import Permit
 
@@ -18,7 +19,7 @@ R = TypeVar("R")  # a client's request
 Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 Passed: TypeAlias = Sequence[tuple[Limiter, Permit]]
-Heard: TypeAlias = Callable[[Passed, int, Any], None]  # what is done with the status and the headers of an answer
+Heard: TypeAlias = Callable[[Passed, int, Any, bytes], None]  # what is done with the status and headers of an answer, and a body
 
 UNSENT = "headgate_unsent"  # is known of an error that came before anything was sent: limiters further out hear it, too
 
@@ -39,10 +40,14 @@ class Held:
         self._passed = passed
         self._heard = heard
 
-    def answered(self, status: int, headers: Any) -> None:
-        """What the server has said. Never raises."""
+    def answered(self, status: int, headers: Any, body: bytes = b"") -> None:
+        """What the server has said; in the body too, where that was read. Never raises."""
         if self._heard is not None and self._passed:
-            self._heard(self._passed, status, headers)
+            self._heard(self._passed, status, headers, body)
+
+    def heeds(self, status: int, headers: Any) -> bool:
+        """Whether the body of this answer may say what its headers do not."""
+        return self._heard is not None and bool(self._passed) and telling(status, headers)
 
     def __bool__(self) -> bool:
         """Whether there is anything to give back."""

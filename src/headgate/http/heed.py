@@ -33,16 +33,16 @@ def heeding(call: str, heed: bool, adopt: bool = False) -> Heard | None:
     return adopting if adopt else listen if flag(call, "heed", heed) else None
 
 
-def listen(passed: Passed, status: int, headers: Headers) -> None:
+def listen(passed: Passed, status: int, headers: Headers, body: bytes = b"") -> None:
     """Tell the limiters what an answer says."""
     with no_matter():
-        obey(passed, read(status, headers))
+        obey(passed, read(status, headers, body))
 
 
-def adopting(passed: Passed, status: int, headers: Headers) -> None:
+def adopting(passed: Passed, status: int, headers: Headers, body: bytes = b"") -> None:
     """The same, and take over the limits that it says. One that cannot be ours is left, and all else that was said holds."""
     with no_matter():
-        answer = read(status, headers)
+        answer = read(status, headers, body)
         for limiter, _ in passed:
             with no_matter():
                 adopt(limiter, answer)

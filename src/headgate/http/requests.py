@@ -60,11 +60,11 @@ class Adapter(BaseAdapter):
         self.inner = HTTPAdapter() if inner is None else inner
         count_retries(self.inner)
 
-    def send(self, request: PreparedRequest, *arguments: Any, **options: Any) -> Response:
+    def send(self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any) -> Response:
         """For the session: one request, with what urllib3 makes of it."""
         with Attempt(self._calls, request).under_way() as attempt:
-            response = self.inner.send(request, *arguments, **options)
-        attempt.held.answered(response.status_code, response.headers)
+            response = self.inner.send(request, stream, *arguments, **options)
+        attempt.held.answered(response.status_code, response.headers, said(response, attempt.held, stream))
         hold(response.raw, attempt.held)
         return response
 
@@ -99,6 +99,18 @@ def limit(
 def place(request: PreparedRequest) -> Place:
     url = urlsplit(request.url or "")
     return Place(url.hostname or "", url.path)
+
+
+def said(response: Response, held: Held, stream: bool) -> bytes:
+    """The body of a refusal, before anybody is held: the session would read it next, unless its user reads it himself."""
+    if stream or not held.heeds(response.status_code, response.headers):
+        return b""
+    try:
+        return response.content or b""
+    except BaseException:
+        held.answered(response.status_code, response.headers)
+        held.release()
+        raise
 
 
 # When a call is over -----------------------------------------------------------------------------------------------------------

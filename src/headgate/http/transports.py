@@ -6,11 +6,13 @@ client asks for, and nothing else.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.http.calls import Calls, Held, Place
+from headgate.http.refusals import AHEAD, decoded
 
 
 class Address(Protocol):
@@ -60,10 +62,11 @@ class Transport(Generic[Req, Res]):
         held = self._calls.enter_sync(request)
         try:
             response: Res = self._inner.handle_request(request)
+            said = read_ahead(response) if held.heeds(response.status_code, response.headers) else b""
         except BaseException as error:
             held.failed(error)
             raise
-        return until_read(response, held, self._body)
+        return until_read(response, held, self._body, said)
 
     def close(self) -> None:
         """Closes the transport inside."""
@@ -92,10 +95,11 @@ class AsyncTransport(Generic[Req, Res]):
         held = await self._calls.enter(request)
         try:
             response: Res = await self._inner.handle_async_request(request)
+            said = await aread_ahead(response) if held.heeds(response.status_code, response.headers) else b""
         except BaseException as error:
             held.failed(error)
             raise
-        return until_read(response, held, self._body)
+        return until_read(response, held, self._body, said)
 
     async def aclose(self) -> None:
         """Closes the transport inside."""
@@ -111,13 +115,13 @@ class AsyncTransport(Generic[Req, Res]):
         await self._inner.__aexit__(kind, error, trace)
 
 
-def until_read(response: Res, held: Held, body: Callable[[Any, Held], Any]) -> Res:
+def until_read(response: Res, held: Held, body: Callable[[Any, Held], Any], said: bytes) -> Res:
     """The response, which holds the permits as long as there is anything to read."""
-    held.answered(response.status_code, response.headers)
+    held.answered(response.status_code, response.headers, said)
     held.opened(response)
     if response.is_closed:  # it came with all that it has, as that of a mock does: nobody will read or close it
         held.release()
-    elif held:
+    elif held or isinstance(response.stream, Begun | AsyncBegun):
         response.stream = body(response.stream, held)
     return response
 
@@ -184,6 +188,92 @@ class AsyncChunks(AsyncIterator[bytes]):
         except BaseException:  # the end of the body is one of them
             self._held.release()
             raise
+
+
+# What a refusal says -----------------------------------------------------------------------------------------------------------
+
+
+def read_ahead(response: Answered) -> bytes:
+    """The body of a refusal, before anybody is held: who sends again may not look into it. Whoever does gets it all."""
+    if response.is_closed:
+        return content_of(response)
+    response.stream = begun = Begun(response.stream)
+    return decoded(response.headers, begun.ahead())
+
+
+async def aread_ahead(response: Answered) -> bytes:
+    """The same for coroutines."""
+    if response.is_closed:
+        return content_of(response)
+    response.stream = begun = AsyncBegun(response.stream)
+    return decoded(response.headers, await begun.ahead())
+
+
+def content_of(response: Any) -> bytes:
+    try:
+        return bytes(response.content)
+    except RuntimeError:  # closed, and never read
+        return b""
+
+
+class Begun(Iterator[bytes]):
+    """A body whose beginning was read ahead, up to so many bytes. One that breaks off does so for its reader, too."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._rest: Iterator[bytes] = iter(inner)
+        self._first: deque[bytes] = deque()
+        self._failure: Exception | None = None
+
+    def ahead(self) -> bytes:
+        said = bytearray()
+        try:
+            while len(said) < AHEAD and (chunk := next(self._rest, None)) is not None:
+                self._first.append(chunk)
+                said += chunk
+        except Exception as failure:
+            self._failure = failure
+        return bytes(said)
+
+    def __next__(self) -> bytes:
+        if self._first:
+            return self._first.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return next(self._rest)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class AsyncBegun(AsyncIterator[bytes]):
+    """The same for coroutines."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self._rest: AsyncIterator[bytes] = aiter(inner)
+        self._first: deque[bytes] = deque()
+        self._failure: Exception | None = None
+
+    async def ahead(self) -> bytes:
+        said = bytearray()
+        try:
+            while len(said) < AHEAD and (chunk := await anext(self._rest, None)) is not None:
+                self._first.append(chunk)
+                said += chunk
+        except Exception as failure:
+            self._failure = failure
+        return bytes(said)
+
+    async def __anext__(self) -> bytes:
+        if self._first:
+            return self._first.popleft()
+        if self._failure is not None:
+            raise self._failure
+        return await anext(self._rest)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def put_around(client: Any, transport: Callable[[Any], Any]) -> None:
