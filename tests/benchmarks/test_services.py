@@ -82,7 +82,7 @@ def trial(entrant: str, store: str, name: str) -> Trial:
 
 @pytest.mark.parametrize("entrant", ["no limiter", "headgate, adopt=True"])
 def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: str) -> None:
-    """T3: then the service answers five, and by headgate it is asked for five others at most, whatever its twenty callers want."""
+    """Then the service answers five, and by headgate it is asked for five others at most, whatever its twenty callers want."""
     with started(HOUR, twice.work, trial(entrant, redis_url, name), 2) as (service, fleet):
         told_to_go(fleet)
         while len((counts := counted(service)).admitted) < 5:

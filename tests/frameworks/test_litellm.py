@@ -1,8 +1,12 @@
-"""LiteLLM: its stories stand in litellm_stories.py and are told by a pytest of their own, beside the rest: see aside.py."""
+"""LiteLLM: its stories stand in litellm_stories.py and are told by a pytest of their own, beside the rest: see aside.py.
+
+So is its example.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 
@@ -11,6 +15,7 @@ import pytest
 from tests.frameworks.aside import HERE, ROOT, Missing, environment
 
 PATIENCE = 150  # seconds
+EXAMPLE = ROOT / "examples" / "with_litellm.py"
 STORIES = HERE / "litellm_stories.py"
 
 
@@ -31,3 +36,13 @@ def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
     stories = [node for node in ast.parse(STORIES.read_text()).body if getattr(node, "name", "").startswith("test_")]
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(stories)} passed" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_example_runs_where_litellm_is(aside: dict[str, str]) -> None:
+    """As a reader would run it. LiteLLM leaves its connections open, which a Python that shows every warning would say."""
+    done = subprocess.run([sys.executable, str(EXAMPLE)], env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.stderr, done.returncode) == ("", 0)
+    answered, counted = done.stdout.splitlines()
+    assert re.fullmatch(r"20 calls, at most [123] at once, 0 refused; 790 words", answered)
+    assert re.fullmatch(r"(\d+) tokens counted here, \1 there", counted)

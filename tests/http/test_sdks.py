@@ -165,7 +165,7 @@ async def test_each_attempt_of_an_sdk_is_charged(
 async def test_an_account_that_is_spent_is_not_waited_for(
     speakers: Speakers, service: Models, one: Limiter, monkeypatch: pytest.MonkeyPatch, mood: Any, held_for: list[float]
 ) -> None:
-    """T3: given that its body alone tells it from a limit, and SDKs that try again without reading it, then nobody is held; and
+    """Given that its body alone tells it from a limit, and SDKs that try again without reading it, then nobody is held; and
     their error says it to the caller, as it came."""
     pauses: list[float] = []
     monkeypatch.setattr(Limiter, "pause", lambda limiter, seconds: pauses.append(seconds))
