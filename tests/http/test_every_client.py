@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -75,6 +76,30 @@ async def test_a_stream_holds_its_permit_until_it_is_read(clients: Clients, serv
     assert service.most == 1
     await at_rest(one)
     await stream.close()
+
+
+async def test_a_strict_service_sees_no_more_streams_than_the_limit_at_once(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
+    """S1: given a service that counts its streams and answers 429 to the fourth, when 12 are asked for together, then none is
+    refused, and there are three while they last."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(20))  # who waits in a thread takes nobody's
+    limiter = Limiter(name, Concurrency(3), "1000/hour", store=store)
+    client, service.at_once = clients(limiter), 3
+
+    async def streamed() -> None:
+        stream = await client.stream(f"{service.url}/stream")
+        await stream.rest()
+        await stream.close()
+
+    streams = asyncio.gather(*(streamed() for _ in range(12)))
+    await inside(service, 3)
+    assert (await waiting(limiter, 9)).limits[0].used == service.calls == 3
+    service.finish()
+    await streams
+
+    assert (service.calls, service.refused, service.most) == (12, 0, 3)
+    await at_rest(limiter)
 
 
 async def test_a_stream_that_is_closed_gives_its_permit_back(clients: Clients, service: Service, one: Limiter) -> None:
