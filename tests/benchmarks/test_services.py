@@ -56,6 +56,17 @@ def test_a_row_that_nobody_knows_is_told_so(capsys: pytest.CaptureFixture[str]) 
     assert "there are: aiohttp; anthropic; " in capsys.readouterr().out
 
 
+def test_a_row_that_cannot_be_measured_loses_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    """And is said."""
+
+    def ended() -> int:
+        raise EOFError("no more")
+
+    assert services.tried("curl", lambda: 3) == 3
+    assert services.tried("curl", ended) is None
+    assert "curl: NOT MEASURED" in capsys.readouterr().out
+
+
 def test_what_was_called_before_the_run_is_forgotten() -> None:
     """By the service: its limits are whole again, and nothing was counted."""
     with child(serve, Rules(1, per=3600)) as service:

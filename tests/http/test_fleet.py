@@ -52,7 +52,7 @@ async def test_a_pause_that_one_process_was_told_holds_the_other(fleet: Fleet, s
 async def test_a_limit_that_one_process_was_told_is_that_of_the_others(
     fleet: Fleet, service: Service, redis_url: str, name: str
 ) -> None:
-    """T9: given twice what the server allows, when it says so to one of two, then the two have half of it together."""
+    """Given twice what the server allows, when it says so to one of two, then the two have half of it together."""
     told, other = fleet("httpx2", "aiohttp", adopt=True)
     service.answers = [(200, {"x-ratelimit-limit": "10", "x-ratelimit-remaining": "9"})]
 
