@@ -63,8 +63,9 @@ class Name:
         self.model = Model()
         self.blind = False  # a log was lost, of which the model knows nothing: until all is new
         self.t = 0
-        self.fence = 0
-        self.lost_at = 0  # the time that was told last before state was lost
+        self.fence = 0  # the last one that this state has given
+        self.lost = 0  # the highest fence, or time that was told, in whatever state was lost
+        self.lost_fence = 0  # and the fence alone
         self.answered: dict[Op, Reply] = {}
 
     def lose(self, part: str) -> None:
@@ -73,12 +74,13 @@ class Name:
             return
         self.model.lose(part)
         if part == "":
-            self.blind, self.answered = False, {}
-            self.lost_at, self.t = max(self.lost_at, self.t), 0
+            self.follow(self)
+            self.blind, self.answered, self.t, self.fence = False, {}, 0, 0
 
     def follow(self, former: Name) -> None:
         """The server has started again without what came after this."""
-        self.fence, self.lost_at = former.fence, max(former.lost_at, former.t)
+        self.lost_fence = max(former.lost_fence, former.fence)
+        self.lost = max(former.lost, former.t, former.fence)
 
     def commit(self, commit: Commit) -> tuple[str, str] | None:
         call = call_of(commit)
@@ -116,10 +118,14 @@ class Name:
         return self._stale_fence(found)
 
     def _stale_fence(self, found: Reply) -> tuple[str, str] | None:
+        """A state that has lost others has their fences behind it once its time has come past all that was said in them. Where the
+        clock had stepped back that takes as long, and a fence may be given again meanwhile (docs/redis.md).
+        """
         for answer in found.each():
             if answer[0] == "grant":
-                if answer[2] <= self.fence and found.t >= self.lost_at:
-                    return "S5", f"the fence {answer[2]} does not rise above {self.fence}"
+                behind = max(self.fence, self.lost_fence if found.t > self.lost else 0)
+                if answer[2] <= behind:
+                    return "S5", f"the fence {answer[2]} does not rise above {behind}"
                 self.fence = answer[2]
         return None
 

@@ -116,6 +116,7 @@ class Witness:
         self._fences: dict[bytes, int] = defaultdict(int)
         self._programs: dict[bytes, set[str]] = defaultdict(set)
         self._gave_up: dict[Who, int] = {}  # when a caller did that the store knew of
+        self._left: set[Who] = set()  # who did at all
         self._replies: set[bytes] = set()  # all of them: who hears one again has sent its call again
         self._letters: list[tuple[str, str, int]] = []  # announced by the call that is being run: session, letters, now
         self._ever: dict[tuple[Who, int], Granted] = {}  # whatever was lost since
@@ -332,6 +333,7 @@ class Witness:
 
     def gives_up(self, key: bytes, who: Who) -> None:
         """A caller does. Of one whose call was refused the store may hear later, from a network that repeats it."""
+        self._left.add(who)
         if who in self._names[key].asked:
             self._gave_up.setdefault(who, self._world.now)
 
@@ -362,7 +364,7 @@ class Witness:
         key = f"headgate:{{{name}}}".encode()
         crowd = crowd_of(self._server, key + b":who")
         waiters = [who_of(caller) for caller in crowd.waiters]
-        before = [other for other in waiters[: waiters.index(who)] if other not in self._gave_up] if who in waiters else []
+        before = [other for other in waiters[: waiters.index(who)] if other not in self._left] if who in waiters else []
         placed = who in waiters or who in self._names[key].granted
         if (before or not placed) and self._disturbed < self._world.now - waited:
             self.blame("S6", f"{who} took over {permit.key} before {before}, and has {'a' if placed else 'no'} place")

@@ -29,15 +29,17 @@ from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
 from tests.simulation.bent import bent, replaced
-from tests.simulation.checks import Broken, Witness, crowd_of, who_of
+from tests.simulation.checks import WAITER, Broken, Witness, crowd_of, who_of
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
-from tests.simulation.network import CALM, Network
+from tests.simulation.network import CALM, LATEST, Network
 from tests.simulation.plan import Ask, Fault, Plan, changed, unit_of
 from tests.simulation.server import Server
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
-REST = 10 * SECOND  # after which only what needs time is left
+# After which only what needs time is left. A call that the server has turned away, its memory full, is run by a copy that was
+# kept on the way (docs/promises.md); and what that waits for is its own until its session has been silent.
+REST = LATEST + WAITER + SECOND
 AGES = {"old": 40 * SECOND, "failover": 2 * SECOND}  # of the copy that a server starts from, at most
 OWN_TASKS = "headgate-"  # what a link does all the time
 
