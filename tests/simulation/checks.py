@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headgate.gate.bucket import Bucket
 from headgate.gate.gate import Rule
+from headgate.gate.quota import Quota
 from headgate.gate.rules import Declaration, parsed
 from headgate.gate.window import Window
 from headgate.request import units_of
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 MOST = 2.0**52
 WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places, and is known for certain
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
-WORDS = {"acquire": 5, "cancel": 5, "quit": 1, "release": 4, "renew": 2, "settle": 2, "status": 1, "update": 1}
+WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 1, "rejoin": 5, "release": 4, "renew": 2}
+WORDS |= {"settle": 2, "status": 1, "update": 1}
 Who = tuple[str, int]  # session and number of a caller
 
 
@@ -87,6 +89,8 @@ class Name:
         self.doubtful: set[Who] = set()  # those who stood in a copy that a server has started from, whatever became of them since
         self.sessions: set[str] = set()  # whose calls the store numbers: it knows which come late
         self.crowd = Crowd([], {})
+        self.held_back: dict[str, int] = {}  # who was granted a moment before the end of a pause, and waits again: by fence
+        self.paused_until = 0
         self.last_t = 0
         self.now = 0  # by the store's clock, when it was asked last
         self.seen: dict[str, int] = {}  # and when each session has asked last
@@ -95,6 +99,7 @@ class Name:
         other = Name()
         other.granted, other.asked, other.replies = dict(self.granted), dict(self.asked), dict(self.replies)
         other.sessions, other.ended = set(self.sessions), set(self.ended)
+        other.held_back, other.paused_until = dict(self.held_back), self.paused_until
         other.crowd, other.last_t, other.now, other.seen = self.crowd, self.last_t, self.now, dict(self.seen)
         return other
 
@@ -188,7 +193,7 @@ class Witness:
         if isinstance(call.reply, bytes):
             granted = self._read(name, call, letters)
         self._check_fences(key, granted)
-        self._check_order(name, before, after, granted)
+        self._check_order(name, before, after, granted, [rejoined(words) for verb, words in requests_of(call) if verb == "rejoin"])
         self._check_capacity(call, name, before, after)
         self._check_vanished(before, after)
         self._check_lifetime(call)
@@ -215,7 +220,7 @@ class Witness:
         own, _, mail = " ".join(words[6:]).partition("|")
         found = dict(self._answered(name, call, own.split(), now))
         for whose, text, at in [(session, mail, now), *letters]:
-            for caller, t, fence, _ in letters_in(text.split(), at):
+            for caller, t, fence, _ in letters_in([word for word in text.split() if word[0] != "!"], at):  # "!": and all are paused
                 if t >= 0:
                     found.setdefault((whose, caller), (t, fence))
         return sorted(self._new(name, found, now), key=lambda each: each[1].fence)
@@ -232,6 +237,11 @@ class Witness:
             if verb == "acquire":
                 for index in range(int(words[1])):
                     name.asked[session, int(words[0]) + index] = words[4]
+            elif verb == "pause":
+                name.paused_until = max(name.paused_until, name.now + int(words[0]))
+            elif verb == "rejoin":
+                name.granted.pop((words[0], int(words[1])), None)
+                name.held_back[rejoined(words)] = int(words[3])
             elif verb in ("cancel", "release") and words[0] in name.sessions:
                 name.ended |= {(words[0], int(words[1]) + index) for index in range(int(words[2]))} - name.doubtful
 
@@ -261,6 +271,8 @@ class Witness:
                 self.blame("S3", f"{who} was granted twice: {known}, then t={t} fence={fence}")
             elif who in name.ended:
                 self.blame("S3", f"{who} was granted after it had given up")
+            if t < name.paused_until:
+                self.blame("T3", f"{who} was granted {t}, and nobody should pass before {name.paused_until}")
             given_up = self._world.now - self._gave_up.get(who, self._world.now)
             if given_up > self.calm_after(0.0) and who not in name.doubtful:
                 self.blame("S7", f"{who} was granted at {now}, and has given up long before that")
@@ -279,10 +291,12 @@ class Witness:
                 self.blame("T3", f"{who} was granted {grant.t}, before {name.last_t}")
             self._fences[key], name.last_t = grant.fence, grant.t
 
-    def _check_order(self, name: Name, before: Crowd, after: Crowd, granted: list[tuple[Who, Granted]]) -> None:
-        """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all others."""
+    def _check_order(self, name: Name, before: Crowd, after: Crowd, granted: list[tuple[Who, Granted]], back: list[str]) -> None:
+        """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all others. But who comes `back`,
+        since its moment was in a pause, is before all who were granted nothing.
+        """
         stay = set(after.waiters)
-        places = {who_of(caller): place for place, caller in enumerate(before.waiters)}
+        places = {who_of(caller): place for place, caller in enumerate(before.waiters)} | {who_of(caller): -1 for caller in back}
         first = next((place for place, caller in enumerate(before.waiters) if caller in stay), len(before.waiters))
         last = -1
         for who, _ in granted:
@@ -290,9 +304,12 @@ class Witness:
             if place > first or place < last:
                 self.blame("S6", f"{who} was granted before {before.waiters[first : first + 1]}, of {before.waiters}")
             last = place
-        left = [caller for caller in before.waiters if caller in stay]
-        if after.waiters[: len(left)] != left:
-            self.blame("S6", f"the queue was {before.waiters} and is {after.waiters}")
+        left = [caller for caller in before.waiters if caller in stay and caller not in back]
+        if [caller for caller in after.waiters if caller not in back][: len(left)] != left:
+            self.blame("S6", f"the queue was {before.waiters} and is {after.waiters}, when {back} came back")
+        fences = [name.held_back.get(caller, inf) for caller in after.waiters]
+        if back and fences != sorted(fences):
+            self.blame("S6", f"{back} came back, and in the queue those who were granted once have the fences {fences}")
 
     def _check_capacity(self, call: Call, name: Name, before: Crowd, after: Crowd) -> None:
         """S1: nobody new holds anything while more is held than may be."""
@@ -422,6 +439,8 @@ class Witness:
         events = [(acted.granted.t, cost, acted.granted.order) for acted, cost in zip(its, costs, strict=True) if cost]
         if isinstance(rule, Bucket):
             self._check_bucket(name, [form for form in forms if isinstance(form, Bucket)], events)
+        elif isinstance(rule, Quota):
+            self._check_quota(name, [form for form in forms if isinstance(form, Quota)], events)
         elif isinstance(rule, Window):
             self._check_window(name, [form for form in forms if isinstance(form, Window)], events)
 
@@ -455,6 +474,20 @@ class Witness:
                 self.blame("T1", f"{name}: {within} within {per} us, and {most} may pass")
                 return
 
+    def _check_quota(self, name: str, forms: list[Quota], events: list[tuple[int, int, int]]) -> None:
+        most, rule = max(form.capacity for form in forms), forms[0]
+        by_start: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for event in events:
+            by_start[rule.began(event[0])].append(event)
+        for start, within in by_start.items():
+            lost = sum(within[0][2] <= loss < within[-1][2] for loss in self.losses)
+            closed = [t for t, _, _ in within if t >= start + rule.per - rule.slack]
+            if closed or sum(cost for _, cost, _ in within) > most * (1 + lost):
+                self.blame(
+                    "T1", f"{name}: {within} from {start} on for {rule.per} us, and {most} may pass; {closed} are too near its end"
+                )
+                return
+
 
 # What the store and the script write ----------------------------------------------------------------------------------------
 
@@ -463,7 +496,7 @@ def crowd_of(server: Server, key: bytes) -> Crowd:
     its = server.keys.set_of(key)
     if its is None:
         return Crowd([], {})
-    waiters = [member.decode() for _, member in its.order[its.between(-MOST, HOLDERS - 1)]]
+    waiters = [member.decode() for _, member in its.order[its.between(-inf, HOLDERS - 1)]]
     holders = {member[1:].decode(): int(score - HOLDERS) for score, member in its.order[its.between(HOLDERS, -1)]}
     return Crowd(waiters, holders)
 
@@ -479,6 +512,11 @@ def requests_of(call: Call) -> Iterator[tuple[str, list[str]]]:
         count = WORDS[words[at]]
         yield words[at], words[at + 1 : at + 1 + count]
         at += 1 + count
+
+
+def rejoined(words: list[str]) -> str:
+    """The caller that a rejoin names."""
+    return f"{words[0]}:{words[1]}:{words[4]}"
 
 
 def is_quick(call: Call) -> bool:

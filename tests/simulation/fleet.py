@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from headgate import Limiter, stores
 from headgate.errors import HeadgateError
-from headgate.limits import Concurrency, Limit
+from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores.redis import line
 from headgate.stores.redis.calls import Ticket
@@ -32,7 +32,7 @@ from tests.simulation.bent import bent, replaced
 from tests.simulation.checks import WAITER, Broken, Witness, crowd_of, who_of
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.network import CALM, LATEST, Network
-from tests.simulation.plan import Ask, Fault, Plan, changed, unit_of
+from tests.simulation.plan import SAID, Ask, Fault, Plan, changed, rates_of, unit_of
 from tests.simulation.server import Server
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
@@ -183,8 +183,9 @@ class Fleet:
 
     def _befall(self, fault: Fault) -> None:
         self.note(fault)
-        lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
-        self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
+        if fault.kind not in SAID:
+            lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
+            self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
         getattr(self, f"_{fault.kind}")(fault)
 
     def _crash(self, fault: Fault) -> None:
@@ -259,6 +260,22 @@ class Fleet:
             index = chance.randrange(len(process.limiters))
             limits = changed(self.plan.limits[index], chance)
             process.loop.do(process.limiters[index].update, *limits)
+
+    def _pause(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        rated = [index for index, limits in enumerate(self.plan.limits) if rates_of(limits)]
+        if process is not None:
+            index = self.world.chance("pause", fault).choice(rated or range(len(self.plan.limits)))
+            process.loop.do(process.limiters[index].pause, fault.span / SECOND)
+
+    def _drain(self, fault: Fault) -> None:
+        """The service knows of others, who have used most of what a rate allows."""
+        process = self.processes[fault.who]
+        if process is not None:
+            chance = self.world.chance("drain", fault)
+            index = chance.randrange(len(process.limiters))
+            for unit in sorted({limit.unit for limit in rates_of(self.plan.limits[index])}):
+                process.loop.do(partial(process.limiters[index].drain, **{unit: chance.randrange(3)}))
 
     def _empty(self, fault: Fault) -> None:
         self._lose(fault.span, None, False)
@@ -464,7 +481,7 @@ class Fleet:
 
     def _slowness(self, ask: Ask) -> float:
         """The seconds after which its rates have what it costs, and what was charged as a debt."""
-        pace = [limit.per / limit.amount for limit in self.plan.limits[ask.name] if not isinstance(limit, Concurrency)]
+        pace = [limit.per / limit.amount for limit in rates_of(self.plan.limits[ask.name])]
         return 3 * ask.cost * max(pace, default=0.0)
 
     def _look_around(self) -> None:

@@ -7,10 +7,11 @@ follows a shorter list of steps is as good a run, so a failing one can be shrunk
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from headgate.limits import Concurrency, Limit, Rate, Window
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.simulation.loop import SECOND
 from tests.simulation.network import Weather
 
@@ -21,6 +22,7 @@ FAULTS = (
     *("freeze", "empty", "old", "failover", "flush", "delete", "forward", "back", "full", "replica"),  # of the server
     "update",
 )
+SAID = ("pause", "drain")  # of the service, by process `who`; drawn apart from the others, so that seeds stay what they were
 OPEN: tuple[str, ...] = ()  # kinds of faults that CI leaves out, while a defect that they show stands open
 
 
@@ -73,11 +75,12 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     chance = Random(seed)
     processes = chance.choice((2, 3, 4, 6))
     names = chance.choice((1, 1, 2, 3))
-    limits = tuple(some_limits(chance) for _ in range(names))
+    limits = tuple(rarer(some_limits(chance), Random(f"limits of {seed}/{name}")) for name in range(names))
     length = chance.choice((20, 40, 80, 160)) * SECOND
     faults = [] if chance.random() < 0.05 else [kind for kind in FAULTS if chance.random() < 0.35]
     lease = max((limit.lease for its in limits for limit in its if isinstance(limit, Concurrency)), default=5.0)
     befalls = [some_fault(chance, faults, processes, length, lease) for _ in range(chance.randrange(1, 14) if faults else 0)]
+    befalls += some_words(Random(f"said in {seed}"), processes, length)
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
     busy = chance.choice((0.2, 0.5, 1.0, 3.0))  # callers a second
     count = min(200, max(10, int(busy * length / SECOND)))
@@ -120,6 +123,32 @@ def some_limits(chance: Random) -> tuple[Limit, ...]:
     return chance.choice(forms)
 
 
+def rarer(limits: tuple[Limit, ...], chance: Random) -> tuple[Limit, ...]:
+    """Mostly these; or others, of which there are more kinds at once."""
+    if chance.random() > 0.25:
+        return limits
+    slots = Concurrency(chance.choice((1, 3)), lease=chance.choice((1.0, 5.0)))
+    heavy = Concurrency(6, lease=slots.lease, unit="mb")
+    quota = Quota(
+        chance.choice((2, 6)), per=chance.choice((1, 5)), anchor=chance.choice((None, 0.3)), slack=chance.choice((0, 0.2))
+    )
+    stairs = Rate(chance.choice((1, 4)), per=chance.choice((0.5, 2)), capacity=5, steps=True)
+    empty = Rate(3, per=1, capacity=6, initial=0, slack=0.05)
+    window = Window(chance.choice((2, 5)), per=1, slack=0.1)
+    tokens = Rate(10, per=1, capacity=15, unit="tokens")
+    forms: tuple[tuple[Limit, ...], ...] = (
+        (quota,),
+        (stairs,),
+        (empty,),
+        (slots, heavy),
+        (slots, quota),
+        (stairs, window),
+        (slots, tokens, quota),
+        (heavy, empty, window, Window(3 * window.amount, per=4)),
+    )
+    return chance.choice(forms)
+
+
 def changed(limits: tuple[Limit, ...], chance: Random) -> tuple[Limit, ...]:
     """The same kinds of limits, with other numbers."""
     return tuple(another(limit, chance) for limit in limits)
@@ -127,12 +156,15 @@ def changed(limits: tuple[Limit, ...], chance: Random) -> tuple[Limit, ...]:
 
 def another(limit: Limit, chance: Random) -> Limit:
     if isinstance(limit, Concurrency):
-        return Concurrency(max(1, limit.capacity + chance.choice((-2, -1, 1, 3))), lease=limit.lease, unit=limit.unit)
+        return replace(limit, capacity=max(1, limit.capacity + chance.choice((-2, -1, 1, 3))))
     if isinstance(limit, Rate):
-        amount, burst = limit.amount + chance.choice((0, 1, 5)), limit.burst + chance.choice((0, 2))
-        return Rate(amount, per=limit.per, capacity=burst, unit=limit.unit)
-    assert isinstance(limit, Window), "these are the kinds that are drawn"
-    return Window(limit.amount + chance.choice((1, 3)), per=limit.per)
+        return replace(limit, amount=limit.amount + chance.choice((0, 1, 5)), capacity=limit.burst + chance.choice((0, 2)))
+    return replace(limit, amount=limit.amount + chance.choice((1, 3)))
+
+
+def rates_of(limits: tuple[Limit, ...]) -> list[Rate | Window | Quota]:
+    """Those that count over time."""
+    return [limit for limit in limits if not isinstance(limit, Concurrency)]
 
 
 def unit_of(limits: tuple[Limit, ...]) -> tuple[str, int]:
@@ -141,7 +173,7 @@ def unit_of(limits: tuple[Limit, ...]) -> tuple[str, int]:
         for limit in limits:
             if limit.unit == unit:
                 return unit, 5
-    most = [limit.burst if isinstance(limit, Rate) else limit.amount for limit in limits if isinstance(limit, Rate | Window)]
+    most = [limit.burst if isinstance(limit, Rate) else limit.amount for limit in rates_of(limits)]
     return ("requests", min(most)) if most else ("permits", 1)
 
 
@@ -181,6 +213,17 @@ def some_fault(chance: Random, kinds: list[str], processes: int, length: int, le
     if kind in ("forward", "back"):
         span = int(10 ** chance.uniform(4, 9 if kind == "forward" else 7.3))
     return Fault(chance.randrange(length), kind, chance.randrange(processes), span)
+
+
+def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
+    """What services say to those who have asked too much: all shall wait, or there is less left than they think. Mostly after many
+    have come together, and often: one pause in many meets somebody who sleeps for a moment in it.
+    """
+    kinds = [kind for kind in SAID if chance.random() < 0.25]
+    many = {"pause": chance.randrange(1, 40), "drain": chance.randrange(1, 4)}
+    spans = [(kind, int(10 ** chance.uniform(4, 6.5))) for kind in kinds for _ in range(many[kind])]
+    moments = [chance.randrange(8) * length // 8 + int(10 ** chance.uniform(4, 6.7)) for _ in spans]
+    return [Fault(at, kind, chance.randrange(processes), span) for at, (kind, span) in zip(moments, spans, strict=True)]
 
 
 def some_weather(chance: Random) -> Weather:

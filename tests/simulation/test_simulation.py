@@ -68,6 +68,9 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "a fence is the time": ("gate", "gate.fence = max(gate.fence + 1, gate.t)", "gate.fence = gate.t", "S5"),
     "mail is not kept": ("sessions", "if #box > 0 then", "if false then", "L5"),
     "who is silent never lapses": ("call", "if waits and (alive_until <= gate.t", "if false and (alive_until <= gate.t", "L5"),
+    "a pause holds nobody": ("gate", "gate.act = max(gate.act, gate.t + time, gate.booked + 1)", "gate.act = gate.act", "T3"),
+    "who is held back goes behind": ("queue", "{ caller }, fence - MOST)", "{ caller }, gate.order + 99)", "S6"),
+    "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[type, str, Any, str]] = {
