@@ -13,15 +13,16 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import redis.utils
 
-from headgate.stores.redis import chores, link
+from headgate.stores.redis import chores, link, topology
 from tests.simulation.loop import World
 
+T = TypeVar("T")
 ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
 
 
@@ -37,6 +38,16 @@ class Jitter:
             return ELSEWHERE.uniform(least, most)
         here = self._world.here
         return least if here is None else here.chance.uniform(least, most)
+
+    def choice(self, of: Sequence[T]) -> T:
+        return self._chance().choice(of)
+
+    def sample(self, of: Sequence[T], count: int) -> list[T]:
+        return self._chance().sample(of, count)
+
+    def _chance(self) -> random.Random:
+        here = self._world.here
+        return ELSEWHERE if threading.get_ident() != self._thread or here is None else here.chance
 
 
 @contextmanager
@@ -69,6 +80,10 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
-    changes += [(chores, "JITTER", Jitter(world)), (link, "secrets", types.SimpleNamespace(token_hex=token_hex))]
+    changes += [
+        (chores, "JITTER", Jitter(world)),
+        (topology, "CHANCE", Jitter(world)),
+        (link, "secrets", types.SimpleNamespace(token_hex=token_hex)),
+    ]
     changes += [(redis.utils, "get_lib_version", lambda: "0")]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

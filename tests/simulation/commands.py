@@ -143,9 +143,11 @@ class Keyspace:
             self._forget(key)
         return len(there)
 
-    def pexpire(self, key: bytes, text: bytes) -> int:
+    def pexpire(self, key: bytes, text: bytes, only_new: bytes = b"") -> int:
+        if only_new.upper() not in (b"", b"NX"):
+            raise Failure(f"ERR Unsupported option {only_new.decode()}")
         left = integer(text)
-        if self._value(key) is None:
+        if self._value(key) is None or (only_new and key in self._ends):
             return 0
         if left <= 0:
             self._forget(key)
@@ -255,7 +257,7 @@ COMMANDS: dict[bytes, tuple[int, int, Callable[..., Reply]]] = {  # the fewest w
     b"HGET": (2, 2, Keyspace.hget),
     b"HMGET": (2, MANY, Keyspace.hmget),
     b"HSET": (3, MANY, Keyspace.hset),
-    b"PEXPIRE": (2, 2, Keyspace.pexpire),
+    b"PEXPIRE": (2, 3, Keyspace.pexpire),
     b"PTTL": (1, 1, Keyspace.pttl),
     b"TIME": (0, 0, Keyspace.time),
     b"ZADD": (3, MANY, Keyspace.zadd),

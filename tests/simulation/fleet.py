@@ -16,8 +16,10 @@ from functools import partial
 from math import inf
 from typing import Any, NamedTuple, NoReturn
 
+from redis.crc import key_slot
+
 from headgate import Limiter, stores
-from headgate.errors import HeadgateError
+from headgate.errors import HeadgateError, StoreError
 from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores.redis import line
@@ -30,6 +32,7 @@ from tests.history.events import History
 from tests.history.simulated import Recorder
 from tests.simulation.bent import bent, replaced
 from tests.simulation.checks import WAITER, Broken, Witness, crowd_of, who_of
+from tests.simulation.cluster import PORTS, Slots
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.network import CALM, LATEST, Network
 from tests.simulation.plan import SAID, Ask, Fault, Plan, changed, rates_of, unit_of
@@ -108,7 +111,7 @@ class Process:
     def __init__(self, fleet: Fleet, number: int, life: int) -> None:
         self.name = f"process-{number}-{life}"
         self.loop = ProcessLoop(fleet.world, self.name, fleet.network.connect)  # type: ignore[abstract]  # of what is asked of it
-        self.url = f"redis://{self.name}"
+        self.url = fleet.url_of(self.name)
         self.tasks: list[asyncio.Task[Any]] = []
         self.stopped_at: list[int] = []
         waiters = fleet.plan.waiters
@@ -124,6 +127,8 @@ class Fleet:
         self.plan = plan
         self.world = World(str(plan.seed))
         self.server = Server(self._clock, plan.functions)
+        if plan.cluster:
+            self.server.slots = Slots(lambda: self.server.look().names())
         self.network = Network(self.world, self.server, plan.weather)
         self.witness = Witness(self.world, self.server, plan.longest_lease)
         self.recorder = Recorder(self.server, self.witness.ran, self.witness.expired)
@@ -136,7 +141,12 @@ class Fleet:
         self.processes: list[Process | None] = [Process(self, number, 0) for number in range(plan.processes)]
         self._everybody: list[Process] = [process for process in self.processes if process]
         self._trouble_until = 0
+        self._refused_until = 0  # callers may be: a slot that moves is waited for
         self._copies: dict[Fault, tuple[Any, Any, Fault]] = {}
+
+    def url_of(self, process: str) -> str:
+        """Each process has a store of its own, as it would elsewhere."""
+        return f"redis+cluster://{','.join(f'{process}:{port}' for port in PORTS)}" if self.plan.cluster else f"redis://{process}"
 
     def _clock(self) -> int:
         return BEGINNING + self.world.now + self._ahead
@@ -186,6 +196,7 @@ class Fleet:
         if fault.kind not in SAID:
             lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
             self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
+            self._refused_until = self._refused_until if fault.kind == "move" else self._trouble_until
         getattr(self, f"_{fault.kind}")(fault)
 
     def _crash(self, fault: Fault) -> None:
@@ -277,6 +288,15 @@ class Fleet:
             for unit in sorted({limit.unit for limit in rates_of(self.plan.limits[index])}):
                 process.loop.do(partial(process.limiters[index].drain, **{unit: chance.randrange(3)}))
 
+    def _move(self, fault: Fault) -> None:
+        """The slot of a name, to the other server of a Cluster: its keys one by one."""
+        slots, chance = self.server.slots, self.world.chance("move", fault)
+        key = f"headgate:{{name-{chance.randrange(len(self.plan.limits))}}}".encode()
+        if slots is not None and slots.begin(slot := key_slot(key)):
+            for part in (b"", b":who", b":log"):
+                self.world.after(chance.randrange(fault.span), partial(slots.move, key + part))
+            self.world.after(fault.span, partial(slots.end, slot))
+
     def _empty(self, fault: Fault) -> None:
         self._lose(fault.span, None, False)
 
@@ -344,6 +364,7 @@ class Fleet:
         except (HeadgateError, asyncio.CancelledError) as outcome:
             self.note(f"{process.name}: {ask.way} ended by {type(outcome).__name__}")
             self._check_patience(process, ask, began)
+            self._check_refusal(ask, outcome)
         finally:
             if ask.way == "drop":
                 self.world.after(SECOND, self._collect)
@@ -356,6 +377,13 @@ class Fleet:
         took = (self.world.now - began) / SECOND
         if took > 2 * ask.max_sleep + 1.0 + ask.keep / SECOND + 0.1:
             self.witness.blame("L4", f"{ask} took {took} s to be refused")
+
+    def _check_refusal(self, ask: Ask, outcome: BaseException) -> None:
+        """L5: who has time is not told that there is no server, when there is one. (Where a reply may take 5 s, it may seem so.)"""
+        hurries = ask.max_sleep is not None or ask.way == "try"
+        slow = self.network.weather.spikes and self.network.weather.spike > SECOND
+        if isinstance(outcome, StoreError) and self.world.now > self._refused_until and not (hurries or slow):
+            self.witness.blame("L5", f"{ask} ended, and nothing had happened: {outcome}")
 
     def _calm_after(self, seconds: float) -> float:
         """For how many microseconds nothing has gone wrong that must be waited for, if that is longer than `seconds`."""
@@ -439,7 +467,7 @@ class Fleet:
         self.note("all faults are over")
         self._collect()
         self.network.weather = CALM
-        self._trouble_until = max(self._trouble_until, self.world.now + 12 * SECOND)
+        self._trouble_until = self._refused_until = max(self._trouble_until, self.world.now + 12 * SECOND)
         self.server.full = self.server.replica = False
         for process in filter(None, self.processes):
             self.network.hold(process.name, False)
@@ -525,7 +553,7 @@ class Fleet:
             if left:
                 self.witness.blame("L6", f"{process.name} still has the tasks {left}")
             cables = self.network.cables_of(process.name)
-            if len(cables) > 2:
+            if len(cables) > (3 if self.plan.cluster else 2):
                 self.witness.blame("L6", f"{process.name} has {len(cables)} connections")
 
 

@@ -180,7 +180,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     async def create_connection(self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any) -> Any:
         protocol = protocol_factory()
-        return await self._connect(self, protocol), protocol
+        return await self._connect(self, protocol, int(port or 6379)), protocol
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.alive:

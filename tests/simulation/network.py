@@ -50,7 +50,7 @@ class Network:
         self._made: dict[str, int] = {}
         self._waiting: list[tuple[Cable, bytes]] = []  # for a frozen server
 
-    async def connect(self, loop: ProcessLoop, protocol: Any) -> asyncio.Transport:
+    async def connect(self, loop: ProcessLoop, protocol: Any, port: int) -> asyncio.Transport:
         self._made[loop.name] = count = self._made.get(loop.name, 0) + 1
         chance = self.world.chance(loop.name, "connection", count)
         await asyncio.sleep(2 * self.weather.takes(chance) / SECOND)
@@ -58,7 +58,7 @@ class Network:
             await asyncio.sleep(0.1)
         if self.down:
             raise ConnectionRefusedError("nobody listens")
-        cable = Cable(self, loop, protocol, chance)
+        cable = Cable(self, loop, protocol, chance, port)
         self.cables.append(cable)
         protocol.connection_made(cable.transport)
         return cable.transport
@@ -139,12 +139,12 @@ class Pipe:
 class Cable:
     """One connection, until one of both ends closes it or it is cut."""
 
-    def __init__(self, network: Network, loop: ProcessLoop, protocol: Any, chance: Random) -> None:
+    def __init__(self, network: Network, loop: ProcessLoop, protocol: Any, chance: Random, port: int) -> None:
         self.network = network
         self.loop = loop
         self.chance = chance
         self.up, self.down = Pipe(self), Pipe(self)
-        self.end = Connection(network.server, self._from_server)
+        self.end = Connection(network.server, self._from_server, port)
         self.transport = Transport(self, protocol)
         self.open = True
 
@@ -157,7 +157,7 @@ class Cable:
         if self.open:
             self.up.send(data)
             if weather.again and self.chance.random() < weather.again and any(call in data for call in CALLS):
-                self._arrive_later(Connection(self.network.server, lambda reply: None), data)
+                self._arrive_later(Connection(self.network.server, lambda reply: None, self.end.port), data)
 
     def _from_server(self, data: bytes) -> None:
         if self.open:

@@ -64,6 +64,7 @@ class Plan(NamedTuple):
     deaf: float  # chance that an announcement is lost
     length: int  # microseconds after which all faults are over
     steps: tuple[Step, ...]
+    cluster: bool = False  # whether the names are at two servers of one
 
     @property
     def longest_lease(self) -> float:
@@ -81,6 +82,8 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     lease = max((limit.lease for its in limits for limit in its if isinstance(limit, Concurrency)), default=5.0)
     befalls = [some_fault(chance, faults, processes, length, lease) for _ in range(chance.randrange(1, 14) if faults else 0)]
     befalls += some_words(Random(f"said in {seed}"), processes, length)
+    moves = some_moves(Random(f"servers of {seed}"), length)
+    befalls += moves or ()
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
     busy = chance.choice((0.2, 0.5, 1.0, 3.0))  # callers a second
     count = min(200, max(10, int(busy * length / SECOND)))
@@ -98,6 +101,7 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
         chance.choice((0.0, 0.0, 0.2, 1.0)),
         length,
         tuple(sorted(steps, key=lambda step: step.at)),
+        moves is not None,
     )
 
 
@@ -224,6 +228,14 @@ def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
     spans = [(kind, int(10 ** chance.uniform(4, 6.5))) for kind in kinds for _ in range(many[kind])]
     moments = [chance.randrange(8) * length // 8 + int(10 ** chance.uniform(4, 6.7)) for _ in spans]
     return [Fault(at, kind, chance.randrange(processes), span) for at, (kind, span) in zip(moments, spans, strict=True)]
+
+
+def some_moves(chance: Random, length: int) -> list[Fault] | None:
+    """Slots that go from one server of a Cluster to the other; None: there is no Cluster."""
+    if chance.random() > 0.15:
+        return None
+    moments = [chance.randrange(length) for _ in range(chance.randrange(8))]
+    return [Fault(at, "move", 0, int(10 ** chance.uniform(3, 6.8))) for at in moments]
 
 
 def some_weather(chance: Random) -> Weather:

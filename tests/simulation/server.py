@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import lupa.lua51 as lua  # type: ignore[import-untyped]  # it brings no types
 from hiredis import Reader
 
+from tests.simulation.cluster import Slots
 from tests.simulation.commands import Failure, Keyspace, Reply, Simple
 
 OK = Simple("OK")
@@ -118,6 +119,7 @@ class Server:
         self.full = False  # out of memory
         self.loading_until = 0
         self.replica = False
+        self.slots: Slots | None = None  # of a Cluster, both of whose servers this is
         self.connections: list[Connection] = []
         self._listeners: dict[bytes, list[Connection]] = {}
 
@@ -163,16 +165,32 @@ class Server:
             return self.machine.load_library(words[2])
         if name in (b"FCALL", b"EVALSHA", b"EVAL"):
             self._ready()
-            return self._call(name, words)
+            return self._call(connection, name, words)
         if name in (b"CLIENT", b"SELECT"):
             return OK
+        if self.slots is not None:
+            return self._of_cluster(self.slots, connection, name, words)
         raise Failure(f"ERR unknown command '{words[0].decode()}', with args beginning with: ")
 
     def _ready(self) -> None:
         if self._clock() < self.loading_until:
             raise Failure("LOADING Redis is loading the dataset in memory")
 
-    def _call(self, verb: bytes, words: list[bytes]) -> Reply:
+    def _of_cluster(self, slots: Slots, connection: Connection, name: bytes, words: list[bytes]) -> Reply:
+        if name == b"ASKING":
+            connection.asking = True
+            return OK
+        if name == b"CLUSTER":
+            self._ready()
+            return slots.told()
+        asking, connection.asking = connection.asking, False
+        slots.let_in(connection.port, [words[1]], asking)
+        reply = self.keys.call(words)  # a key that is made by itself
+        slots.made(connection.port, [words[1]])
+        return reply
+
+    def _call(self, connection: Connection, verb: bytes, words: list[bytes]) -> Reply:
+        asking, connection.asking = connection.asking, False
         if verb == b"FCALL" and not self._functions:
             raise Failure("ERR unknown command 'FCALL', with args beginning with: ")
         its = self.machine.functions if verb == b"FCALL" else self.machine.scripts
@@ -185,7 +203,11 @@ class Server:
             raise Failure("OOM command not allowed when used memory > 'maxmemory'.")
         count = int(words[2])
         keys, args = words[3 : 3 + count], words[3 + count :]
+        if self.slots is not None:
+            self.slots.let_in(connection.port, keys, asking)
         reply = self.machine.run(its[name], name.decode(), keys, args)
+        if self.slots is not None:
+            self.slots.made(connection.port, keys)
         self.ran(Call(name.decode(), keys, args, reply))
         return reply
 
@@ -206,7 +228,9 @@ class Server:
 class Connection:
     """The server's end of one connection: bytes in; what is `send`ed goes out."""
 
-    def __init__(self, server: Server, send: Callable[[bytes], None]) -> None:
+    def __init__(self, server: Server, send: Callable[[bytes], None], port: int = 6379) -> None:
+        self.port = port
+        self.asking = False  # the next call may be of a slot that is on its way here
         self._server = server
         self._send = send
         self._reader = Reader()

@@ -59,6 +59,7 @@ COMMAND = some.one_of(
     words(b"ZREMRANGEBYSCORE", key, score, score),
     words(b"DEL", several(key)),
     words(b"PEXPIRE", key, some.sampled_from([b"0", b"-5", b"1.5", b"x", b"100000000"])),
+    words(b"PEXPIRE", key, some.sampled_from([b"-5", b"x", b"100000000"]), some.sampled_from([b"NX", b"nx", b"AX"])),
 )
 
 

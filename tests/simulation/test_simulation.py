@@ -6,11 +6,12 @@ The seeds are fixed, so that a failure is the same everywhere; a longer run is `
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from headgate.stores.redis import script
+from headgate.stores.redis import peer, script
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.renewals import Renewals
@@ -27,7 +28,7 @@ SEEDS, PARTS = 320, 8  # in CI
 def test_no_invariant_is_broken(part: int, capsys: pytest.CaptureFixture[str]) -> None:
     """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes, stops, cuts, late and doubled
     messages, a server that freezes, forgets, is full, or steps its clock; when all that is over, all come to an end.
-    F13, F14, F21, F24, F25, F32, F33, F36, F37, F43.
+    F13, F14, F21, F24, F25, F32, F33, F36, F37, F40, F43.
     """
     began, total = time.perf_counter(), Tally()
     for seed in range(part, SEEDS, PARTS):
@@ -41,7 +42,7 @@ def test_no_invariant_is_broken(part: int, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_seed_is_one_run() -> None:
     """The same seed tells the same story, to the microsecond: or a failure could not be looked at twice."""
-    for seed in (3, 11):
+    for seed in (3, 11, CLUSTERS[0]):
         first, second = run(planned(seed)), run(planned(seed))
         assert first.trace == second.trace
         assert first.commits == second.commits > 20
@@ -73,7 +74,7 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
-PYTHON: dict[str, tuple[type, str, Any, str]] = {
+PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "who gives up stays in the queue": (Lane, "_cancel", lambda lane, ticket: None, "S7"),
     "a permit goes past others": (Succession, "heir", lambda its, permit: any_heir(its._lane), "S6"),
     "nobody renews": (Renewals, "renew", lambda renewals: None, "S7"),
@@ -85,6 +86,7 @@ PYTHON: dict[str, tuple[type, str, Any, str]] = {
     ),
 }
 ENOUGH = 60  # seeds
+CLUSTERS = [seed for seed in range(ENOUGH) if planned(seed).cluster]
 
 
 def monotonic_of(lane: Lane) -> float:
@@ -97,9 +99,9 @@ def any_heir(lane: Lane) -> Ticket | None:
     return next((ticket for ticket in lane._waiting.values() if ticket.enters and ticket not in on_its_way), None)
 
 
-def noticed() -> str:
+def noticed(seeds: Iterable[int] = range(ENOUGH)) -> str:
     """The first invariant that any seed breaks."""
-    outcomes = (run(planned(seed), replays=False) for seed in range(ENOUGH))
+    outcomes = (run(planned(seed), replays=False) for seed in seeds)
     return next((outcome.broken[0].invariant for outcome in outcomes if outcome.broken), "none")
 
 
@@ -121,3 +123,9 @@ def test_it_notices_what_the_clients_lack(fault: str, monkeypatch: pytest.Monkey
     duty, method, instead, invariant = PYTHON[fault]
     monkeypatch.setattr(duty, method, instead)
     assert noticed() == invariant
+
+
+def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F40. Given clients that take TRYAGAIN for an answer, some caller is refused though nothing has happened."""
+    monkeypatch.setattr(peer, "NOT_NOW", ("LOADING", "READONLY"))
+    assert noticed(CLUSTERS) == "L5"

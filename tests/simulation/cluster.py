@@ -1,0 +1,79 @@
+"""Two servers of a Cluster, as clients see them: each has its slots, and a slot goes from one to the other, key by key.
+
+Here lives who has which key, and what the other one says to who asks for it there (MOVED, ASK, TRYAGAIN), as Redis 7 does. The keys
+of both lie in one place, the server's: a key is nowhere twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
+
+from tests.simulation.commands import Failure
+
+PORTS = 7000, 7001
+
+
+class Slots:
+    """Which of the two has what; `there` tells which keys there are at all."""
+
+    def __init__(self, there: Callable[[], Collection[bytes]]) -> None:
+        self._there = there
+        self._owners: dict[int, int] = {}  # by slot, where it has ever moved
+        self._targets: dict[int, int] = {}  # of slots on their way
+        self._gone: set[bytes] = set()  # keys of these that have arrived
+
+    def owner(self, slot: int) -> int:
+        return self._owners.get(slot, PORTS[2 * slot // REDIS_CLUSTER_HASH_SLOTS])
+
+    # Moving --------------------------------------------------------------------------------------------------------------
+
+    def begin(self, slot: int) -> bool:
+        """Whether it was at rest, and sets out to the other one now."""
+        if slot in self._targets:
+            return False
+        self._targets[slot] = PORTS[1 - PORTS.index(self.owner(slot))]
+        return True
+
+    def move(self, key: bytes) -> None:
+        """One key of a slot on its way."""
+        if key_slot(key) in self._targets and key in self._there():
+            self._gone.add(key)
+
+    def end(self, slot: int) -> None:
+        """All of it has arrived."""
+        self._owners[slot] = self._targets.pop(slot)
+        self._gone = {key for key in self._gone if key_slot(key) != slot}
+
+    # Asking --------------------------------------------------------------------------------------------------------------
+
+    def let_in(self, port: int, keys: list[bytes], asking: bool) -> None:
+        """Raises what the server at `port` says to a call for `keys` that it does not take."""
+        slot = key_slot(keys[0])
+        owner, target = self.owner(slot), self._targets.get(slot)
+        self._gone &= set(self._there())
+        here = [key for key in keys if key in self._there() and (key in self._gone) == (port == target)]
+        if port == owner and target is not None and len(here) < len(keys):
+            raise Failure("TRYAGAIN Multiple keys request during rehashing of slot" if here else f"ASK {slot} :{target}")
+        if port == target and asking:
+            if len(keys) > 1 and len(here) < len(keys):
+                raise Failure("TRYAGAIN Multiple keys request during rehashing of slot")
+        elif port != owner:
+            raise Failure(f"MOVED {slot} :{owner}")
+
+    def made(self, port: int, keys: list[bytes]) -> None:
+        """What a call has made at the server to which its slot goes is there."""
+        if port == self._targets.get(key_slot(keys[0])):
+            self._gone |= set(keys) & set(self._there())
+
+    def told(self) -> list[Any]:
+        """CLUSTER SLOTS; who names no host means the one under which it was asked."""
+        ranges: list[list[Any]] = []
+        for slot in range(REDIS_CLUSTER_HASH_SLOTS):
+            if ranges and ranges[-1][2][1] == self.owner(slot):
+                ranges[-1][1] = slot
+            else:
+                ranges.append([slot, slot, [b"", self.owner(slot)]])
+        return ranges
