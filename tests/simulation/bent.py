@@ -7,6 +7,7 @@ live on in their own time.
 from __future__ import annotations
 
 import logging
+import os
 import random
 import secrets
 import sys
@@ -19,7 +20,7 @@ from typing import Any, TypeVar
 
 import redis.utils
 
-from headgate.stores.redis import chores, link, topology
+from headgate.stores.redis import chores, line, link, shortcut, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
@@ -75,15 +76,16 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
     def token_hex(count: int) -> str:
         return identities.randbytes(count).hex() if threading.get_ident() == thread else secrets.token_hex(count)
 
+    def getpid() -> int:
+        return os.getpid() if threading.get_ident() != thread or world.here is None else world.here.pid
+
     changes: list[tuple[Any, str, Any]] = [
         (module, "monotonic", monotonic)
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
-    changes += [
-        (chores, "JITTER", Jitter(world)),
-        (topology, "CHANCE", Jitter(world)),
-        (link, "secrets", types.SimpleNamespace(token_hex=token_hex)),
-    ]
+    changes += [(chores, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
+    changes += [(module, "secrets", types.SimpleNamespace(token_hex=token_hex)) for module in (link, shortcut)]
+    changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (line, link, shortcut)]
     changes += [(redis.utils, "get_lib_version", lambda: "0")]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headgate.gate.bucket import Bucket
 from headgate.gate.gate import Rule
@@ -25,7 +25,6 @@ from tests.simulation.loop import SECOND, ProcessLoop, World
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
-    from headgate.stores.redis.lane import Lane
     from tests.simulation.server import Call, Server
 
 MOST = 2.0**52
@@ -33,6 +32,7 @@ WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places,
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
 WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 1, "rejoin": 5, "release": 4, "renew": 2}
 WORDS |= {"settle": 2, "status": 1, "update": 1}
+THREADS = ".0"  # how the session of a process' threads ends: what they give up is known before it comes (sessions.lua)
 Who = tuple[str, int]  # session and number of a caller
 
 
@@ -242,7 +242,7 @@ class Witness:
             elif verb == "rejoin":
                 name.granted.pop((words[0], int(words[1])), None)
                 name.held_back[rejoined(words)] = int(words[3])
-            elif verb in ("cancel", "release") and words[0] in name.sessions:
+            elif verb in ("cancel", "release") and (words[0] in name.sessions or words[0].endswith(THREADS)):
                 name.ended |= {(words[0], int(words[1]) + index) for index in range(int(words[2]))} - name.doubtful
 
     def _answered(self, name: Name, call: Call, words: list[str], now: int) -> Iterator[tuple[Who, tuple[int, int]]]:
@@ -367,8 +367,8 @@ class Witness:
             self.blame("TL1", f"{key} acts {grant.due - self._world.now} us before its moment")
         self.acted.append(Acted(name, who, grant, asked_of(key)))
         if permit.held:
-            lane = cast("Lane", permit.home)
-            self._permits[key] = belief = Belief(weakref.ref(permit), loop, permit.believed, lane.asked_at)
+            asked_at = getattr(permit.home, "asked_at", loop.time())  # a thread asks in no time
+            self._permits[key] = belief = Belief(weakref.ref(permit), loop, permit.believed, asked_at)
             self._check_belief(name, key, permit, belief)
 
     def inherits(self, name: str, who: Who, permit: Permit, waited: int) -> None:

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
+from weakref import ref
 
 from redis.crc import key_slot
 
@@ -26,17 +27,21 @@ from headgate.stores.redis import line
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.store import RedisStore
 from headgate.stores.redis.succession import Succession
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
 from tests.simulation.bent import bent, replaced
-from tests.simulation.checks import WAITER, Broken, Witness, crowd_of, who_of
+from tests.simulation.callers import Callers
+from tests.simulation.checks import WAITER, Broken, Witness, crowd_of
 from tests.simulation.cluster import PORTS, Slots
+from tests.simulation.forks import forked, permit_with
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.network import CALM, LATEST, Network
-from tests.simulation.plan import SAID, Ask, Fault, Plan, changed, rates_of, unit_of
+from tests.simulation.plan import SAID, Ask, Fault, Plan, changed, rates_of
 from tests.simulation.server import Server
+from tests.simulation.threads import threaded
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
@@ -70,7 +75,7 @@ def run(plan: Plan, replays: bool = True) -> Outcome:
 
 def _run(plan: Plan) -> Outcome:
     fleet = Fleet(plan)
-    with replaced(bent(fleet.world) + watched(fleet)):
+    with replaced(bent(fleet.world) + watched(fleet) + threaded(fleet.world, fleet.network)):
         fleet.live()
         witness = fleet.witness
         outcome = Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace, fleet.recorder.history)
@@ -108,16 +113,35 @@ def no_portal() -> NoReturn:
 class Process:
     """One process of the fleet, from its start to its crash."""
 
-    def __init__(self, fleet: Fleet, number: int, life: int) -> None:
+    def __init__(self, fleet: Fleet, number: int, life: int | str) -> None:
         self.name = f"process-{number}-{life}"
         self.loop = ProcessLoop(fleet.world, self.name, fleet.network.connect)  # type: ignore[abstract]  # of what is asked of it
         self.url = fleet.url_of(self.name)
         self.tasks: list[asyncio.Task[Any]] = []
         self.stopped_at: list[int] = []
+        self.children: list[Process] = []
+        self.permits: list[ref[Permit]] = []  # that it was granted
         waiters = fleet.plan.waiters
         self.limiters = [
             Limiter(f"name-{index}", *limits, store=self.url, max_waiters=waiters) for index, limits in enumerate(fleet.plan.limits)
         ]
+
+    @property
+    def store(self) -> RedisStore:
+        return cast("RedisStore", self.limiters[0]._store)
+
+    def fork(self, fleet: Fleet, number: int) -> Process:
+        """A child, which has copies of all there is here, and gives back what is not its own."""
+        child = Process(fleet, number, f"{fleet.world.now}-child")
+        child.limiters = forked(self.store, self.limiters)
+        still = ProcessLoop(fleet.world, f"{child.name} copy", fleet.network.connect)  # type: ignore[abstract]  # as above
+        still.stop()
+        lines = {limiter._line.name: cast("RedisLine", limiter._line) for limiter in child.limiters}
+        permits = [permit for known in self.permits if (permit := known()) is not None and permit.held]
+        copies = [permit_with(permit, lines[cast("RedisLine", permit._line).name], still) for permit in permits]
+        child.loop.do(lambda: [permit.release() for permit in copies])
+        self.children.append(child)
+        return child
 
 
 class Fleet:
@@ -133,7 +157,9 @@ class Fleet:
         self.witness = Witness(self.world, self.server, plan.longest_lease)
         self.recorder = Recorder(self.server, self.witness.ran, self.witness.expired)
         self.server.published = self._published
+        self.server.failed = partial(self.witness.blame, "S7")
         self.witness.calm_after = self._calm_after
+        self._callers = Callers(plan, self.witness, self._calm_after)
         self.trace: list[str] = []
         self._ahead = 0  # of the server's clock
         self._deaf = self.world.chance("announcements")
@@ -193,7 +219,7 @@ class Fleet:
 
     def _befall(self, fault: Fault) -> None:
         self.note(fault)
-        if fault.kind not in SAID:
+        if fault.kind not in (*SAID, "fork"):
             lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
             self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
             self._refused_until = self._refused_until if fault.kind == "move" else self._trouble_until
@@ -288,6 +314,11 @@ class Fleet:
             for unit in sorted({limit.unit for limit in rates_of(self.plan.limits[index])}):
                 process.loop.do(partial(process.limiters[index].drain, **{unit: chance.randrange(3)}))
 
+    def _fork(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        if process is not None:
+            self._everybody.append(process.fork(self, fault.who))
+
     def _move(self, fault: Fault) -> None:
         """The slot of a name, to the other server of a Cluster: its keys one by one."""
         slots, chance = self.server.slots, self.world.chance("move", fault)
@@ -333,6 +364,7 @@ class Fleet:
     def _ask(self, ask: Ask) -> None:
         process = self.processes[ask.who]
         if process is not None:
+            process = self.world.chance("ask", ask).choice([process, *process.children])
             process.loop.do(self._begin, process, ask)
 
     def _begin(self, process: Process, ask: Ask) -> None:
@@ -356,7 +388,7 @@ class Fleet:
 
     async def _asking(self, process: Process, ask: Ask) -> None:
         began = self.world.now
-        work = getattr(self, f"_by_{ask.way}")(process, ask)
+        work = self._callers.asking(process.limiters[ask.name], ask)
         if ask.cancel is not None and ask.cancel[0] != "after":
             work = Stepped(work, *ask.cancel)
         try:
@@ -391,67 +423,16 @@ class Fleet:
         slow = 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
         return inf if self.world.now < self._trouble_until + seconds * SECOND else slow
 
-    def _units(self, ask: Ask) -> dict[str, Any]:
-        unit, _ = unit_of(self.plan.limits[ask.name])
-        return {} if unit == "permits" else {"cost" if unit == "requests" else unit: ask.cost}
-
-    def _acquire(self, process: Process, ask: Ask) -> Any:
-        return process.limiters[ask.name].acquire(max_sleep=ask.max_sleep, **self._units(ask))
-
-    async def _work(self, ask: Ask, permit: Permit) -> None:
-        await asyncio.sleep(ask.keep / SECOND)
-        lease = self.plan.longest_lease
-        if permit.lost and self._calm_after(3 * lease) < lease * SECOND / 3:
-            self.witness.blame("S7", f"{permit.key} was lost, and nothing had happened")
-        unit, _ = unit_of(self.plan.limits[ask.name])
-        if ask.actual is not None and unit in ("requests", "tokens"):
-            self.witness.actual[who_of(str(permit.key)), unit] = ask.actual
-            permit.settle(**{unit: ask.actual})
-
-    async def _by_enter(self, process: Process, ask: Ask) -> None:
-        async with process.limiters[ask.name]:
-            await asyncio.sleep(ask.keep / SECOND)
-
-    async def _by_block(self, process: Process, ask: Ask) -> None:
-        async with self._acquire(process, ask) as permit:
-            await self._work(ask, permit)
-
-    async def _by_hand(self, process: Process, ask: Ask) -> None:
-        permit = await self._acquire(process, ask)
-        try:
-            await self._work(ask, permit)
-        finally:
-            permit.release()
-
-    async def _by_told(self, process: Process, ask: Ask) -> None:
-        permit = await self._acquire(process, ask)
-        try:
-            await self._work(ask, permit)
-        finally:
-            await permit.arelease()
-
-    async def _by_try(self, process: Process, ask: Ask) -> None:
-        permit = await process.limiters[ask.name].atry_acquire(**self._units(ask))
-        if isinstance(permit, Permit):
-            try:
-                await self._work(ask, permit)
-            finally:
-                permit.release()
-
-    async def _by_drop(self, process: Process, ask: Ask) -> None:
-        permit = await self._acquire(process, ask)
-        await asyncio.sleep(ask.keep / SECOND)
-        del permit
-
-    async def _by_status(self, process: Process, ask: Ask) -> None:
-        await process.limiters[ask.name].astatus()
-
     def permitted(self, line: RedisLine, permit: Permit) -> None:
         """A caller has just got it."""
         here = self.world.here
         assert here is not None, "an acquire returns in its process"
+        self._owner(here).permits.append(ref(permit))
         self.note(f"{here.name}: got {line.name} fence {permit.fence} as {permit.key}")
         self.witness.got(line.name, str(permit.key), permit, here)
+
+    def _owner(self, loop: ProcessLoop) -> Process:
+        return next(process for process in self._everybody if process.loop is loop)
 
     def handed(self, lane: Lane, permit: Permit, heir: Any) -> None:
         """Who has entered leaves its permit to another one."""
@@ -483,8 +464,11 @@ class Fleet:
         gc.collect()
         self.world.nobodys_time = inf
 
+    def _living(self) -> list[Process]:
+        return [process for process in self._everybody if process.loop.alive]
+
     def _pending(self) -> list[asyncio.Task[Any]]:
-        return [task for process in self.processes if process for task in process.tasks if not task.done()]
+        return [task for process in self._living() for task in process.tasks if not task.done()]
 
     def _come_to_rest(self) -> None:
         """L5: what waits is through in the time that its work takes, and a constant."""
@@ -548,7 +532,7 @@ class Fleet:
         return "; ".join(str(crowd_of(self.server, f"headgate:{{name-{index}}}:who".encode())) for index in names)
 
     def _check_nothing_is_left(self) -> None:
-        for process in filter(None, self.processes):
+        for process in self._living():
             left = [task.get_name() for task in asyncio.all_tasks(process.loop) if not task.get_name().startswith(OWN_TASKS)]
             if left:
                 self.witness.blame("L6", f"{process.name} still has the tasks {left}")
@@ -562,7 +546,7 @@ MAX_STOP = 60 * SECOND
 
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees who gets a permit, who leaves one to another, and who gives up."""
-    permit_of, give_up, hand_over = RedisLine._permit, Lane._give_up, Succession.hand_over
+    permit_of, found_of, give_up, hand_over = RedisLine._permit, RedisLine._found, Lane._give_up, Succession.hand_over
 
     def _give_up(lane: Lane, ticket: Ticket) -> None:
         fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
@@ -580,4 +564,10 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         fleet.permitted(line, permit)
         return permit
 
-    return [(Lane, "_give_up", _give_up), (Succession, "hand_over", _hand_over), (RedisLine, "_permit", _permit)]
+    def _found(line: RedisLine, *args: Any) -> Permit:
+        permit = found_of(line, *args)
+        fleet.permitted(line, permit)
+        return permit
+
+    seen = [(Lane, "_give_up", _give_up), (Succession, "hand_over", _hand_over)]
+    return [*seen, (RedisLine, "_permit", _permit), (RedisLine, "_found", _found)]

@@ -31,6 +31,11 @@ class World:
         self.complaints: list[str] = []  # what a loop's exception handler was told
         self._moments: list[tuple[int, int, Act]] = []
         self._count = 0
+        self._pid = 0
+
+    def another_pid(self) -> int:
+        self._pid -= 1  # no real process has such a one
+        return self._pid
 
     def chance(self, *what: object) -> Random:
         """Chance for one purpose: what happens elsewhere does not change it."""
@@ -62,6 +67,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def __init__(self, world: World, name: str, connect: Callable[..., Any]) -> None:
         self.world = world
         self.name = name
+        self.pid = world.another_pid()
         self.alive = True
         self.stopped = False
         self._connect = connect

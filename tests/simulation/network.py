@@ -82,6 +82,16 @@ class Network:
         else:
             cable.end.received(data)
 
+    def deliver_later(self, end: Connection, data: bytes, delay: int) -> None:
+        """On a connection that nobody has any more: whatever is answered is lost, and a server that is killed hears nothing."""
+
+        def arrive() -> None:
+            if end in self.server.connections and not self.frozen:
+                end.received(data)
+            end.closed()
+
+        self.world.after(delay, arrive)
+
     def thaw(self) -> None:
         self.frozen = False
         waiting, self._waiting = self._waiting, []
@@ -170,14 +180,7 @@ class Cable:
             self.loop.do(self.transport.received, data)
 
     def _arrive_later(self, end: Connection, data: bytes) -> None:
-        """On a connection that nobody has any more: whatever is answered is lost, and a server that is killed hears nothing."""
-
-        def arrive() -> None:
-            if end in self.network.server.connections and not self.network.frozen:
-                end.received(data)
-            end.closed()
-
-        self.network.world.after(self.chance.randrange(1000, LATEST), arrive)
+        self.network.deliver_later(end, data, self.chance.randrange(1000, LATEST))
 
     def cut(self, late: bool = True) -> None:
         """Both ends learn of it; what was on its way is lost, or what was sent arrives much later."""

@@ -83,7 +83,7 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     befalls = [some_fault(chance, faults, processes, length, lease) for _ in range(chance.randrange(1, 14) if faults else 0)]
     befalls += some_words(Random(f"said in {seed}"), processes, length)
     moves = some_moves(Random(f"servers of {seed}"), length)
-    befalls += moves or ()
+    befalls += [*(moves or ()), *some_forks(Random(f"forks of {seed}"), processes, length)]
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
     busy = chance.choice((0.2, 0.5, 1.0, 3.0))  # callers a second
     count = min(200, max(10, int(busy * length / SECOND)))
@@ -91,6 +91,8 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     ways = ENTERING if Random(f"ways of {seed}").random() < 0.3 else WAYS
     steps += [some_ask(chance, ways, processes, names, limits, length, cancels) for _ in range(count)]
     weather = some_weather(chance)
+    if Random(f"threads of {seed}").random() < 0.15:
+        steps = [in_a_thread(step) if isinstance(step, Ask) and step.way in ("hand", "try") else step for step in steps]
     return Plan(
         seed,
         processes,
@@ -236,6 +238,17 @@ def some_moves(chance: Random, length: int) -> list[Fault] | None:
         return None
     moments = [chance.randrange(length) for _ in range(chance.randrange(8))]
     return [Fault(at, "move", 0, int(10 ** chance.uniform(3, 6.8))) for at in moments]
+
+
+def some_forks(chance: Random, processes: int, length: int) -> list[Fault]:
+    if chance.random() > 0.15:
+        return []
+    return [Fault(chance.randrange(length), "fork", chance.randrange(processes), 0) for _ in range(chance.randrange(1, 4))]
+
+
+def in_a_thread(ask: Ask) -> Ask:
+    """Threads are not cancelled."""
+    return ask._replace(way="thread", cancel=None)
 
 
 def some_weather(chance: Random) -> Weather:

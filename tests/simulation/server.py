@@ -89,6 +89,7 @@ class Machine:
     def run(self, body: Any, name: str, keys: list[bytes], args: list[bytes]) -> bytes | int | None:
         fine, reply = self._run(body, self._lua.table_from(keys), self._lua.table_from(args))
         if not fine:
+            self._server.failed(f"{name}: {reply.decode()}")
             raise Failure(f"{reply.decode()} script: {name}, on @user_script:1.")
         return None if reply is False or reply is None else int(reply) if isinstance(reply, float) else reply
 
@@ -114,6 +115,7 @@ class Server:
         self._at = 0  # what the clock said when the call that is being run began: it stands still for that
         self.ran: Callable[[Call], None] = lambda call: None
         self.published: Callable[[bytes, bytes], bool] = lambda channel, message: True  # False: it is lost
+        self.failed: Callable[[str], None] = lambda error: None  # hears of a script that has not come to its end
         self.keys = Keyspace(lambda: self._at)
         self.machine = Machine(self)
         self.full = False  # out of memory
@@ -275,8 +277,9 @@ def worded(word: Any) -> bytes:
 
 
 def _pack(layout: bytes, *values: Any) -> bytes:
+    """A number may come as text: Lua takes it for one."""
     codes = layout.decode()
-    return struct.pack(codes, *(int(each) if code == "B" else each for code, each in zip(codes[1:], values, strict=True)))
+    return struct.pack(codes, *(int(each) if code == "B" else float(each) for code, each in zip(codes[1:], values, strict=True)))
 
 
 def _unpack(layout: bytes, text: bytes, start: float) -> tuple[Any, ...]:

@@ -112,6 +112,7 @@ def test_lua_writes_and_packs_as_a_server_does(real: redis.Redis, numbers: list[
     for i = 2, #ARGV do numbers[i - 1] = tonumber(ARGV[i]) end
     local layout = '<B' .. string.rep('d', #numbers)
     local packed = struct.pack(layout, tonumber(ARGV[1]), unpack(numbers))
+    assert(struct.pack('<d', ARGV[2]) == struct.pack('<d', numbers[1]))
     local back = { struct.unpack(layout, 'xx' .. packed, 3) }
     redis.call('DEL', KEYS[1])
     redis.call('HSET', KEYS[1], 'packed', packed, 'first', numbers[1], 'next', back[#back], 'second', back[2], 'count', back[1])

@@ -14,10 +14,11 @@ import pytest
 from headgate.stores.redis import peer, script
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.succession import Succession
 from tests.simulation.fleet import run
-from tests.simulation.plan import planned
+from tests.simulation.plan import Ask, Fault, planned
 from tests.simulation.shrink import story
 from tests.simulation.tally import Tally
 
@@ -86,7 +87,10 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     ),
 }
 ENOUGH = 60  # seeds
-CLUSTERS = [seed for seed in range(ENOUGH) if planned(seed).cluster]
+PLANS = [planned(seed) for seed in range(2 * ENOUGH)]
+CLUSTERS = [plan.seed for plan in PLANS if plan.cluster]
+FORKS = [plan.seed for plan in PLANS if any(isinstance(step, Fault) and step.kind == "fork" for step in plan.steps)]
+THREADS = [plan.seed for plan in PLANS if any(isinstance(step, Ask) and step.way == "thread" for step in plan.steps)]
 
 
 def monotonic_of(lane: Lane) -> float:
@@ -105,15 +109,19 @@ def noticed(seeds: Iterable[int] = range(ENOUGH)) -> str:
     return next((outcome.broken[0].invariant for outcome in outcomes if outcome.broken), "none")
 
 
-@pytest.mark.parametrize("fault", LUA)
-def test_it_notices_what_the_lua_lacks(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given Lua without one of its guards, some seed breaks the invariant that it is there for."""
-    part, text, instead, invariant = LUA[fault]
+def change(monkeypatch: pytest.MonkeyPatch, part: str, text: str, instead: str) -> None:
     sources = script.sources()
     assert text in sources[part], "the Lua has changed: say here what the guard looks like now"
     without = script.Library({**sources, part: sources[part].replace(text, instead)})
     for form, its in vars(without).items():
         monkeypatch.setattr(script.library(), form, its)
+
+
+@pytest.mark.parametrize("fault", LUA)
+def test_it_notices_what_the_lua_lacks(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given Lua without one of its guards, some seed breaks the invariant that it is there for."""
+    part, text, instead, invariant = LUA[fault]
+    change(monkeypatch, part, text, instead)
     assert noticed() == invariant
 
 
@@ -129,3 +137,15 @@ def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.Monk
     """F40. Given clients that take TRYAGAIN for an answer, some caller is refused though nothing has happened."""
     monkeypatch.setattr(peer, "NOT_NOW", ("LOADING", "READONLY"))
     assert noticed(CLUSTERS) == "L5"
+
+
+def test_it_notices_a_child_that_gives_back_what_is_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F10. Given a fork's child that takes the permits of its memory for its own, a parent believes in what is not held."""
+    monkeypatch.setattr(RedisLine, "_claimed", lambda line, permit: permit.held)
+    assert noticed(FORKS) == "S2"
+
+
+def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F25. Given Lua that does not know what a thread has given up, a late call of one is granted something."""
+    change(monkeypatch, "sessions", "if string.sub(session, -2) ~= '.0' then return end", "if true then return end")
+    assert noticed(THREADS) == "S3"

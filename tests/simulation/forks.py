@@ -1,0 +1,59 @@
+"""What a fork leaves in the child: copies of all objects of the parent, before the product hears of it and after.
+
+Here lives copying a store with its lines, and permits with what they came from. A child has a loop of its own; the parent's is
+there too, as a copy in which nothing happens any more.
+"""
+
+from __future__ import annotations
+
+import threading
+from copy import copy, deepcopy
+from typing import TYPE_CHECKING, cast
+from weakref import WeakValueDictionary
+
+from headgate import Limiter
+from headgate.permit import Permit
+from headgate.stores.inside import Inside
+from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.store import RedisStore
+from tests.simulation.loop import ProcessLoop
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
+    """The limiters of a store, in the child."""
+    child = copy(store)
+    child.topology = deepcopy(store.topology)
+    if store._shortcut is not None:
+        child._shortcut = copy(store._shortcut)
+        child._shortcut._talks = {}  # what the child closes stays open
+    lines = {name: line_in(child, line) for name, line in store._lines.items()}
+    child._lines = WeakValueDictionary(lines)
+    child.forked()
+    return [limiter_with(limiter, lines[cast("RedisLine", limiter._line).name]) for limiter in limiters]
+
+
+def line_in(store: RedisStore, line: RedisLine) -> RedisLine:
+    its = copy(line)
+    its._store, its._inside, its._said, its._lock = store, Inside(), deepcopy(line._said), threading.Lock()
+    return its
+
+
+def limiter_with(limiter: Limiter, line: RedisLine) -> Limiter:
+    its = copy(limiter)
+    its._line = line
+    return its
+
+
+def permit_with(permit: Permit, line: RedisLine, still: ProcessLoop) -> Permit:
+    """The copy of a permit, whose home is in a loop that stands still."""
+    its = copy(permit)
+    its._line = line
+    if isinstance(permit.home, Lane):
+        its.home = lane = copy(permit.home)
+        lane.link = copy(lane.link)
+        lane.link.loop = still
+    return its
