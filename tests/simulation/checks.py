@@ -21,6 +21,7 @@ from headgate.gate.rules import Declaration, parsed
 from headgate.gate.window import Window
 from headgate.request import units_of
 from headgate.stores.redis.calls import answers_in, letters_in
+from headgate.stores.redis.script import library
 from tests.simulation.loop import SECOND, ProcessLoop, World
 
 if TYPE_CHECKING:
@@ -520,8 +521,6 @@ def rejoined(words: list[str]) -> str:
 
 
 def is_quick(call: Call) -> bool:
-    from headgate.stores.redis.script import library
-
     return call.name in (library().quick.function, library().quick.digest)
 
 

@@ -14,6 +14,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from tests.simulation.commands import Failure
 
 PORTS = 7000, 7001
+HALF = REDIS_CLUSTER_HASH_SLOTS // 2
 
 
 class Slots:
@@ -26,7 +27,7 @@ class Slots:
         self._gone: set[bytes] = set()  # keys of these that have arrived
 
     def owner(self, slot: int) -> int:
-        return self._owners.get(slot, PORTS[2 * slot // REDIS_CLUSTER_HASH_SLOTS])
+        return self._owners.get(slot, PORTS[slot // HALF])
 
     # Moving --------------------------------------------------------------------------------------------------------------
 
@@ -70,10 +71,7 @@ class Slots:
 
     def told(self) -> list[Any]:
         """CLUSTER SLOTS; who names no host means the one under which it was asked."""
-        ranges: list[list[Any]] = []
-        for slot in range(REDIS_CLUSTER_HASH_SLOTS):
-            if ranges and ranges[-1][2][1] == self.owner(slot):
-                ranges[-1][1] = slot
-            else:
-                ranges.append([slot, slot, [b"", self.owner(slot)]])
-        return ranges
+        begins = {0, HALF, *self._owners, *(slot + 1 for slot in self._owners)} - {REDIS_CLUSTER_HASH_SLOTS}
+        firsts = sorted(begins)
+        lasts = [first - 1 for first in [*firsts[1:], REDIS_CLUSTER_HASH_SLOTS]]
+        return [[first, last, [b"", self.owner(first)]] for first, last in zip(firsts, lasts, strict=True)]
