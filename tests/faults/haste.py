@@ -11,11 +11,11 @@ from typing import Any
 
 from headgate.stores.redis import ears, endpoint, lane, link, peer, script, shortcut
 
-WAITER = 1.0  # seconds of silence after which a waiter is taken for dead: 10 in the product
+WAITER = 1.5  # seconds of silence after which a waiter is taken for dead: 10 in the product
 HEARTBEAT = 0.15  # seconds between two signs of life: 3
-GREETING = 1.0  # seconds for a connection: 5; as long as can be borne, for who never met a server hopes for no other one
-PATIENCE = 0.3  # seconds for a reply: 5
-OUTAGE = 1.0  # seconds for which a store that was there is looked for again: 10
+GREETING = 1.0  # seconds for a connection: 5; longer than a busy machine stands still, for who never met a server does not hope
+PATIENCE = 0.75  # seconds for a reply: 5; the same is true of the first
+OUTAGE = 1.5  # seconds for which a store that was there is looked for again: 10
 RETRY = 0.05  # seconds until what is owed is offered again: 1
 HOLD = 0.4  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"

@@ -20,7 +20,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import SLACK, believed_until, elsewhere, enter, eventually, once_back
 from tests.processes import Running, running
 from tests.servers import Server
-from tests.world import HOUR, LONG, at_rest, soon, until, used
+from tests.world import LONG, at_rest, soon, until, used
 
 LEASE = 0.9
 GIVES_UP = OUTAGE + PATIENCE  # it is looked for so long, and the last call takes a reply
@@ -73,8 +73,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """How long a reply may take whatever `max_sleep` says: half a second in the product. Nothing else is over in time."""
     for module in (line, patience, shortcut):
         monkeypatch.setattr(module, "SILENCE", 0.05)
-    monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", HOUR)
-    monkeypatch.setattr(link, "OUTAGE", HOUR)
+    monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * LONG)
+    monkeypatch.setattr(link, "OUTAGE", 2 * LONG)
     return 0.05
 
 

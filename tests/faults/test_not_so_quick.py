@@ -10,7 +10,7 @@ from headgate import Concurrency, Limiter, Permit, Rate
 from tests.faults.scene import commands_of, elsewhere, enter, visit
 from tests.world import soon, waiting
 
-STEP = 100_000  # microseconds in which the bucket fills
+STEP = 600_000  # microseconds in which the bucket fills
 TOKENS = 3_000_000
 
 

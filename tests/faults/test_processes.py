@@ -116,7 +116,7 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
 ) -> None:
     """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last one's work gets done."""
     capacity, turns = 3, 20
-    limit = Concurrency(capacity, lease=LEASE)
+    limit = Concurrency(capacity, lease=1.5)
     counter = f"{name}-inside"  # by process: who is inside, of those who live
     work = ("turns", redis_url, name, repr(limit), admin_url, counter)
     with (

@@ -11,7 +11,7 @@ from tests.faults.scene import elsewhere, eventually
 from tests.servers import Server
 from tests.world import soon
 
-ONE = Concurrency(1, lease=0.6)
+ONE = Concurrency(1, lease=1.5)
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

@@ -33,7 +33,7 @@ def lonely(cluster: Cluster) -> Iterator[Node]:
 
 
 def limiter_of(name: str, cluster: Cluster, **options: Any) -> Limiter:
-    return Limiter(name, Concurrency(2), store=f"{cluster.user_url}?socket_connect_timeout={haste.PATIENCE}", **options)
+    return Limiter(name, Concurrency(2), store=f"{cluster.user_url}?socket_connect_timeout={haste.GREETING}", **options)
 
 
 async def fence_of(limiter: Limiter) -> int:

@@ -16,7 +16,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults import haste
-from tests.faults.scene import Puppet, Room, enter, eventually, once_back
+from tests.faults.scene import SLACK, Puppet, Room, enter, eventually, once_back
 from tests.sentinels import Copy, Sentinels, Watcher
 from tests.servers import connections_of
 from tests.world import LONG, at_rest, soon, used, waiting
@@ -24,9 +24,8 @@ from tests.world import LONG, at_rest, soon, used, waiting
 AGES = 10_000_000  # seconds: no token comes back within a test
 PROMOTION = 10.0  # seconds for the Sentinels to agree: about two
 BOUND = (
-    5.0  # seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after 3, and a busy machine
+    6.0  # seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after 3, and a busy machine
 )
-SLACK = 0.5  # seconds that a busy machine may be late by
 
 Breaks = Callable[[Sentinels], Copy]
 Puppets = Callable[..., Puppet]
@@ -78,14 +77,12 @@ async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: s
     own_sentinels.copy()
 
     await failed_over(own_sentinels, Sentinels.kill_primary)
-    promoted = time.monotonic()
     assert not order
     assert not any(holder.lost for holder in holders)
     assert [await soon(holder.arelease()) for holder in holders] == [True, True]
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(BOUND):
         await asyncio.gather(*visits)
-    assert time.monotonic() - promoted <= BOUND
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(2 * LONG):
         await asyncio.gather(*passers)
 
     assert [order[fence] for fence in sorted(order)] == list(range(8))
@@ -129,7 +126,7 @@ async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, o
     assert not await other.atry_acquire(tokens=1)
     await eventually(lambda: holder.lost)
 
-    assert time.monotonic() - promoted <= 1.0 + 0.5  # a third of the lease, and a busy machine
+    assert time.monotonic() - promoted <= 1.0 + SLACK  # a third of the lease
     assert successor.fence > holder.fence
     assert not await holder.arelease()
     assert not successor.lost
@@ -266,10 +263,8 @@ async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
 
     for ask in (limiter.acquire, limiter.atry_acquire, partial(asyncio.to_thread, limiter.acquire_sync)):
-        started = time.monotonic()
         with pytest.raises(StoreError, match=r"main by Sentinel at .* \(no Sentinel knows a service named 'main'\)"):
-            await soon(ask())
-        assert time.monotonic() - started <= 1.0  # it is not hoped for: the service may be misspelt
+            await soon(ask())  # it is not hoped for, which would take longer: the service may be misspelt
     own_sentinels.watch(primary)
 
     assert await (await soon(limiter.acquire())).arelease()
