@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -114,19 +115,15 @@ class Shortcut:
         if talk is not None:
             talk.close()
 
-    def __del__(self) -> None:
-        for talk in self._talks.values():
-            talk.close()
-
 
 class Talk:
-    """One command, one reply."""
+    """One command, one reply. When it is dropped its socket is closed, and has no time to complain: it is not dropped with it."""
 
     def __init__(self, its: socket.socket, patience: float) -> None:
         self._socket = its
         self._patience = patience
         self._reader = Reader()
-        self.close = its.close
+        self.close: Callable[[], object] = weakref.finalize(self, its.close)
 
     def exchange(self, command: bytes, patience: float) -> Any:
         if patience != self._patience:

@@ -1,0 +1,31 @@
+"""The connection of a thread that asks the server itself, when its store is dropped."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import warnings
+from typing import Any
+
+from headgate.stores.redis.address import topology_of
+from headgate.stores.redis.shortcut import Shortcut, Talk
+
+
+def test_a_connection_that_is_dropped_with_its_store_is_closed_without_a_complaint() -> None:
+    """F7: given a store that nobody knows any more, when the collector comes to the socket before it comes to the store, as it does
+    if the store has outlived a collection, then the socket is closed, and no ResourceWarning says that it was left open."""
+    gc.collect()
+    store: Any = Shortcut(topology_of("redis://localhost"))
+    store.itself = store  # it is the collector's
+    gc.collect(0)
+    ours, servers = socket.socketpair()
+    store._talks["server"] = Talk(ours, 1.0)
+    del ours, store
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        gc.collect()
+
+    assert [str(warning.message) for warning in said] == []
+    assert servers.recv(1) == b""  # it was closed
+    servers.close()
