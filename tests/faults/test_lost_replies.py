@@ -245,7 +245,8 @@ async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_leas
 
     assert await believed_until(permit) - sent <= lease + 0.1
     proxy.resume()
-    assert not await permit.arelease()
+    await permit.arelease()  # the server counts from the grant, and may know of it for a little longer
+    await at_rest(other)
 
 
 async def test_a_reply_that_is_cut_short_is_no_reply(name: str, proxy: Proxy) -> None:
