@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet
 
 from headgate import clock as clocks
@@ -32,6 +33,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
 from headgate.stores.memory import STORES, MemoryLine, MemoryStore
 from headgate.stores.status import Status
+from headgate.stores.waiters import Waiter
 
 __all__ = ["Call", "ManualClock", "Recorder", "Standstill", "assert_at_rest", "assert_never_over"]
 
@@ -53,7 +55,7 @@ class ManualClock(Clock):
             clock.advance(30)              # half a minute later: whoever has waited for it goes on
 
     Entering and leaving the block forgets what the limiters in memory have counted, who held and who waited, so tests do not see
-    each other. A limiter with a store on Redis keeps to the server's time.
+    each other: an acquire that still waits then raises RuntimeError. A limiter with a store on Redis keeps to the server's time.
     `skips`: nobody has to move it. Whoever has to wait moves it to the next moment at which anybody can go on. Tasks see their own
     moments; several threads go on in their own time, and may see later ones.
     `start`: what it shows first, an aware datetime or seconds since 1970: Quotas want a date. Unsaid, 2025 begins (UTC).
@@ -264,10 +266,23 @@ def _begin_again(store: MemoryStore, clock: Clock, declared: WeakKeyDictionary[M
     """Under another clock, as if nobody had ever asked for anything; an update that was made meanwhile is undone."""
     store.clock = clock
     for line in _lines(store):
-        epoch = line._epoch
+        line._gather()
+        epoch, waiting = line._epoch, [cast(Waiter, caller) for caller in line._gate.queue]
         MemoryLine.__init__(line, store, line.name, declared.get(line, line.declared))
         line._epoch = epoch + 1  # what was granted before is not to be given back
         store.keep(line)
+        for waiter in waiting:
+            _turn_away(waiter, line.name)
+
+
+def _turn_away(waiter: Waiter, name: str) -> None:
+    """Nobody would ever wake it."""
+    waiter.look_at = 0
+    waiter.refused = RuntimeError(
+        f"A ManualClock was entered or left while this acquire of limiter {unquote(name)!r} waited, and who waits is forgotten "
+        "then: let it finish in the clock's block, or cancel it there."
+    )
+    waiter.wake()
 
 
 # What went through -------------------------------------------------------------------------------------------------------------

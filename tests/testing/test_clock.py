@@ -243,6 +243,47 @@ def test_what_was_held_before_is_not_given_back_within(name: str) -> None:
     assert_all_free(limiter)
 
 
+def test_a_thread_that_still_waits_when_the_clock_is_left_is_told_so(name: str) -> None:
+    """L6: nobody would ever wake it, and no test run could end while it waits."""
+    limiter, told = Limiter(name, "1/minute"), list[str]()
+
+    def wait() -> None:
+        with pytest.raises(RuntimeError) as refused:
+            limiter.acquire_sync()
+        told.append(str(refused.value))
+
+    with ManualClock():
+        limiter.acquire_sync()
+        thread = in_a_thread(wait)
+        until(lambda: limiter.status().waiting == 1)
+
+    assert ends(thread)
+    assert "ManualClock" in told[0]
+    assert repr(name) in told[0]
+    assert limiter.try_acquire()
+
+
+async def test_tasks_that_still_wait_when_the_clock_is_left_are_told_so(name: str) -> None:
+    """L6: those of the crowd, and those in the gate's queue."""
+    limiter = Limiter(name, Concurrency(1))
+
+    async def enters() -> None:
+        async with limiter:
+            pass
+
+    with ManualClock() as clock:
+        held = await limiter.acquire()
+        tasks = [asyncio.create_task(way) for way in (enters(), waits(limiter), enters())]
+        await clock.aadvance(1)
+        assert limiter.status().waiting == 3
+
+    async with asyncio.timeout(5):
+        told = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in told] == [RuntimeError] * 3
+    held.release()
+    assert_all_free(limiter)
+
+
 def test_an_update_within_ends_with_the_block(name: str) -> None:
     limiter = Limiter(name, Concurrency(1))
     with ManualClock():

@@ -388,7 +388,7 @@ class MemoryLine:
         inside = self._holders.take_out()
         self.declared = declared
         for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
-            waiter.never = True
+            waiter.refused = never(self.name, declared, waiter.request)
             waiter.wake()
         self._holders.put_in(inside)
         self._open()
@@ -453,8 +453,8 @@ class MemoryLine:
             if waiter.grant is not None:
                 return True
             gate = self._gate
-            if waiter.never:
-                raise never(self.name, self.declared, waiter.request)
+            if waiter.refused is not None:
+                raise waiter.refused
             if gate.t >= waiter.deadline:
                 raise too_long(self.name, waiter.request, gate.estimate(gate.costs(waiter.request.units)) - gate.t)
             if gate.t >= waiter.look_at:

@@ -26,7 +26,7 @@ class Waiter:
     request: Request
     grant: Grant | None = None
     holds = True  # what it was granted is held until it is released
-    never = False  # its cost is above what the limit now holds
+    refused: Exception | None = None  # why it waits in vain: its cost is above what the limit now holds, say
     waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
     look_at = NEVER
     deadline = NEVER
