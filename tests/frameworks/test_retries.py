@@ -44,6 +44,12 @@ def test_tenacity_waits_as_it_is_told(paced: Limiter, clock: ManualClock) -> Non
     assert moments == [0, 60]
 
 
+def test_what_is_no_strategy_of_tenacitys_is_refused_at_once() -> None:
+    """And not when the first call has failed."""
+    with pytest.raises(TypeError, match=r"such as wait_fixed\(5\)"):
+        wait_retry_after(5)  # type: ignore[arg-type]
+
+
 def test_tenacity_waits_otherwise_where_nobody_knows(full: Limiter, clock: ManualClock) -> None:
     moments: list[float] = []
     decided = tenacity.AsyncRetrying(wait=wait_retry_after(tenacity.wait_fixed(7)), stop=tenacity.stop_after_attempt(3))

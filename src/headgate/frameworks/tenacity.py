@@ -10,6 +10,7 @@ from collections.abc import Callable
 from tenacity import RetryCallState
 from tenacity.wait import wait_base, wait_none
 
+from headgate.checks import show
 from headgate.errors import MaxSleepExceededError
 
 __all__ = ["wait_retry_after"]
@@ -21,10 +22,12 @@ class wait_retry_after(wait_base):  # noqa: N801 - the spelling of tenacity's ow
         @retry(retry=retry_if_exception_type(MaxSleepExceededError), wait=wait_retry_after(wait_exponential()), stop=...)
 
     `otherwise`: another wait strategy; unsaid, there is no wait. It is asked, too, when only a release can make room: nobody
-    knows then for how long.
+    knows then for how long. Raises TypeError for what is no strategy.
     """
 
     def __init__(self, otherwise: wait_base | Callable[[RetryCallState], float] | None = None) -> None:
+        if otherwise is not None and not callable(otherwise):
+            raise TypeError(f"wait_retry_after({show(otherwise)}): write a wait strategy of tenacity's, such as wait_fixed(5).")
         self._otherwise = wait_none() if otherwise is None else otherwise
 
     def __call__(self, retry_state: RetryCallState) -> float:
