@@ -33,6 +33,7 @@ WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places,
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
 WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 1, "rejoin": 5, "release": 4, "renew": 2}
 WORDS |= {"settle": 2, "status": 1, "update": 1}
+MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
 THREADS = ".0"  # how the session of a process' threads ends: what they give up is known before it comes (sessions.lua)
 Who = tuple[str, int]  # session and number of a caller
 
@@ -184,6 +185,8 @@ class Witness:
     def ran(self, call: Call) -> None:
         """A call was run: what it has granted, and whom it has let go."""
         self.commits += 1
+        if self.commits > MOST_CALLS:
+            self.blame("S9", f"there were more than {MOST_CALLS} calls: somebody asks without end")
         letters, self._letters = self._letters, []
         self.latest = max(self.latest, self._server.keys.microseconds())
         key, name = call.keys[0], self._names[call.keys[0]]

@@ -45,9 +45,10 @@ from tests.simulation.threads import threaded
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
-# After which only what needs time is left. A call that the server has turned away, its memory full, is run by a copy that was
-# kept on the way (docs/promises.md); and what that waits for is its own until its session has been silent.
-REST = LATEST + WAITER + SECOND
+REST = 10 * SECOND  # after which only what needs time is left
+# A call that the server has turned away, its memory full, is run by a copy that was kept on the way (docs/promises.md); and what
+# that waits for is its own until its session has been silent.
+TURNED_AWAY = LATEST + WAITER + SECOND
 AGES = {"old": 40 * SECOND, "failover": 2 * SECOND}  # of the copy that a server starts from, at most
 OWN_TASKS = "headgate-"  # what a link does all the time
 
@@ -498,7 +499,9 @@ class Fleet:
 
     def _look_around(self) -> None:
         """L6: nobody holds, nobody waits, all capacity can be had, and nothing is left but what a link does all the time."""
-        self.world.run(self.world.now + REST + int((self.plan.longest_lease + self._behind()) * SECOND), self._is_broken)
+        turned_away = any(isinstance(step, Fault) and step.kind == "full" for step in self.plan.steps)
+        rest = (TURNED_AWAY if turned_away else REST) + int((self.plan.longest_lease + self._behind()) * SECOND)
+        self.world.run(self.world.now + rest, self._is_broken)
         self._collect()
         self.world.run(self.world.now + SECOND, self._is_broken)
         prober = Process(self, len(self.processes), 0)
