@@ -222,7 +222,9 @@ def moved(history: History, heard: bool) -> History:
     returned = {event.op for event in told if isinstance(event, Returned)}
     wanted = {op for op in made_once(told) if (op in returned) == heard}
     at = places_of(told, lambda event: isinstance(event, Invoked) and event.op in wanted)[1]
-    end = next(end for end in range(at + 3, len(told)) if isinstance(told[end], Returned) and told[end][0] != told[at][0])
+    times = Counter(event.op for event in told if isinstance(event, Commit))
+    later = (end for end in range(at + 3, len(told)) if isinstance(told[end], Returned) and told[end][0] != told[at][0])
+    end = next(end for end in later if times[told[end][0]] == 1)  # one that is answered from memory may have been answered before
     own = [event for event in told[at + 1 : end + 1] if isinstance(event, Returned) and event.op == told[at][0]]
     between = [event for event in told[at + 1 : end + 1] if event not in own]
     return [*told[:at], *between, told[at], *own, *told[end + 1 :]]
