@@ -10,12 +10,13 @@ import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory import MemoryLine, MemoryStore
+from headgate.stores.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, nothing, settled
 from tests.world import World, held
 
@@ -312,3 +313,24 @@ def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_l
     stalled.end()
 
     assert order == [1, 2, 3, 4, 5, "first"]
+
+
+@pytest.mark.exact
+def test_who_looks_when_others_before_it_are_due_too_goes_behind_them(memory: World) -> None:
+    """S6: the third is woken, and by the time it looks all three are due: it lets the first two go, and goes after them."""
+    limiter = memory.limiter(Rate(3, per=memory.beat, steps=True, initial=0))
+    order: list[object] = []
+
+    async def story() -> None:
+        callers = asyncio.gather(*(comes(limiter, order, number) for number in range(3)))
+        await settled()
+        line = limiter._line
+        assert isinstance(line, MemoryLine)
+        third = list(line._gate.queue)[2]
+        memory.clock.jump(5 * memory.beat)
+        cast(Waiter, third).wake()
+        await callers
+
+    memory.run(story())
+
+    assert order == [0, 1, 2]

@@ -448,11 +448,12 @@ class MemoryLine:
         """Let pass whoever is due; true when this waiter has its grant, an error when it has waited long enough."""
         if waiter.grant is not None:
             return True
+        gate = self._gate
         with self._lock:
+            first = next(iter(gate.queue), None) is waiter
             self._advance()
             if waiter.grant is not None:
-                return True
-            gate = self._gate
+                return first  # or those before it have just been woken, and go on before it does
             if waiter.refused is not None:
                 raise waiter.refused
             if gate.t >= waiter.deadline:

@@ -5,7 +5,7 @@ Here live sleeping and waking and nothing else: a wake is a hint to look, and wh
 
 from __future__ import annotations
 
-from asyncio import Future, get_running_loop
+from asyncio import Future, get_running_loop, sleep
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -60,6 +60,8 @@ class TaskWaiter(Waiter):
             look()
             self.stir()
 
+        if self.future.done():
+            await sleep(0)  # behind all who were woken before
         loop = self.future.get_loop()
         timer = None if timeout is None else clock.later(loop, timeout, due)
         try:
