@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from headgate.gate.gate import Gate
 from headgate.gate.slots import Slots
 from headgate.stores.lock import Lock
+from headgate.stores.waiters import no_loop
 
 if TYPE_CHECKING:
     from headgate.request import Request
@@ -110,6 +111,8 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
         if gate.queue or not request.plain:
             await line.queue(request)
             return
+        if _get_running_loop() is None:
+            raise no_loop()
         place: Place = Future()  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
         try:
             append(place)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from asyncio import Future
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -29,7 +28,7 @@ from headgate.stores.holders import Holders
 from headgate.stores.lock import Lock
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
-from headgate.stores.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter
+from headgate.stores.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter, place_here
 from headgate.waiting import queued_at
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class MemoryLine:
 
     async def wait(self, request: Request) -> Waiter:
         """With the grant of `request`, when its turn has come."""
-        waiter = TaskWaiter(request, Future())
+        waiter = TaskWaiter(request, place_here())
         if not self._join(waiter):
             await self.turn(waiter)
         return waiter

@@ -5,7 +5,7 @@ Here live sleeping and waking and nothing else: a wake is a hint to look, and wh
 
 from __future__ import annotations
 
-from asyncio import Future, get_running_loop, sleep
+from asyncio import Future, _get_running_loop, get_running_loop, sleep
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +116,21 @@ class ThreadWaiter(Waiter):
 def tell(future: Future[Any], waiter: TaskWaiter) -> None:
     if not future.done():
         future.set_result(waiter)
+
+
+def place_here() -> Future[Any]:
+    """Where the running task can be woken."""
+    if _get_running_loop() is None:
+        raise no_loop()
+    return Future()
+
+
+def no_loop() -> RuntimeError:
+    """Somebody awaits without asyncio: what wakes a task here is asyncio's, and others do not know what to do with it."""
+    return RuntimeError(
+        "No event loop of asyncio runs here, and headgate's coroutines wait by nothing else. Under trio, enter limiters with "
+        "`with` in a thread: trio.to_thread.run_sync(...)."
+    )
 
 
 def is_here(future: Future[Any]) -> bool:

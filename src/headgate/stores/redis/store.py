@@ -19,6 +19,7 @@ from headgate.stores.redis.link import Link
 from headgate.stores.redis.portal import portal_loop
 from headgate.stores.redis.shortcut import Shortcut
 from headgate.stores.redis.topology import Topology
+from headgate.stores.waiters import no_loop
 
 
 class RedisStore:
@@ -49,7 +50,9 @@ class RedisStore:
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` in the running loop."""
-        loop = asyncio.get_running_loop()
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            raise no_loop()
         link = self._links.get(loop)
         if link is None or link.closed:
             with self._lock:

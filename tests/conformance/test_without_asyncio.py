@@ -1,0 +1,55 @@
+"""Where no event loop of asyncio runs, as under trio: who would have to wait is told what to do instead, and leaves nothing behind.
+
+In a thread of trio's a limiter is entered as in any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from headgate import Concurrency, Limiter, Rate
+from tests.world import HOUR
+
+WAYS = {
+    "limiter": lambda limiter: limiter.__aenter__(),
+    "acquire": lambda limiter: limiter.acquire().__aenter__(),
+    "max_sleep": lambda limiter: limiter.acquire(max_sleep=HOUR).__aenter__(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("limit", [Concurrency(1), Rate(1, per=HOUR)], ids=lambda limit: type(limit).__name__)
+def test_who_would_have_to_wait_without_asyncio_is_told_what_to_do(store: Any, name: str, limit: Any, way: str) -> None:
+    """S7, F20: and nobody waits afterwards."""
+    limiter = Limiter(name, limit, store=store)
+    permit = limiter.acquire_sync()
+
+    async def story() -> None:
+        with pytest.raises(RuntimeError, match=r"No event loop of asyncio runs here.*trio\.to_thread\.run_sync"):
+            await WAYS[way](limiter)
+
+    trio.run(story)
+
+    assert limiter.status().waiting == 0
+    permit.release()
+
+
+def test_in_a_thread_of_trios_a_limiter_is_entered_as_in_any_other(store: Any, name: str) -> None:
+    """S1, L2: three at once, one place."""
+    limiter, inside = Limiter(name, Concurrency(1), store=store), list[int]()
+
+    def call() -> None:
+        with limiter:
+            inside.append(limiter.status().limits[0].used)
+
+    async def story() -> None:
+        async with trio.open_nursery() as calls:
+            for _ in range(3):
+                calls.start_soon(trio.to_thread.run_sync, call)
+
+    trio.run(story)
+
+    assert inside == [1, 1, 1]
