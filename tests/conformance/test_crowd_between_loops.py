@@ -299,7 +299,7 @@ def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(name: str, lo
 
 @pytest.mark.exact
 def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_look(memory: World) -> None:
-    """S6, F9: a batch comes while the loop of its first stands still; each of the others has a timer of its own, at one moment."""
+    """S6, F9, F20: a batch comes while the loop of its first stands still; the others have a timer each, at one moment."""
     limiter = memory.limiter(Rate(6, per=memory.beat, steps=True, initial=0))
     order: list[object] = []
 
@@ -317,7 +317,7 @@ def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_l
 
 @pytest.mark.exact
 def test_who_looks_when_others_before_it_are_due_too_goes_behind_them(memory: World) -> None:
-    """S6: the third is woken, and by the time it looks all three are due: it lets the first two go, and goes after them."""
+    """S6, F20: the third is woken, and by the time it looks all three are due: it lets the first two go, and goes after them."""
     limiter = memory.limiter(Rate(3, per=memory.beat, steps=True, initial=0))
     order: list[object] = []
 

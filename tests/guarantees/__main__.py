@@ -4,6 +4,7 @@
     faults    run every test that cites a fault (five minutes), or one of those after `--only`, and write down what came of it
     seeds     simulate fleets, seed by seed, for as long as `--seeds FIRST END` says
     mutants   count those made, and those that tests/mutants/survivors.toml says to survive
+    loops     python -m tests.interpreters --quick: other Pythons and event loops (minutes)
     peers     python -m benchmarks.faults (minutes)
 
 What a part has measured stays in the page until it is measured again.
@@ -73,6 +74,10 @@ def mutants_made(_asked: argparse.Namespace) -> None:
     )
 
 
+def loops(_asked: argparse.Namespace) -> None:
+    write("loops", f"{output('tests.interpreters', '--quick').strip()}\n\nMeasured {today()} by `./run interpreters --quick`.")
+
+
 def peers(_asked: argparse.Namespace) -> None:
     write("peers", f"{output('benchmarks.faults').strip()}\n\nMeasured {today()} by `python -m benchmarks.faults`.")
 
@@ -82,6 +87,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "faults": faults,
     "seeds": seeds,
     "mutants": mutants_made,
+    "loops": loops,
     "peers": peers,
 }
 
