@@ -218,6 +218,7 @@ async def test_after_a_cut_nobody_comes_in_until_enough_have_left(memory: World)
     assert_all_free(limiter)
 
 
+@pytest.mark.exact
 @told
 async def test_a_crowd_under_a_rate_goes_on_at_its_pace(memory: World) -> None:
     """T1, T3, S6: Concurrency becomes a Rate while five wait: one a second, and the holder's leaving lets nobody in."""
