@@ -284,8 +284,9 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
         acquires += 1
         await asyncio.sleep(0.005)
 
-    calls = admin.info("commandstats")["cmdstat_fcall"]["calls"]
-    assert calls <= acquires + 20
+    beside = admin.info("commandstats")["cmdstat_fcall"]["calls"] - acquires
+    thirds = (monotonic() - start) / 0.02  # of the lease: a renewal in each, and for each lease a look whether it has ended
+    assert beside <= 2 * thirds
     permit.release()
     assert (await other.astatus()).limits[0].kind == "Rate"
 
