@@ -15,6 +15,7 @@ import aiohttp
 import httpx
 import httpx2
 import openai
+from aiohttp import web
 
 import headgate.http.aiohttp
 import headgate.http.httpx
@@ -24,7 +25,7 @@ from examples.services.budgets import Rules
 from examples.services.models import Models
 from headgate import Limiter
 from tests.http.sdks import client_of, question
-from tests.http.service import Service
+from tests.http.service import Service, told
 from tests.step_cancel.visits import BOTH, MEMORY
 
 
@@ -90,6 +91,20 @@ async def streams(client: Any, url: str) -> None:
             pass
 
 
+async def is_refused(client: Any, url: str) -> None:
+    """For good, which only the body tells: it was looked through when who has asked reads it."""
+    async with client, client.stream("GET", f"{url}/says") as response:
+        async for _ in response.aiter_raw():
+            pass
+
+
+class Spent(Service):
+    """Whoever asks has no credit left."""
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        return told(429, {}, '{"error": {"code": "insufficient_quota"}}')
+
+
 async def leaves_a_stream(client: Any, url: str) -> None:
     """In its middle: it is closed, and not read to its end."""
     async with client.stream("GET", f"{url}/slow?ms=1") as response:
@@ -120,5 +135,6 @@ CALLINGS = {
     "httpx": Calling(streams, transporting(httpx, headgate.http.httpx.limit)),
     "httpx2": Calling(streams, transporting(httpx2, headgate.http.httpx2.limit), stores=BOTH),
     "httpx2, a stream that is left": Calling(leaves_a_stream, transporting(httpx2, headgate.http.httpx2.limit)),
+    "httpx2, a refusal": Calling(is_refused, transporting(httpx2, headgate.http.httpx2.limit), Spent),
     "openai": Calling(hears, sdk, lambda: Models(Rules(call_time=0.001))),
 }
