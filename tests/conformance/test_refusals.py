@@ -236,7 +236,7 @@ async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None
     """Given a queue of two, when the first has waited long enough, then the second gets the place (L2)."""
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
-    impatient = asyncio.create_task(_acquired(limiter, max_sleep=world.beat))
+    impatient = asyncio.create_task(_acquired(limiter, max_sleep=25 * world.beat))  # long enough to see both of them wait
     await waiting(limiter, 1)
     patient = asyncio.create_task(_acquired(limiter))
     await waiting(limiter, 2)
