@@ -106,6 +106,16 @@ def test_a_key_without_a_ttl_is_found(own_server: Server) -> None:
     assert found.wrong == ["1 keys have no TTL"]
 
 
+@pytest.mark.slow
+def test_nothing_is_left_of_keys_after_their_ttl(own_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """S8, L6: and the script of the process that leaves them behind has the shortened constants."""
+    found = many_keys.Findings()
+    with Redis.from_url(own_server.url) as server:
+        many_keys.gone_keys(own_server.url, server, 5, found)
+    assert found.wrong == []
+    assert " 0 Redis keys are left" in capsys.readouterr().out
+
+
 def test_the_floor_is_measured_with_all_its_parts(own_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert floor.measured(own_server.url, rounds=1)
     shown = capsys.readouterr().out
