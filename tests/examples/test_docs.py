@@ -97,6 +97,7 @@ def work() -> None:
 @pytest.mark.parametrize(("source", "times"), python_blocks())
 async def test_every_block_of_python_runs(source: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(headgate.stores, "MEMORY", MemoryStore())
+    monkeypatch.setattr(headgate.stores, "_by_url", {})  # which remembers it by "memory://", too
     source = source.replace(SERVER, "memory://")
     code = compile(source, "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"call": call, "ask": ask, "work": work}
