@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from benchmarks import table
 from benchmarks.entrants import OURS, SEMAPHORES, Entrant
 from benchmarks.goals import Line
-from benchmarks.peers import bare, wire
+from benchmarks.peers import alone, bare, wire
 from benchmarks.shapes import describe
-from benchmarks.stage import Stage
+from benchmarks.stage import Role, Stage
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -32,6 +32,8 @@ PAUSE = 0.01  # seconds: who asks has come to stand in the queue, and all are as
 TOO_LONG = 20.0  # seconds for one answer of a side
 WIRE, REDIS_PY = "EVALSHA by headgate's wire", "by redis-py"
 BARE = {WIRE: wire.evalsha, REDIS_PY: bare.evalsha}
+FLOOR = "a bare announcement"
+ENTRANTS = (*SEMAPHORES, Entrant(FLOOR, alone.baton))
 
 
 class SideError(Exception):
@@ -54,7 +56,7 @@ class Handed:
 
 def measured(url: str, mark: str, quick: bool) -> Line:
     times = QUICK_TIMES if quick else TIMES
-    handed = [handed_over(entrant, url, f"{mark}h{number}", times) for number, entrant in enumerate(SEMAPHORES)]
+    handed = [handed_over(entrant, url, f"{mark}h{number}", times) for number, entrant in enumerate(ENTRANTS)]
     show(handed, times)
     return line(handed)
 
@@ -123,7 +125,7 @@ def side(entrant: str, url: str, name: str) -> Iterator[Connection]:
 
 
 def play(pipe: Connection, entrant: str, url: str, name: str) -> None:
-    opening = next(each.opening for each in SEMAPHORES if each.name == entrant)
+    opening = next(each.opening for each in ENTRANTS if each.name == entrant)
     with asyncio.Runner() as runner, ExitStack() as stack:
         stage = Stage(url, runner, name)
         try:
@@ -180,18 +182,21 @@ def cells(each: Handed) -> table.Cells:
         return each.name, "fails", "", "", "", "", ""
     figures = (table.figure(percentile(each.seconds, percent) * 1e6) for percent in (50, 99))
     trips = (f"{each.trips(percent):,.1f}" for percent in (50, 99))
-    return each.name, *figures, *trips, f"{each.trips(50, REDIS_PY):,.1f}", ""
+    note = table.NOTES[Role.FLOOR] if each.name == FLOOR else ""
+    return each.name, *figures, *trips, f"{each.trips(50, REDIS_PY):,.1f}", note
 
 
 def line(handed: Sequence[Handed]) -> Line:
     ours = next(each for each in handed if each.name == OURS)
-    others = [each for each in handed if each is not ours and not each.failure]
+    others = [each for each in handed if each.name not in (OURS, FLOOR) and not each.failure]
+    bottom = [each for each in handed if each.name == FLOOR and not each.failure]
     work, goal = "hand-off to another process, p50 (p99)", f"at most {MOST:.0f} bare round trips (p50)"
     best = min(others, key=lambda each: each.trips(50), default=None)
     peer = f"{best.name} {trips(best)}" if best else "all fail"
     if ours.failure:
         return Line(work, peer, "-", "fails", goal, None)
-    floor = ", ".join(f"{unit} {table.figure(median(seconds) * 1e6)} us" for unit, seconds in ours.bare.items())
+    units = (f"{unit} {table.figure(median(seconds) * 1e6)} us" for unit, seconds in ours.bare.items())
+    floor = ", ".join((*(f"{FLOOR} {trips(each)}" for each in bottom), *units))
     return Line(work, peer, floor, trips(ours), goal, ours.trips(50) <= MOST)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from benchmarks import shapes
 from benchmarks.peers import (
     aiolimiter,
+    alone,
     bare,
     headgate,
     limiters,
@@ -35,6 +36,7 @@ BELOW = 1.0
 NEAR_BARE = 1 / 1.15
 AS_FAST = 1 / 1.1  # a tenth is what two halves of one run differ by anyway
 ONE_TRIP = "one bare trip for all"
+DECIDED = "the same, decided by our script"
 SEMAPHORE_LEADS = {1: 3.0, 10: 10.0, 100: 20.0}
 
 
@@ -161,7 +163,12 @@ def buckets_at_once() -> list[Row]:
             "bucket-classic",
             "token bucket on Redis: {times} instances made and entered at once",
             AT_ONCE,
-            (ours(headgate.token_bucket, made), *documented, floor(ONE_TRIP, wire.gate(AT_ONCE), made)),
+            (
+                ours(headgate.token_bucket, made),
+                *documented,
+                floor(ONE_TRIP, wire.gate(AT_ONCE), made),
+                floor(DECIDED, alone.bucket, made),
+            ),
             rounds=25,
             goal=Goal("bucket on Redis, {times} at once", Role.PEER, 10.0),
         ),
@@ -176,6 +183,7 @@ def buckets_at_once() -> list[Row]:
                 peer("steindamm", steindamm.token_bucket, entered),
                 peer("throttled-py", throttled.token_bucket, entered),
                 floor(ONE_TRIP, wire.gate(AT_ONCE), entered),
+                floor(DECIDED, alone.bucket, entered),
             ),
             rounds=25,
         ),
@@ -247,6 +255,7 @@ def buckets_in_turn() -> list[Row]:
 
 def semaphore_row(key: str, title: str, capacity: int, shape: Shape, goal: Goal | None = None) -> Row:
     awaited = headgate.semaphore_release_awaited(capacity)
+    decided = [floor(DECIDED, alone.semaphore(capacity), shape)] if capacity == AT_ONCE else []  # no trip for each who leaves
     return Row(
         f"{key}-{capacity}",
         f"semaphore on Redis, capacity {capacity}: {title}",
@@ -258,6 +267,7 @@ def semaphore_row(key: str, title: str, capacity: int, shape: Shape, goal: Goal 
             peer("redis-rate-limiters", limiters.semaphore(capacity), shape),
             peer("steindamm", steindamm.semaphore(capacity), shape),
             floor(f"a bare trip for each {capacity}", wire.gate(capacity), shape),
+            *decided,
         ),
         goal=goal,
     )

@@ -93,8 +93,9 @@ class Outcome:
 
     @property
     def out_of_reach(self) -> float | None:
-        """How far ahead of the goal's mark the floor is, where even that is less than the goal."""
-        goal, floor, mark = self.row.goal, self.best(Role.FLOOR), self.mark
+        """How far ahead of the goal's mark the floor is, where even that is less than the goal. Of several the highest counts."""
+        goal, mark = self.row.goal, self.mark
+        floor = max(self.finished(Role.FLOOR), key=self.ratio, default=None) if self.ours.finished else None
         if goal is None or floor is None or mark is None or floor is mark:
             return None
         most = median(mark.ratios(floor))

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 class Talk:
     """Commands over one wire, each with a future for its reply."""
 
-    def __init__(self) -> None:
+    def __init__(self, heard: Callable[[Any], None] | None = None) -> None:
         self._asked: deque[asyncio.Future[Any]] = deque()
+        self._heard = heard or (lambda reply: self._asked.popleft().set_result(reply))
         self._wire: Wire | None = None
 
     async def open(self, url: str) -> None:
@@ -35,17 +36,19 @@ class Talk:
 
         connection = Connection(**parse_url(url), protocol=2)
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        self._wire = Wire(connection, lambda reply: self._asked.popleft().set_result(reply), self._lost)
+        self._wire = Wire(connection, self._heard, self._lost)
 
     def _lost(self, error: Exception) -> None:
         for future in self._asked:
             future.set_exception(error)
 
-    def ask(self, command: bytes) -> asyncio.Future[Any]:
+    def ask(self, *words: Any) -> asyncio.Future[Any]:
+        from headgate.stores.redis.wire import packed
+
         assert self._wire is not None, "opened before"
         future = asyncio.get_running_loop().create_future()
         self._asked.append(future)
-        self._wire.send(command)
+        self._wire.send(packed(*words))
         return future
 
     async def close(self) -> None:
@@ -69,7 +72,7 @@ def gate(capacity: int) -> Opening:
     @contextmanager
     def opening(stage: Stage) -> Iterator[Maker]:
         with talking(stage) as asking:
-            yield lru_cache(lambda name: Gate(capacity, partial(asking, name)))
+            yield lru_cache(lambda name: Gate(capacity, lambda entering: asking(name), checked))
 
     return opening
 
@@ -80,9 +83,10 @@ class Gate:
     Nothing is decided, nobody is safe: so many are let in as were there when the last had left.
     """
 
-    def __init__(self, capacity: int, ask: Callable[[], asyncio.Future[Any]]) -> None:
+    def __init__(self, capacity: int, ask: Callable[[int], asyncio.Future[Any]], check: Callable[[Any], None]) -> None:
         self._capacity = capacity
-        self._ask = ask
+        self._ask = ask  # for so many
+        self._check = check
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._inside = 0  # or about to be
 
@@ -102,29 +106,37 @@ class Gate:
 
     def _go(self) -> None:
         self._inside = min(self._capacity, len(self._waiting))
-        self._ask().add_done_callback(self._let_in)
+        self._ask(self._inside).add_done_callback(self._let_in)
 
     def _let_in(self, asked: asyncio.Future[Any]) -> None:
-        checked(asked.result())
+        self._check(asked.result())
         for _ in range(self._inside):
             self._waiting.popleft().set_result(None)
 
 
 @contextmanager
 def talking(stage: Stage) -> Iterator[Asking]:
-    from headgate.stores.redis.wire import packed
+    with opened(stage, Talk()) as talk:
+        sha = loaded(stage, talk, SCRIPT.read_bytes())
+        yield lambda name: talk.ask("EVALSHA", sha, 1, name, PLENTY, PER_TOKEN)
 
-    talk = Talk()
 
-    async def opened() -> str:
-        await talk.open(stage.redis_url)
-        return str((await talk.ask(packed("SCRIPT", "LOAD", SCRIPT.read_bytes()))).decode())
-
-    sha = stage.run(opened())
+@contextmanager
+def opened(stage: Stage, talk: Talk) -> Iterator[Talk]:
+    stage.run(talk.open(stage.redis_url))
     try:
-        yield lambda name: talk.ask(packed("EVALSHA", sha, 1, name, PLENTY, PER_TOKEN))
+        yield talk
     finally:
         stage.run(talk.close())
+
+
+def loaded(stage: Stage, talk: Talk, script: bytes) -> str:
+    """By which name a script is called."""
+    return str(stage.run(told(talk, "SCRIPT", "LOAD", script)).decode())
+
+
+async def told(talk: Talk, *words: Any) -> Any:
+    return await talk.ask(*words)
 
 
 def checked(reply: object) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from redis import Redis
 
-from benchmarks import connections, floor, goals, handoff, many_keys
-from benchmarks.entrants import SEMAPHORES
+from benchmarks import connections, floor, goals, handoff, many_keys, shapes
+from benchmarks.entrants import SEMAPHORES, Entrant
 from benchmarks.faults import works
 from benchmarks.faults.__main__ import SOUND
+from benchmarks.peers import alone
 from benchmarks.server_cost import growth
-from benchmarks.stage import Contestant, Goal, Role, Row
+from benchmarks.stage import Contestant, Goal, Opening, Role, Row, Stage
 from benchmarks.timing import Outcome, Result
 from tests.servers import Server
 
@@ -21,8 +23,8 @@ OURS = SEMAPHORES[0]
 
 
 def outcome(goal: Goal, **seconds: float) -> Outcome:
-    """One round of headgate, a peer and a floor."""
-    roles = {"headgate": Role.OURS, "peer": Role.PEER, "floor": Role.FLOOR}
+    """One round of headgate, a peer and floors."""
+    roles = {"headgate": Role.OURS, "peer": Role.PEER, "floor": Role.FLOOR, "decided": Role.FLOOR}
     contestants = tuple(Contestant(name, roles[name], None, None) for name in seconds)  # type: ignore[arg-type]  # nobody plays
     results = [Result(contestant, {1: seconds[contestant.name]}) for contestant in contestants]
     return Outcome(Row("key", "work of {times}", 10, contestants, goal=goal), 10, results)
@@ -50,6 +52,22 @@ def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
     assert (missed.reached, missed.verdict) == (False, "NOT REACHED")
 
 
+def test_of_several_floors_the_highest_counts() -> None:
+    """Given a floor 20 times ahead of the peer, and one that does more of the work, 8 times ahead, then 10 is out of reach."""
+    (line,) = goals.lines_of([outcome(Goal("at once", Role.PEER, 10.0), headgate=2e-6, peer=8e-6, floor=0.4e-6, decided=1e-6)])
+    assert (line.floor, line.verdict) == ("floor 0.40 us, x5.00 faster", "NOT REACHED, the floor is x8.00 ahead")
+
+
+@pytest.mark.parametrize("opening", [alone.bucket, alone.semaphore(5)], ids=["bucket", "semaphore"])
+def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server, opening: Opening) -> None:
+    """Given five tasks and room for them, when the script alone lets them in, then it has granted five."""
+    with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
+        stage = Stage(own_server.url, runner, "alone")
+        with opening(stage) as make:
+            shapes.entered_at_once(stage, make, "crowd", 5)
+        assert b" grant 5 " in next(value for name, value in server.hgetall("headgate:{crowd}").items() if name.startswith(b"r"))
+
+
 def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
     (line,) = goals.lines_of([outcome(Goal("one by one", Role.PEER, 10.0), headgate=1e-6)])
     assert (line.peer, line.reached) == ("-", None)
@@ -68,8 +86,9 @@ def test_the_connections_of_a_process_do_not_grow_with_its_waiters(own_server: S
     assert count.connections <= connections.MOST
 
 
-def test_a_permit_goes_to_and_fro_between_two_processes(own_server: Server) -> None:
-    handed = handoff.handed_over(OURS, own_server.url, "to-and-fro", times=3)
+@pytest.mark.parametrize("entrant", [OURS, handoff.ENTRANTS[-1]], ids=lambda entrant: entrant.name)
+def test_a_permit_goes_to_and_fro_between_two_processes(own_server: Server, entrant: Entrant) -> None:
+    handed = handoff.handed_over(entrant, own_server.url, "to-and-fro", times=3)
     assert handed.failure == ""
     assert len(handed.seconds) == 3
     assert min(handed.seconds) > 0
