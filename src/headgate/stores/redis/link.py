@@ -125,14 +125,11 @@ class Link:
         if peer is None or peer.busy_or_gone or (self._said and not peer.keeps()):
             self.ready(lane)
         else:
-            self._said_something()
+            first, self._said = not self._said, True
             now = self.loop.time()
             peer.say(Call(lane, lane.command(), now, now))
-
-    def _said_something(self) -> None:
-        if not self._said:
-            self._said = True
-            self.loop.call_soon(self._turned)
+            if first:  # the server is at work already
+                self.loop.call_soon(self._turned)
 
     def _turned(self) -> None:
         self._said = False
