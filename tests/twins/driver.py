@@ -8,10 +8,11 @@ have asked so far.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.twins.model import KEEP, Model
+from tests.twins.model import KEEP, Letter, Model
 from tests.twins.wire import (
     NOON,
     Acquire,
@@ -52,6 +53,7 @@ class Session:
     asked: int = 0
     declares: int = 1
     waiting: dict[int, Caller] = field(default_factory=dict)
+    news: tuple[Letter, ...] = ()  # the letters that were announced to it last
     sent: list[tuple[int, Call]] = field(default_factory=list)  # and when, by its own clock
 
     @property
@@ -63,6 +65,7 @@ class Session:
         self.generation += 1
         self.calls = 0
         self.waiting = {}
+        self.news = ()
 
 
 class Player:
@@ -125,6 +128,11 @@ class Player:
         call = Call(session.program, session.name, session.calls, requests, waits, session.declares, horizon)
         session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
+
+    def listen(self, index: int) -> None:
+        """What was announced last is heard before a reply brings it; announcements before that were lost."""
+        session = self.sessions[index]
+        self.read(session, session.news)
 
     def again(self, index: int, back: int, ever: bool = False) -> None:
         """A call that was made before arrives once more: sent again, or late. After KEEP nothing is promised (`ever`)."""
@@ -212,6 +220,7 @@ class Player:
         self.trace.append(f"at {self.now}: {call}\n  {how}-> {found}")
         assert found == expected, "\n".join([*self.trace, f"but -> {expected}"])
         self.announced.update(self.announcements())
+        self.announce()
         self.witness.saw(self.model, call, expected)
         return found
 
@@ -221,6 +230,13 @@ class Player:
             " ".join([self.wire.key, *map(str, (session, t, head, paused)), spelled(letters)])
             for session, t, head, paused, letters in self.model.announced
         ]
+
+    def announce(self) -> None:
+        """To the sessions that are meant, and still there."""
+        for name, *_, letters in self.model.announced:
+            for session in self.sessions:
+                if session.name == name and letters:
+                    session.news = letters
 
     def hear(self, session: Session, call: Call, reply: Reply) -> None:
         if reply.verdict == "lapsed":
@@ -244,12 +260,19 @@ class Player:
             if isinstance(request, Rejoin) and answer[1]:
                 session.waiting[request.caller.number] = request.caller
                 self.moments.pop(request.caller, None)
-        for number, t, fence, lease in reply.mail:
+        for caller, t, lease in self.read(session, reply.mail):
+            self.witness.believes(caller, t, lease, reply)
+        self.witness.renewed(call, reply)
+
+    def read(self, session: Session, letters: Iterable[Letter]) -> list[tuple[Caller, int, int]]:
+        """Who of those who wait is granted a moment by mail, which moment, and for which lease."""
+        granted = []
+        for number, t, fence, lease in letters:
             caller = session.waiting.pop(number, None)
             if caller is not None and t > 0:
                 self.moments[caller], self.fences[caller] = t, fence
-                self.witness.believes(caller, t, lease, reply)
-        self.witness.renewed(call, reply)
+                granted.append((caller, t, lease))
+        return granted
 
     # What is left --------------------------------------------------------------------------------------------------------
 

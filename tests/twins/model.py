@@ -428,6 +428,8 @@ class Turn:
 
     def rejoin(self, request: Rejoin) -> bool:
         caller, gate, first = request.caller, self.gate, self.model.first
+        if caller.session == self.call.session:
+            self.recall(caller.number)
         if not self.model.let_go(caller) and self.model.lease() is not None:
             return False
         units = units_of(caller.asked)

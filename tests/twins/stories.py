@@ -41,6 +41,7 @@ STEPS = {
     "to_grant": 2,
     "declare": 3,
     "update": 0.5,
+    "listen": 2,
     "again": 3,
     "die": 0.3,
     "start_over": 0.3,
@@ -121,6 +122,9 @@ class Author:
 
     def update(self) -> list[Any]:
         return [self.dice.randrange(3), self.dice.randrange(3), self.dice.choice([None, 0, 1, 2])]
+
+    def listen(self) -> list[Any]:
+        return [self.dice.randrange(3)]
 
     def again(self) -> list[Any]:
         return [self.dice.randrange(3), self.dice.choice([0, 0, 1, 2, 10]), self.dice.random() < 0.02]

@@ -148,6 +148,7 @@ end
 -- were granted nothing. (Its session names it; one that is gone is found to be dead at the head of the queue.)
 function verbs.rejoin(session, number, t, fence, asked)
   local caller = session .. ':' .. number .. ':' .. asked
+  if session == SESSION then Sessions.recall(number) end -- mail that tells of that grant, too
   local done = Sessions.let_go({ caller }) == 1 or not gate.rules.lease
   if done then
     Gate.cancel(asked, t)
