@@ -345,8 +345,10 @@ class Witness:
 
     def expired(self, key: bytes, value: Any) -> None:
         """S8: a key that ends has no promises in it."""
-        name = self._names.get(key.removesuffix(b":who").removesuffix(b":log"))
-        if name is not None:
+        its = key.removesuffix(b":who").removesuffix(b":log")
+        name = self._names.get(its)
+        idle = key.endswith(b":log") and b"window " not in self._limits.get(its, b"")  # it was begun where a slot goes, in case
+        if name is not None and not idle:
             t = self._server.keys.microseconds()
             live = [holder for holder, end in name.crowd.holders.items() if end > t]
             if live:

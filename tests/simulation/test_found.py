@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.limits import Concurrency, Rate
+from headgate.limits import Concurrency, Quota, Rate, Window
 from tests.simulation.fleet import run
 from tests.simulation.loop import SECOND
 from tests.simulation.network import CALM, Weather
@@ -73,12 +73,55 @@ FOUND = {
             Ask(18_562_574, 1, 0, "enter", 1, 107_884),
         ),
     ),
+    # L5. The queue is lost while a clock that has stepped back stands still: it was begun anew in the moment in which who waits had
+    # been heard last, who so went on waiting in a queue that was gone, for ever (seed 770166).
+    "a queue is lost in the moment in which its waiters were heard": Plan(
+        770_166,
+        3,
+        ((Concurrency(1, lease=8.0), Window(9, per=1)),),
+        None,
+        CALM._replace(delay=2000, torn=0.1),
+        True,
+        1.0,
+        40 * SECOND,
+        (
+            Ask(1_494_397, 0, 0, "block", 3, 53_544, max_sleep=0.05),
+            Fault(1_603_952, "back", 1, 17_831_492),
+            Ask(15_328_046, 2, 0, "block", 1, 2_545_186),
+            Ask(16_241_383, 2, 0, "block", 1, 8087),
+            Fault(16_420_849, "delete", 1, 51_228),
+        ),
+    ),
+    # S8. A name that is new in a slot on its way has all of its keys made where that goes, the log too; where no limit is a window
+    # nobody writes it, nor misses it when it ends (seed 770405).
+    "a log that nobody needs ends before its name": Plan(
+        770_405,
+        4,
+        ((Concurrency(1, lease=5.0), Quota(2, per=5, anchor=0.3, slack=0.2)),),
+        None,
+        CALM._replace(delay=2000, spike=50_000),
+        True,
+        0.0,
+        20 * SECOND,
+        (
+            Ask(0, 2, 0, "told", 2, 41_145),
+            Ask(683_483, 3, 0, "drop", 1, 5981, max_sleep=20.0),
+            Fault(1_539_749, "move", 0, 1_305_990),
+            Ask(1_850_323, 3, 0, "block", 2, 8838, max_sleep=20.0, actual=2),
+            Ask(1_959_026, 2, 0, "block", 2, 37_806, max_sleep=20.0),
+            Ask(2_384_657, 0, 0, "hand", 2, 15 * SECOND, actual=2),
+            Ask(2_500_000, 3, 0, "block", 1, 2647),
+            Ask(10_000_000, 3, 0, "hand", 2, 32_192),
+            Ask(10_324_687, 1, 0, "enter", 1, 24 * SECOND, max_sleep=0.05),
+        ),
+        True,
+    ),
 }
 
 
 @pytest.mark.parametrize("what", FOUND)
 def test_what_was_found_is_mended(what: str) -> None:
-    """S5, S6, L6."""
+    """S5, S6, S8, L5, L6."""
     plan = FOUND[what]
     outcome = run(plan)
     assert not outcome.broken, story(plan, outcome)

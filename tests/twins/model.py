@@ -180,7 +180,7 @@ class Model:
     def repair(self, gate: PatientGate) -> None:
         """Without a queue nobody waits, and what is held is what the holders are: keys can be lost one by one."""
         if self.queued and not gate.queue:
-            self.queued, self.born = 0, gate.t
+            self.queued, self.born = 0, gate.clamp(gate.t + 1)  # a moment of its own
             gate.waiting = [0] * len(gate.rules)
         if self.held != len(self.holders):
             self.held, self.soonest = len(self.holders), min(self.holders.values(), default=0)

@@ -78,6 +78,19 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
     assert [number for number, *_ in later.mail] == [1, 2]
 
 
+def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wire) -> None:
+    """L2: given one who waits and a clock that has stepped back, when the queue is lost, then its session lapses, and only once."""
+    limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-1.2"
+    wire.call(Call(limits, first, 1, (Acquire(1, 2),)), NOON)
+    wire.lose("who")
+
+    heard = [wire.call(Call(limits, first, 2, waits=1), NOON - 1_000_000)]
+    heard += [wire.call(Call(limits, second, 1, (Acquire(2, 2),)), NOON - 1_000_000)]
+    heard += [wire.call(Call(limits, second, 2, waits=1), NOON - 1_000_000)]
+
+    assert [reply.verdict for reply in heard] == ["lapsed", "ok", "ok"]
+
+
 def test_stories_are_read_from_where_they_are_kept() -> None:
     """A folder that was moved would be a set of no seeds, and no test would miss them."""
     assert len(SEEDS) >= 6

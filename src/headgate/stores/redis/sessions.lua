@@ -205,7 +205,10 @@ function Sessions.repair()
 end
 
 function Sessions.repair_queue(queued)
-  if queued < gate.queued then gate.born = gate.t end
+  if queued < gate.queued then -- in a moment of its own: a clock that has stepped back stands still, and who was seen may be heard again
+    gate.t = gate.t + 1
+    gate.born = gate.t
+  end
   gate.queued = queued
   Gate.requeue()
 end
