@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from time import monotonic
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -321,3 +323,25 @@ async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
 
     assert (await soon(elsewhere(name, TWO, url=redis_url).astatus())).limits[0].capacity == 1
     assert str(admin.hget(f"headgate:{{{name}}}", "former"))[0] in "12"
+
+
+async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a call that names its limits already, when a thread updates them, then the call does not pass for the update (F11)."""
+    limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
+    await soon(limiter.astatus())
+    keys = limiter._line.keys
+
+    def meanwhile(*asked: Any) -> tuple[str, ...]:
+        monkeypatch.undo()
+        thread = threading.Thread(target=limiter.update, args=[TWO])
+        thread.start()
+        thread.join()
+        return keys(*asked)
+
+    monkeypatch.setattr(limiter._line, "keys", meanwhile)
+    await soon(limiter.astatus())
+
+    await until(lambda status: status.limits[0].capacity == 2, other)
+    assert (await soon(limiter.astatus())).limits[0].capacity == 2

@@ -20,7 +20,6 @@ from headgate.gate.rules import Declaration, parsed
 from headgate.request import Request
 from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import (
-    DECLARED,
     KNOWN,
     Answer,
     Command,
@@ -208,12 +207,12 @@ class Lane:
     def _next(self) -> Sent:
         self._call += 1
         tickets, errands = self._load()
-        command = self._written(tickets, errands)
+        declared, declares = self.line.said()
+        command = self._written(tickets, errands, declared, declares)
         ahead, letters = self.succession.ahead(), self.succession.letters
         for ticket in tickets:
             ticket.session, ticket.last = self._session, tickets[-1].number
             self._waiting[ticket.number] = ticket
-        declared = self.line.declared
         at = self._session, self._call, declared.program, declared.lease, monotonic()
         return Sent(command, *at, tickets, errands, ahead, letters)
 
@@ -228,15 +227,14 @@ class Lane:
         self._errands[:0] = errands[MOST:]
         return asked[:MOST], errands[:MOST]
 
-    def _written(self, tickets: list[Ticket], errands: list[Errand]) -> Command:
-        line, waits, declared = self.line, bool(self._waiting), self.line.declared
-        keys = line.keys(declared)
+    def _written(self, tickets: list[Ticket], errands: list[Errand], declared: Declaration, declares: int) -> Command:
+        waits, keys = bool(self._waiting), self.line.keys(declared, declares)
         header: tuple[Any, ...] = (len(keys), *keys, declared.program, self._session, self._call)
-        if self._calm and len(tickets) == 1 and not (errands or waits or line.declares):
+        if self._calm and len(tickets) == 1 and not (errands or waits or declares):
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        header = (*header, line.declares, self._known if waits else 0, HORIZON)
+        header = (*header, declares, self._known if waits else 0, HORIZON)
         return Command(script, (*header, *chores(errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -291,8 +289,8 @@ class Lane:
             self._granted(ticket, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
-        if self.line.declares and (sent.program, sent.declares) == (self.line.declared.program, self.line.declares):
-            self.line.declares = KNOWN
+        if sent.declares != KNOWN:
+            self.line.carried(sent.program, sent.declares)
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         self.succession.answered(sent, self._server, declared=sent.declares != KNOWN)
         head, mine = int(words[1]), words[2] == "1"
@@ -562,13 +560,9 @@ class Lane:
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:
         """Other limits hold. Ours, if the call has declared them, may be declared again after `wait`; -1: an update holds."""
-        line = self.line
-        if wait is None and line.declares == KNOWN:
-            line.declared = holds
-        elif wait is not None and (line.declares, line.declared.program) == (DECLARED, sent.program):
-            line.turned_down(holds, wait)
-            line.declare_in_time(self.link.loop)
-        else:
+        if wait is not None and self.line.turned_down(sent.program, holds, wait):
+            self.line.declare_in_time(self.link.loop)
+        elif wait is not None or not self.line.overruled(holds):
             return  # something else was declared since the call was sent
         self.renewals.renew()
 

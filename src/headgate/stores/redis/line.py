@@ -74,20 +74,48 @@ class RedisLine:
             if self._said.overruled(program, present):
                 return
             comes_again = self._said.declare(program, int(monotonic() * 1_000_000))
-        self._declare(declared, DECLARED)
+            self._declare(declared, DECLARED)
         if comes_again:
             warn_of_parts(self.name, program, present)
 
     def _declare(self, declared: Declaration, how: int) -> None:
+        """With the lock: a thread may say something else while a loop hears what became of what was said before."""
         self._turned_down = None
         self.declared, self.declares = declared, how
 
-    def turned_down(self, holds: Declaration, wait: int) -> None:
-        """What we have declared must not be declared again for `wait` microseconds (-1: nobody knows): what holds, holds for us."""
-        ours, self.declared, self.declares = self.declared, holds, KNOWN
-        self._turned_down, self._until = ours, monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
-        self._comes_again = wait >= 0
-        warn_of_processes(self.name, ours.program, holds.program)
+    def said(self) -> tuple[Declaration, int]:
+        """The limits, and what a call says of them. Read the other way round than they are written: earlier ones are no update."""
+        declares = self.declares
+        return self.declared, declares
+
+    def carried(self, program: str, how: int) -> None:
+        """A call that said so was carried out: unless something else was declared meanwhile, it is known."""
+        with self._lock:
+            if (program, how) == (self.declared.program, self.declares):
+                self.declares = KNOWN
+
+    def overruled(self, holds: Declaration) -> bool:
+        """Others have declared something else than was known here. False: so have we."""
+        with self._lock:
+            known = self.declares == KNOWN
+            if known:
+                self.declared = holds
+        return known
+
+    def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
+        """What we have declared must not be declared again for `wait` microseconds (-1: nobody knows): what holds, holds for us.
+
+        False: something else was declared meanwhile.
+        """
+        with self._lock:
+            ours = self.declared
+            if (self.declares, ours.program) != (DECLARED, program):
+                return False
+            self.declared, self.declares = holds, KNOWN
+            self._turned_down, self._until = ours, monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
+            self._comes_again = wait >= 0
+        warn_of_processes(self.name, program, holds.program)
+        return True
 
     def declare_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
         """See to it, in `loop`, that what was turned down is declared again: the loop that heard of it may be gone by then."""
@@ -101,8 +129,9 @@ class RedisLine:
 
     def _declare_again(self, ours: Declaration) -> None:
         """If nothing else was declared since."""
-        if self._turned_down is ours:
-            self._declare(ours, DECLARED)
+        with self._lock:
+            if self._turned_down is ours:
+                self._declare(ours, DECLARED)
 
     def check(self, declared: Declaration) -> None:
         """ValueError for limits that Redis cannot keep."""
@@ -135,12 +164,12 @@ class RedisLine:
         self.check(declared)
         with self._lock:
             self._said.update(declared.program)
-        self._declare(declared, UPDATED)
+            self._declare(declared, UPDATED)
         return f"update {self._said.last.replace(' ', ',')}"
 
-    def keys(self, declared: Declaration) -> tuple[str, ...]:
+    def keys(self, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
         """The keys that the script works on: all share one hash tag. What is replaced by a declaration may have had windows."""
-        return keys_of(self.key, self.declares != KNOWN or "window " in declared.program)
+        return keys_of(self.key, declares != KNOWN or "window " in declared.program)
 
     def lane(self) -> Lane:
         """The lane in the running loop: mostly the same as before."""
@@ -155,7 +184,9 @@ class RedisLine:
             self._last = None
 
     def forked(self) -> None:
+        """In the child of a fork: a thread that is not here may have had the lock."""
         self._last = None
+        self._lock = threading.Lock()
 
     # Ways in -------------------------------------------------------------------------------------------------------------
 
