@@ -7,12 +7,13 @@ import asyncio
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
 from headgate.request import Request
 from headgate.stores.redis import lane
 from headgate.stores.redis.lane import Lane
+from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, enter, eventually, everybody, has_listened
-from tests.world import LONG, soon, used, waiting
+from tests.world import LONG, soon, until, used, waiting
 
 PER, AHEAD = 10.0, 15.0  # seconds: the next one is booked, the one behind it waits
 PAUSE = 60.0
@@ -174,6 +175,32 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(here: Limiter, there
         assert ticket.deadline is not None
         caller.cancel()
     await waiting(here, 0)
+
+
+@pytest.mark.parametrize("most", [lane.MOST, 1])
+async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_when_it_is_there(
+    name: str, proxy: Proxy, redis_url: str, hurried: None, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """T5, S7: given one who sleeps and hears of a pause while a call is on its way, when the server goes away before it is told,
+
+    then it is told later: one by one, or when a whole session gives up.
+    """
+    limiter, other = Limiter(name, SLOW, store=proxy.url), elsewhere(name, SLOW, url=redis_url)
+    callers, its = await asleep(limiter), lane_of(limiter)
+    monkeypatch.setattr(lane, "MOST", most)
+    proxy.replies.hold()
+    looks = asyncio.create_task(limiter.astatus())
+    await eventually(lambda: its._sent is not None)
+
+    its.heard(f"{its._session} {its._server} -1 !{round(PAUSE * 1_000_000)}")
+    proxy.refuses = True
+    proxy.reset()
+    told = await soon(asyncio.gather(looks, *callers, return_exceptions=True))
+    assert [type(outcome) for outcome in told] == [StoreError] * 3
+    proxy.replies.resume()
+    proxy.refuses = False
+
+    await until(lambda status: (status.waiting, used(status)) == (0, [0]), other)  # as it will be
 
 
 async def test_a_pause_of_a_server_that_is_away_is_not_made_up_for(name: str) -> None:

@@ -99,7 +99,8 @@ class Errand:
 
         What is said of a service, to hold all, is worth nothing when the server is back.
         """
-        return self.words.startswith("release ") or (self.told is nobody and not self.words.startswith(("pause ", "drain ")))
+        gives_back, says = self.words.startswith(("release ", "rejoin ")), self.words.startswith(("pause ", "drain "))
+        return gives_back or (self.told is nobody and not says)
 
 
 class Sent(NamedTuple):

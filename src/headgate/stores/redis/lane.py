@@ -524,7 +524,7 @@ class Lane:
         )
         for errand in sent.errands if sent else []:
             errand.told(error)
-            if errand.owed and not errand.words.startswith("settle"):  # once too often must change nothing
+            if errand.owed and not errand.words.startswith(("settle ", "rejoin ")):  # once too often must change nothing
                 self._errands.append(errand)
         for ticket in sent.tickets if sent else []:
             self._waiting.pop(ticket.number, None)
