@@ -356,6 +356,21 @@ def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
     assert [rule.left(crowd.now) for rule in crowd.gate.rules] == [10, 0, 5]
 
 
+@pytest.mark.parametrize("back", ["undone", "settled"])
+def test_what_was_granted_before_a_rate_was_there_gives_it_nothing_back(back: str) -> None:
+    """T9: given a grant of a time without a rate, when one is declared that begins empty, then nothing of it comes back."""
+    gate = Gate(rules_of([Concurrency(2)]), START)
+    granted = gate.acquire(START, "asks", {})
+    gate.follow(START + 1, rules_of([Concurrency(2), Rate(10, per=10, initial=0)]))
+
+    if back == "undone":
+        gate.cancel(START + 1, {}, granted.t)
+    else:
+        gate.settle(START + 1, {"requests": -1}, granted.t)
+
+    assert [rule.left(START + 1) for rule in gate.rules] == [2 if back == "undone" else 1, 0]
+
+
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
     """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes now passes after it."""
     crowd = Crowd(Rate(1, per=1), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])

@@ -13,7 +13,7 @@ function Bucket.new(unit, numbers)
 end
 
 function Bucket.open(rule, t)
-  rule.level, rule.at, rule.taken, rule.top, rule.marks = rule.start, t, 0, 0, {}
+  rule.level, rule.at, rule.taken, rule.top, rule.marks = rule.start, t, t, rule.size, {}
 end
 
 function Bucket.refresh(rule, t)
