@@ -16,8 +16,7 @@ HEARTBEAT = 0.15  # seconds between two signs of life: 3
 GREETING = 1.0  # seconds for a connection: 5; longer than a busy machine stands still, for who never met a server does not hope
 PATIENCE = 0.75  # seconds for a reply: 5; the same is true of the first
 OUTAGE = 1.5  # seconds for which a store that was there is looked for again: 10
-REVIVAL = 0.5  # seconds, at most, until one that is away is asked again: 5
-RETRY = 0.05  # seconds until what is owed is offered again: 1
+REVIVAL = 0.5  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
 HOLD = 0.4  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 HELD = "HOLD, FORMER, DAY = 60000000,"
@@ -26,7 +25,6 @@ HELD = "HOLD, FORMER, DAY = 60000000,"
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made afterwards."""
     change(lane, "HEARTBEAT", HEARTBEAT)
-    change(lane, "RETRY", RETRY)
     change(lane, "REPLY_TIMEOUT", PATIENCE)
     change(link, "OUTAGE", OUTAGE)
     change(link, "REVIVAL", REVIVAL)

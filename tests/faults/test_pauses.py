@@ -22,7 +22,7 @@ from headgate.stores.redis import chores, ears, link
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import Link
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Breaths, elsewhere, enter, eventually
+from tests.faults.scene import Breaths, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
 from tests.servers import Server, as_user
 from tests.world import LONG, at_rest, soon, used, waiting
@@ -226,6 +226,53 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     assert await (await soon(waiter)).arelease()
     assert own_admin.info("stats")["total_connections_received"] <= len(breaths.taken) + 2  # and one to listen
     await at_rest(limiter)
+
+
+async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_less_and_less_often(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F35, S9: given a server that was never met, when many names owe it something, then they offer it together, after pauses that
+
+    grow as those of one name do.
+    """
+    attempts: list[int] = []
+
+    def pause(attempt: int, longest: float) -> float:
+        if longest == link.REVIVAL:
+            attempts.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr(link, "pause", pause)
+    monkeypatch.setattr(link, "FAREWELL", 0.0)
+    nowhere = Redis(port=1)
+    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
+
+    told = await soon(asyncio.gather(*(limiter.acquire() for limiter in limiters), return_exceptions=True))
+    await eventually(lambda: len(attempts) >= 6)
+
+    assert {type(each) for each in told} == {StoreError}
+    assert attempts[:6] == [1, 2, 3, 4, 5, 6]
+    assert all(limiter._line._last._in_vain >= 5 for limiter in limiters)
+
+
+async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
+    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it back, then it hears of that."""
+    monkeypatch.setattr(link, "OUTAGE", 0.2)
+    client = Redis.from_url(own_server.user_url)
+    limiter, other = [Limiter(f"{name}-{number}", Concurrency(1), store=client) for number in range(2)]
+    await other.astatus()
+    own_server.kill()
+    monkeypatch.setattr(link, "pause", lambda attempt, longest: 0.0 if longest == link.LONGEST else LONG * 10)
+    with pytest.raises(StoreError):
+        await soon(limiter.acquire())
+    owing = limiter._line._last
+    assert owing.owes
+
+    own_server.start()
+    await once_back(other.astatus)
+    await eventually(lambda: not owing.owes)
 
 
 def endless(port: int) -> None:

@@ -23,7 +23,7 @@ OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of eac
 # What a lane and a link may have planned when nobody asks for anything: a look at who holds, whether a server answers.
 STANDING = ("Renewals.renew", "Succession._tell", "Peer._look_at_calls", "Peer._rest", "Ears._make_sure", "Eviction._ask")
 # And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
-SEEKING = ("Lane._try_again", "_set_result_unless_cancelled")
+SEEKING = ("Link._offer_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}link", f"{OURS}revive"}  # between two attempts
 
 

@@ -54,7 +54,6 @@ HORIZON = 50_000  # microseconds: moments so near are booked now, and slept unti
 MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
 HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that it lives: a third of the script's WAITER
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
-RETRY = 1.0  # seconds until what is owed to a server that is away is offered again
 MOST = 1000  # callers in one call (S9)
 
 
@@ -90,7 +89,7 @@ class Lane:
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
         self._patience = Patience(self)
-        self._retry: TimerHandle | None = None
+        self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
         self.renewals = Renewals(self)
         self.succession = Succession(self)
         line.declare_in_time(link.loop)
@@ -142,8 +141,13 @@ class Lane:
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
-        to_send = (self._tickets, self._errands, self._queued, self._sent, self._owed, self._quits)
+        to_send = (self._tickets, self._queued, self._sent, self.owes)
         return not any((*to_send, self._waiting, self._booked.queue, self.renewals.planned))
+
+    @property
+    def owes(self) -> bool:
+        """Whether there is something that the server has to hear, though nobody waits for the answer."""
+        return bool(self._errands or self._owed or self._quits)
 
     @property
     def waits(self) -> bool:
@@ -173,7 +177,7 @@ class Lane:
         self._cancel(ticket)
 
     def send_errands(self) -> None:
-        if self._errands:
+        if self.owes:
             self._send()
 
     def look(self) -> None:
@@ -253,7 +257,7 @@ class Lane:
                 raise StoreError("it gave the reply to another call")
         self._sent = None
         if verdict == "ok":
-            self._known = sent.number
+            self._known, self._in_vain = sent.number, 0
         self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
         self._hears, self._wanted = True, False
         try:
@@ -473,8 +477,9 @@ class Lane:
         for ticket in tickets:
             ticket.settle(error)
         self._patience.over()
-        if (self._errands or self._owed or self._quits) and self._retry is None:
-            self._retry = self.link.loop.call_later(RETRY, self._try_again)
+        self._in_vain += 1
+        if self.owes:
+            self.link.offer_later(self, self._in_vain)
 
     def adrift(self, lost: BaseException) -> None:
         """The call on its way has lost its connection, and there is hope: who only tries does not wait for that."""
@@ -510,10 +515,6 @@ class Lane:
         """Another session, in which nobody has a place yet."""
         self._session, self._call, self._known = self.link.new_session(), 0, 0
         self.succession.forget()
-
-    def _try_again(self) -> None:
-        self._retry = None
-        self._send()
 
     def _refused(self, refusal: str) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""

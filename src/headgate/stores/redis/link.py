@@ -63,6 +63,8 @@ class Link:
         self._given_up: set[Endpoint | None] = set()  # and these parts of it have not answered a call since they were given up
         self._away: set[Endpoint | None] = set()  # nor anything else
         self._despair: asyncio.TimerHandle | None = None  # of the first who will have hoped for long enough
+        self._owing: dict[Lane, None] = {}  # something, to a server that was away
+        self._offer: asyncio.TimerHandle | None = None  # of what they owe
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
@@ -280,6 +282,24 @@ class Link:
     def cannot(self, lost: BaseException) -> StoreError:
         return cannot(self.topology, lost)
 
+    # Owing ---------------------------------------------------------------------------------------------------------------
+
+    def offer_later(self, lane: Lane, attempt: int) -> None:
+        """What `lane` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
+        owed at once, so that many lanes ask no more often than one.
+        """
+        self._owing[lane] = None
+        if self._offer is None:
+            self._offer = self.loop.call_later(pause(attempt, REVIVAL), self._offer_all)
+
+    def _offer_all(self) -> None:
+        if self._offer is not None:
+            self._offer.cancel()
+            self._offer = None
+        owing, self._owing = self._owing, {}
+        for lane in owing:
+            lane.send_errands()
+
     # Connecting ----------------------------------------------------------------------------------------------------------
 
     async def _seek(self, server: Endpoint | None) -> None:
@@ -300,6 +320,8 @@ class Link:
         return pause(attempts, LONGEST)
 
     def _reached(self, peer: Peer) -> None:
+        if self._part(peer.endpoint) in self._given_up:
+            self._offer_all()
         for known in (peer.endpoint, None):
             self._attempts.pop(known, None)
         for parts in (self._given_up, self._away):
