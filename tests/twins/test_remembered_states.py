@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
-from tests.twins.wire import NOON, Acquire, Call, Wire
+import pytest
+
+from tests.twins.wire import LUA, NOON, Acquire, Call, Wire
 
 FAST, SLOW = "bucket requests 5 1 1 1000000 5", "bucket requests 5 1 1 2000000 5"  # one token a second, and one in two
 NAMES = 230  # more than the library remembers
@@ -48,3 +51,47 @@ def test_names_by_turns_are_each_answered_from_their_own_state(wire: Wire) -> No
             assert passed(name, FAST, number, NOON) == (number <= 5)
     for name in names:
         name.client.unlink(*name.keys)
+
+
+# How much ------------------------------------------------------------------------------------------------------------------------
+
+MANY, TOGETHER = 60_000, 1_000  # words, and how many of them are said in one call
+BOUND = 3_000_000  # bytes: far more than what may be remembered takes, and far less than all of it
+SAID: dict[str, Callable[[int], str]] = {
+    "numbers": lambda number: f"cancel nobody.1 {number * 1_000} 1 0 -",
+    "costs": lambda number: f"acquire 1 1 -1 -1 requests={number + 10}",
+}
+
+
+def taken(wire: Wire) -> int:
+    """Bytes that the server's Lua takes."""
+    return int(wire.client.info("memory")["used_memory_vm_functions"])
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_of_what_is_said_without_end_only_so_much_is_remembered(wire: Wire, what: str) -> None:
+    """S9: numbers and costs, each another one."""
+    passed(wire, FAST, 1, NOON)
+    before = taken(wire)
+
+    for call, first in enumerate(range(0, MANY, TOGETHER), 2):
+        words = " ".join(map(SAID[what], range(first, first + TOGETHER)))
+        wire.send(LUA.whole, [FAST, f"{wire.token}-1.1", str(call), "0", "0", "0", *words.split()], NOON)
+
+    assert taken(wire) - before < BOUND
+
+
+def test_of_names_and_their_limits_only_so_many_are_remembered(wire: Wire) -> None:
+    """S9: names without end, each with limits of its own, after one that was asked often and has turned some away."""
+    before = taken(wire)
+    for number in range(1, 300):
+        passed(wire, FAST, number, NOON)
+        if number == 150:
+            wire.call(Call(SLOW, f"{wire.token}-2.1", 1, declares=0), NOON)
+
+    for number in range(1, 5_000):
+        name = named(wire, str(number))
+        passed(name, f"bucket requests 5 1 1 {1_000_000 + number} 5", 1, NOON)
+        name.client.unlink(*name.keys)
+
+    assert taken(wire) - before < BOUND

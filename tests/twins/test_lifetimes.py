@@ -1,0 +1,40 @@
+"""How long the keys of a name live: what is made anew ends with the others, and what is held lives for no ages.
+
+That they live for as long as what is promised in them is held by the stories.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from headgate.gate.rules import program, rules_of
+from headgate.limits import Concurrency, Window
+from tests.twins.driver import FOR_EVER
+from tests.twins.wire import NOON, Acquire, Call, Wire
+
+LIMITS = program(rules_of([Concurrency(10, lease=30), Window(10, per=1)]))
+
+
+def acquired(wire: Wire, number: int) -> None:
+    wire.call(Call(LIMITS, f"{wire.token}-1.1", number, (Acquire(number),), declares=int(number == 1)), NOON + number)
+
+
+@pytest.mark.parametrize("key", ["who", "log"])
+def test_a_key_that_is_made_anew_is_not_kept_for_ever(wire: Wire, key: str) -> None:
+    """S8, L6: given a key that was lost between two calls, when the next one writes to it, then it ends with the other keys."""
+    for number in (1, 2, 3):
+        acquired(wire, number)
+    wire.lose(key)
+
+    acquired(wire, 4)
+
+    lives = wire.lives()
+    assert f"{wire.key}:{key}" in lives
+    assert FOR_EVER not in lives.values()
+
+
+def test_what_is_held_is_not_remembered_for_ages(wire: Wire) -> None:
+    """L6: a permit of half a minute, and what keys live for beyond that."""
+    acquired(wire, 1)
+
+    assert max(wire.lives().values()) <= 120_000

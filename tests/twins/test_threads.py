@@ -1,0 +1,54 @@
+"""The session of a thread, which ends with ".0": its calls and its callers have the same numbers.
+
+So a call that was given up, and may still be on its way, can be forbidden (F25).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.twins.wire import NOON, Acquire, Call, Caller, Cancel, Reply, Status, Wire
+
+LIMITS = "bucket requests 5 1 1 1000000000 5"
+
+
+def acquired(wire: Wire, number: int) -> Reply:
+    """The reply to the thread's call of this number."""
+    return wire.call(Call(LIMITS, f"{wire.token}-1.0", number, (Acquire(number),)), NOON)
+
+
+def forbidden(wire: Wire, number: int) -> int:
+    """The thread gives up its call of this number, by a session that can speak for it; how much is left."""
+    gives_up = Cancel(Caller(f"{wire.token}-1.0", number, "-"))
+    reply = wire.call(Call(LIMITS, f"{wire.token}-2.1", 1, (gives_up, Status())), NOON)
+    assert reply.answers[0] == ("done", 1, 0, 0)
+    return int(reply.answers[1][-1])
+
+
+def left(wire: Wire) -> int:
+    """How many tokens there are."""
+    return int(wire.call(Call(LIMITS, f"{wire.token}-3.1", 1, (Status(),)), NOON).answers[0][-1])
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_call_that_was_given_up_comes_too_late(wire: Wire, before: int) -> None:
+    """F25, S4: it is not carried out any more, and the next one is."""
+    for number in range(1, before + 1):
+        acquired(wire, number)
+    forbidden(wire, before + 1)
+
+    assert acquired(wire, before + 1).verdict == "late"
+    assert acquired(wire, before + 2).verdict == "ok"
+    assert left(wire) == 5 - before - 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_what_has_been_answered_can_be_forbidden_no_more(wire: Wire, number: int) -> None:
+    """F25, T10: given two calls that were carried out, when either is given up after all, then the last is answered as before."""
+    acquired(wire, 1)
+    answered = acquired(wire, 2)
+
+    assert forbidden(wire, number) == 3
+
+    assert acquired(wire, 2) == answered
+    assert left(wire) == 3
