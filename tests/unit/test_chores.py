@@ -1,0 +1,138 @@
+"""Chores: who is asked in which order and for how long, what comes in the way of it, and how long a pause is. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from headgate.stores.redis import chores
+from headgate.stores.redis.chores import TURN, NobodyError, ended, first_answer, pause, trouble_of
+from headgate.stores.redis.endpoint import NotThereError
+from tests.virtual import VirtualClock
+
+
+class Round:
+    """Whoever is asked does what its name says; when each was asked, and who was not waited for to the end."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, float] = {}
+        self.stopped: list[str] = []
+
+    async def ask(self, who: str) -> str | None:
+        self.asked[who] = round(asyncio.get_running_loop().time() - self.begin, 6)
+        if who == "fails":
+            raise OSError("on purpose")
+        if who == "is cancelled":
+            raise asyncio.CancelledError
+        try:
+            await asyncio.sleep({"is slow": 1.5 * TURN, "is silent": 3600, "is silent, too": 3600}.get(who, 0))
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # it takes its time
+            self.stopped.append(who)
+            raise
+        return None if who == "does not know" else f"{who}!"
+
+    async def answer(self, *asked: str) -> tuple[str, str]:
+        self.begin = asyncio.get_running_loop().time()
+        return await first_answer(asked, self.ask)
+
+
+@pytest.fixture
+def others() -> Round:
+    return Round()
+
+
+def told(story: Coroutine[Any, Any, Any]) -> Any:
+    return VirtualClock().run(story)
+
+
+def test_who_has_no_answer_is_followed_by_the_next_one_at_once(others: Round) -> None:
+    """And when one has answered, no other is asked."""
+    assert told(others.answer("fails", "does not know", "is cancelled", "knows", "knows, too")) == ("knows", "knows!")
+
+    assert others.asked == dict.fromkeys(["fails", "does not know", "is cancelled", "knows"], 0)
+
+
+def test_who_is_silent_is_waited_for_alone_for_a_while_only(others: Round) -> None:
+    """And not left behind: who is not needed any more has ended by then."""
+    assert told(others.answer("is silent", "is silent, too", "knows")) == ("knows", "knows!")
+
+    assert others.asked == {"is silent": 0, "is silent, too": TURN, "knows": 2 * TURN}
+    assert sorted(others.stopped) == ["is silent", "is silent, too"]
+
+
+def test_who_is_slow_may_be_the_first_all_the_same(others: Round) -> None:
+    assert told(others.answer("is slow", "is silent")) == ("is slow", "is slow!")
+    assert others.stopped == ["is silent"]
+
+
+@pytest.mark.parametrize("before", [[], ["fails"], ["does not know"]])
+def test_the_last_one_is_waited_for_as_long_as_it_takes(others: Round, before: list[str]) -> None:
+    assert told(others.answer(*before, "is slow")) == ("is slow", "is slow!")
+
+
+def test_where_nobody_answers_it_is_said_why(others: Round) -> None:
+    with pytest.raises(NobodyError) as error:
+        told(others.answer("fails", "does not know", "is cancelled"))
+
+    troubles = {who: type(trouble) for who, trouble in error.value.troubles.items()}
+    assert troubles == {"fails": OSError, "does not know": type(None), "is cancelled": NotThereError}
+
+
+def test_who_is_asked_has_ended_when_the_question_is_dropped(others: Round) -> None:
+    async def story() -> None:
+        async with asyncio.timeout(2.5 * TURN):
+            await others.answer("is silent", "is silent, too")
+
+    with pytest.raises(TimeoutError):
+        told(story())
+
+    assert sorted(others.stopped) == ["is silent", "is silent, too"]
+
+
+def test_nothing_is_waited_for_where_nothing_is_to_end() -> None:
+    told(ended([]))
+
+
+# Trouble -----------------------------------------------------------------------------------------------------------------------
+
+
+async def raising(error: BaseException) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [OSError("on purpose"), KeyError("on purpose")])
+def test_what_comes_in_the_way_is_told(error: Exception) -> None:
+    assert told(trouble_of(raising(error))) is error
+    assert told(trouble_of(asyncio.sleep(0))) is None
+
+
+def test_a_cancellation_that_is_not_ours_is_trouble_and_ours_is_none() -> None:
+    async def ours() -> None:
+        async with asyncio.timeout(1):
+            await trouble_of(asyncio.sleep(2))
+
+    assert isinstance(told(trouble_of(raising(asyncio.CancelledError()))), NotThereError)
+    with pytest.raises(TimeoutError):
+        told(ours())
+
+
+# Pauses ------------------------------------------------------------------------------------------------------------------------
+
+
+class Longest:
+    """In place of chance."""
+
+    def uniform(self, least: float, most: float) -> float:
+        return most
+
+
+def test_each_pause_may_be_twice_the_one_before_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chores, "JITTER", Longest())
+    monkeypatch.setattr(chores, "BACKOFF", 1.0)
+
+    assert [pause(attempt, 100.0) for attempt in (0, 1, 2, 6, 7, 10_000)] == [1, 2, 4, 64, 100, 100]
+    assert pause(10_000, 1e9) == pause(10, 1e9) == 1024
