@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from tests.twins.wire import LUA, NOON, Acquire, Call, Wire
+from tests.twins.wire import LUA, NOON, Acquire, Call, Caller, Cancel, Status, Wire
 
 LIMITS = "bucket requests 5 1 1 1000000 5"
 
@@ -30,3 +30,16 @@ def test_what_is_no_request_is_refused_and_nothing_is_done(wire: Wire, words: st
         wire.send(LUA.whole, [LIMITS, asked.session, "2", "0", "0", "0", *Acquire(1).words.split(), *words.split()], NOON)
 
     assert wire.client.dump(wire.key) == before
+
+
+def test_one_who_waits_has_nothing_to_give_back(wire: Wire) -> None:
+    """T1: given one who waits, when it is cancelled by the moment of a grant that it never had, then it leaves, and that is all."""
+    all_there_is, waiter = Acquire(1, asked="requests=5"), Acquire(2)
+    gives_up = Cancel(Caller(f"{wire.token}-1.1", 2, "-"), moment=NOON)
+
+    *_, left, (_, waiting, _, tokens) = wire.call(
+        Call(LIMITS, f"{wire.token}-1.1", 1, (all_there_is, waiter, gives_up, Status())), NOON
+    ).each()
+
+    assert left == ("done", 1, 0)
+    assert (waiting, tokens) == (0, 0)
