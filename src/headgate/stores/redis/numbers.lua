@@ -98,10 +98,8 @@ function Numbers.load(program, text)
   if gate then return true end
   local format = string.byte(text) -- the first format had no number here, and began with one above 127
   if format > 127 then format = 1 end
-  if format ~= FORMAT then
-    assert(format < FORMAT, 'headgate: a newer version of headgate keeps the state of this name: update this one, too')
-    return false
-  end
+  assert(format <= FORMAT, 'headgate: a newer version of headgate keeps the state of this name: update this one, too')
+  if format < FORMAT then return false end
   gate = { program = program, rules = Rules.parsed(program), waiting = {} }
   local _, at
   _, gate.t, gate.act, gate.booked, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor,
