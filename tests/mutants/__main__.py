@@ -1,4 +1,4 @@
-"""python -m tests.mutants [WORD ...]: change every guard of the gate and of the Lua in turn, and see whether the twins notice.
+"""python -m tests.mutants [WORD ...]: change every guard of the gate, of the Lua and of SHELLS in turn, and see who notices.
 
 Prints killed/made by file, and who survived, with what survivors.toml says of it: why it makes no difference, or that it is open,
 since no story shows the difference yet. It fails when one survived of which nothing is said there, or when what is said is stale:
@@ -18,7 +18,12 @@ from tests.mutants.judging import Jury
 from tests.mutants.making import Mutant, lua_mutants, python_mutants
 
 SURVIVORS = Path(__file__).parent / "survivors.toml"
-PYTHON = ("gate/bucket.py", "gate/gate.py", "gate/quota.py", "gate/slots.py", "gate/window.py", "gate/rules.py")
+GATE = ("gate/bucket.py", "gate/gate.py", "gate/quota.py", "gate/slots.py", "gate/window.py", "gate/rules.py")
+SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
+    "stores/redis/succession.py": ["tests/faults/test_hand_over.py"],
+    "stores/redis/chores.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
+    "http/heed.py": ["tests/http/test_heed.py"],
+}
 CONSTANT = ("clock", "library")  # no guard stands there: the test's own clock stands for one, and the other names the calls
 
 
@@ -27,7 +32,7 @@ def mutants() -> dict[str, list[Mutant]]:
     texts = {f"{folder_of(part)}/{part}.lua": text for part, text in sources().items() if part not in CONSTANT}
     folder = Path(headgate.__file__).parent
     made = {file: list(lua_mutants(file, text)) for file, text in texts.items()}
-    return made | {file: list(python_mutants(file, (folder / file).read_text())) for file in PYTHON}
+    return made | {file: list(python_mutants(file, (folder / file).read_text())) for file in (*GATE, *SHELLS)}
 
 
 def reasons_given() -> dict[str, str]:
@@ -55,7 +60,10 @@ def main(words: list[str]) -> int:
 def judged(jury: Jury, file: str, made: list[Mutant]) -> list[str]:
     """A line of the table, and the names of those that nobody noticed."""
     start, texts = monotonic(), sources()
-    notices = (lambda mutant: jury.notices_lua(mutant, texts)) if file.endswith(".lua") else jury.notices_python
+    if file in SHELLS:
+        notices = lambda mutant: jury.notices_shell(mutant, SHELLS[file])  # noqa: E731
+    else:
+        notices = (lambda mutant: jury.notices_lua(mutant, texts)) if file.endswith(".lua") else jury.notices_python
     survivors = [mutant.name for mutant in made if notices(mutant) is None]
     print(f"{file:32} {len(made) - len(survivors):4} of {len(made):4} killed  {monotonic() - start:6.1f} s", flush=True)
     print("".join(f"    survives: {name}\n" for name in survivors), end="", flush=True)

@@ -32,7 +32,9 @@ SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 30, 120
 PATIENCE = 20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
 AT_ALL = 120  # seconds of anybody's, who may have more to do
-BY_HAND = [f"tests/twins/test_{what}.py" for what in ("declarations", "lost_logs", "remembered_states")]  # what no story tells
+TWINS = ("declarations", "formats", "lifetimes", "lost_logs", "nonsense", "remembered_states", "threads")
+BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
+BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
 ANSWER = 6.0  # seconds for one call, on a machine that may have more to do
 
 
@@ -70,6 +72,11 @@ class Jury:
         """The twins hear nothing of what the memory store alone asks of the gate: that is what tests/gate is for."""
         with changed(mutant):
             return self._notices() or noticed_by([f"tests/gate/test_{Path(mutant.file).stem}.py"])
+
+    def notices_shell(self, mutant: Mutant, tests: list[str]) -> str | None:
+        """What stands around the gate: its own tests have to notice."""
+        with changed(mutant):
+            return noticed_by(tests)
 
     def _notices(self) -> str | None:
         try:
