@@ -65,6 +65,12 @@ def test_a_steady_bucket_ticks_each_microsecond() -> None:
     assert (rule.price, rule.gain, rule.tick, rule.size) == (200_000, 1, 1, 1_000_000)
 
 
+def test_a_full_bucket_that_would_be_too_much_has_coarser_ticks() -> None:
+    """T11: 2^20 tokens of 2^25 parts are the first that do."""
+    assert bucket(Rate(1, per=33.554431, capacity=2**20)).tick == 1
+    assert bucket(Rate(1, per=33.554432, capacity=2**20)).tick == 10
+
+
 def test_a_bucket_in_steps_ticks_once_a_period() -> None:
     rule = bucket(Rate(5, per=1, capacity=20, initial=3, steps=True))
 

@@ -10,6 +10,7 @@ import importlib
 import itertools
 import json
 import os
+import resource
 import secrets
 import signal
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from tests.twins.stories import Author
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 30, 120
 PATIENCE = 20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
-AT_ALL = 120  # seconds of anybody's, who may have more to do
+TRIAL = 60  # seconds of a processor for the tests of one mutant: where they take longer, it does not come to an end
 TWINS = ("declarations", "formats", "lifetimes", "lost_logs", "nonsense", "remembered_states", "threads")
 BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
@@ -112,16 +113,17 @@ class Jury:
 
 
 def noticed_by(tests: list[str]) -> str | None:
-    """In a child, which runs the changed code as this process does: which of these tests fail."""
+    """In a child, which runs the changed code as this process does: which of these tests fail, or do not come to an end."""
     child = os.fork()
     if child == 0:
-        signal.alarm(AT_ALL)  # who takes longer has noticed nothing so far
+        resource.setrlimit(resource.RLIMIT_CPU, (TRIAL, TRIAL))
         silence = os.open(os.devnull, os.O_WRONLY)
         os.dup2(silence, 1)
         os.dup2(silence, 2)
         os._exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests])))
     _, status = os.waitpid(child, 0)
-    return " or ".join(tests) if os.waitstatus_to_exitcode(status) == pytest.ExitCode.TESTS_FAILED else None
+    failed = os.waitstatus_to_exitcode(status) in (pytest.ExitCode.TESTS_FAILED, -signal.SIGXCPU, -signal.SIGKILL)
+    return " or ".join(tests) if failed else None
 
 
 class Hangs(Exception):
