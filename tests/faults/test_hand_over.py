@@ -101,6 +101,24 @@ async def test_the_server_counts_what_is_held_and_who_waits_all_the_same(name: s
     await at_rest(other)
 
 
+async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
+    name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S7: given no renewal and no sign of life for an hour, an heir gives up its place in the queue all the same."""
+    monkeypatch.setattr(lane, "HEARTBEAT", 3600.0)
+    lasting = Concurrency(1, lease=3 * 3600.0)
+    limiter, other = elsewhere(name, lasting, url=redis_url), elsewhere(name, lasting, url=redis_url)
+    await visitors.come(limiter, 1, 2, 3)
+
+    for number in (1, 2):
+        visitors.go(number)
+        await visitors.inside_are(*range(1, number + 2))
+        await until(lambda status, left=2 - number: status.waiting == left, other._line)
+
+    await visitors.all_gone()
+    await at_rest(other)
+
+
 async def test_who_came_from_elsewhere_in_between_is_not_passed_by(name: str, redis_url: str, visitors: Visitors) -> None:
     """S6: given two here, one elsewhere, and one here behind it: the second here takes over, and then it is the other's turn."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
@@ -112,6 +130,26 @@ async def test_who_came_from_elsewhere_in_between_is_not_passed_by(name: str, re
         await visitors.inside_are(*range(1, number + 1))
         visitors.go(number)
 
+    await visitors.all_gone()
+    await at_rest(other)
+
+
+async def test_who_was_behind_others_is_known_to_be_first_when_its_turn_has_come(
+    name: str, proxy: Proxy, redis_url: str, visitors: Visitors
+) -> None:
+    """Given two here behind two elsewhere, when the first of them is inside and the replies are held, the second takes over."""
+    limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
+    await visitors.come(other, 1, 2)
+    await visitors.come(limiter, 3, 4)
+    for number in (1, 2):
+        visitors.go(number)
+    await visitors.inside_are(1, 2, 3)
+    proxy.replies.hold()
+
+    visitors.go(3)
+    await visitors.inside_are(1, 2, 3, 4)
+
+    proxy.replies.resume()
     await visitors.all_gone()
     await at_rest(other)
 
@@ -206,6 +244,42 @@ async def test_after_a_change_of_the_limits_the_server_decides(
     await visitors.inside_are(1, 2, 3)
     await visitors.all_gone()
     await at_rest(limiter)
+
+
+async def test_limits_that_come_back_are_new_ones(name: str, redis_url: str, visitors: Visitors) -> None:
+    """S1: given one permit, then three by another process, and one again by our own, who leaves lets nobody in that is too many."""
+    limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
+    await visitors.come(limiter, 1, 2, 3, 4)
+    await other.aupdate(Concurrency(3))
+    await visitors.inside_are(1, 2, 3)
+    await limiter.aupdate(ONE)
+
+    visitors.go(1)
+    await limiter.astatus()
+    await limiter.astatus()
+
+    assert visitors.inside == [1, 2, 3]
+    await visitors.all_gone()
+    await at_rest(other)
+
+
+async def test_under_limits_of_somebody_else_permits_go_from_hand_to_hand_too(
+    name: str, proxy: Proxy, redis_url: str, visitors: Visitors
+) -> None:
+    """Given limits that another process has set, when the server has granted under them and the replies are held."""
+    limiter, other = Limiter(name, Concurrency(2), store=proxy.url), elsewhere(name, Concurrency(2), url=redis_url)
+    await limiter.astatus()
+    await other.aupdate(ONE)
+    await limiter.astatus()
+    await visitors.come(limiter, 1, 2)
+    proxy.replies.hold()
+
+    visitors.go(1)
+    await visitors.inside_are(1, 2)
+
+    proxy.replies.resume()
+    await visitors.all_gone()
+    await at_rest(other)
 
 
 async def test_in_a_pause_nobody_takes_over(name: str, redis_url: str, visitors: Visitors) -> None:
