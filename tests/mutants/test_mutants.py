@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from headgate.stores.redis.script import sources
+from tests.mutants import judging
 from tests.mutants.__main__ import mutants, reasons_given
 from tests.mutants.judging import Jury
 from tests.mutants.making import Mutant, lua_mutants, python_mutants
@@ -32,8 +34,9 @@ def test_texts_and_comments_of_lua_are_left_alone() -> None:
     assert changes(lua_mutants("f.lua", "x = '<= not and' .. y -- a < b")) == []
 
 
-def test_each_guard_of_python_is_changed_in_turn() -> None:
-    python = "def f(a, b):\n    return max(a, b - 1) if not a or a < b else 0"
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_each_guard_of_python_is_changed_in_turn(kind: str) -> None:
+    python = f"{kind} f(a, b):\n    return max(a, b - 1) if not a or a < b else 0"
     assert sorted(changes(python_mutants("f.py", python))) == sorted(
         [
             "return max(a, b - 1) if False else 0",
@@ -49,6 +52,17 @@ def test_each_guard_of_python_is_changed_in_turn() -> None:
 def test_what_is_said_of_survivors_is_of_mutants_that_are_made() -> None:
     made = {mutant.name for file in mutants().values() for mutant in file}
     assert [name for name in reasons_given() if name not in made] == []
+
+
+@pytest.mark.parametrize(("does", "noticed"), [("pass", False), ("assert False", True), ("while True: pass", True)])
+def test_a_mutant_is_noticed_by_tests_that_fail_or_do_not_come_to_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, noticed: bool
+) -> None:
+    monkeypatch.setattr(judging, "TRIAL", 3 if "while" in does else judging.TRIAL)
+    tests = tmp_path / "test_something.py"
+    tests.write_text(f"def test_something():\n    {does}")
+
+    assert bool(judging.noticed_by([str(tests)])) == noticed
 
 
 @pytest.fixture
