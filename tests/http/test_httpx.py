@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import headgate.http.httpx
 import headgate.http.httpx2
 from headgate import Concurrency, Limiter
+from headgate.http import transports
 from tests.http.service import Service
 from tests.world import at_rest, used
 
@@ -169,6 +171,67 @@ async def test_a_refusal_that_was_read_ahead_is_its_readers_all_the_same(
 
     status = await at_rest(limiter)
     assert status.retry_after == (0 if size == 0 else pytest.approx(60, abs=1))  # of a half nobody knows what it means
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_who_is_interrupted_while_it_reads_ahead_leaves_nothing_open(
+    both: tuple[Any, Any], single: Limiter, threads: bool
+) -> None:
+    """Given a body that does not come: nobody has the response yet who could close it."""
+    library, ours = both
+    story: list[str] = []
+    asked = asyncio.Event()
+
+    class Never(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[bytes]:
+            yield b"{"
+            raise KeyboardInterrupt
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            asked.set()
+            yield await asyncio.get_running_loop().create_future()
+
+        def close(self) -> None:
+            story.append("closed")
+
+        async def aclose(self) -> None:
+            story.append("closed")
+
+    def answer(request: Any) -> Any:
+        return library.Response(429, headers=JSON, stream=Never())
+
+    async def aanswer(request: Any) -> Any:
+        return answer(request)
+
+    transport = library.MockTransport(answer if threads else aanswer)
+    client = ours.limit((library.Client if threads else library.AsyncClient)(transport=transport), single)
+    if threads:
+        with pytest.raises(KeyboardInterrupt):
+            client.get("http://host/")
+    else:
+        call = asyncio.create_task(client.get("http://host/"))
+        await asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    assert story == ["closed"]
+    assert used(await at_rest(single)) == [0, 1]
+
+
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_refusal_that_drips_is_heeded_by_its_headers(
+    both: tuple[Any, Any], single: Limiter, threads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a body that takes longer than anybody waits for it, then its reader has it all the same."""
+    library, ours = both
+    monkeypatch.setattr(transports, "LONG", 0.0)
+    transport = refusing(library, [SPENT, b'"}'], False, threads, {})
+    client = ours.limit((library.Client if threads else library.AsyncClient)(transport=transport), single)
+
+    assert await body_of(library, client, threads) == (SPENT + b'"}', False)
+
+    assert (await at_rest(single)).retry_after == pytest.approx(60, abs=1)
 
 
 @pytest.mark.parametrize(("coding", "wait"), [("gzip", 60), ("br", 60), ("identity", 0)])

@@ -11,6 +11,7 @@ from typing import Protocol
 
 REFUSED = {403, 429}  # with which a limit that was met and an account that is spent are told alike
 AHEAD = 65_536  # bytes of a refusal that are read; they are short
+LONG = 5.0  # seconds; who drips it for longer is heeded by the headers
 PLAIN = 1_000_000  # bytes that these may become
 CODINGS = {"gzip", "x-gzip", "deflate"}  # what zlib reads
 EITHER = zlib.MAX_WBITS | 32  # gzip or zlib, by their first bytes

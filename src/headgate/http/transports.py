@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
+from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from headgate.http.calls import Calls, Held, Place
-from headgate.http.refusals import AHEAD, decoded
+from headgate.http.refusals import AHEAD, LONG, decoded
 
 
 class Address(Protocol):
@@ -217,7 +218,10 @@ def content_of(response: Any) -> bytes:
 
 
 class Begun(Iterator[bytes]):
-    """A body whose beginning was read ahead, up to so many bytes. One that breaks off does so for its reader, too."""
+    """A body whose beginning was read ahead, up to so many bytes. One that breaks off does so for its reader, too.
+
+    Who is interrupted meanwhile will never have the response: what it has of the client's pool goes back here.
+    """
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -226,13 +230,16 @@ class Begun(Iterator[bytes]):
         self._failure: Exception | None = None
 
     def ahead(self) -> bytes:
-        said = bytearray()
+        said, until = bytearray(), monotonic() + LONG
         try:
-            while len(said) < AHEAD and (chunk := next(self._rest, None)) is not None:
+            while len(said) < AHEAD and monotonic() < until and (chunk := next(self._rest, None)) is not None:
                 self._first.append(chunk)
                 said += chunk
         except Exception as failure:
             self._failure = failure
+        except BaseException:
+            self.close()
+            raise
         return bytes(said)
 
     def __next__(self) -> bytes:
@@ -256,13 +263,16 @@ class AsyncBegun(AsyncIterator[bytes]):
         self._failure: Exception | None = None
 
     async def ahead(self) -> bytes:
-        said = bytearray()
+        said, until = bytearray(), monotonic() + LONG
         try:
-            while len(said) < AHEAD and (chunk := await anext(self._rest, None)) is not None:
+            while len(said) < AHEAD and monotonic() < until and (chunk := await anext(self._rest, None)) is not None:
                 self._first.append(chunk)
                 said += chunk
         except Exception as failure:
             self._failure = failure
+        except BaseException:
+            await self.aclose()
+            raise
         return bytes(said)
 
     async def __anext__(self) -> bytes:
