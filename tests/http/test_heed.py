@@ -14,6 +14,7 @@ from urllib3.util.retry import Retry
 
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
+from headgate.gate.rules import Declaration, rules_of
 from headgate.http import heed
 from headgate.http.calls import Heard
 from headgate.http.heed import LONGEST, adopting, heeding, listen
@@ -201,7 +202,8 @@ async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
         assert await soon(client.get(f"{service.url}/says")) == 200
 
     status = await until(lambda status: status.limits[1].capacity == 10, limiter)
-    assert (status.limits[0].capacity, limiter.limits) == (5, (Concurrency(5), Rate(10, per=1800)))
+    assert status.limits[0].capacity == 5
+    assert limiter._line.declared.program == program(Concurrency(5), Rate(10, per=1800))
     assert status.limits[1].left <= 7
     await at_rest(limiter)
 
@@ -259,16 +261,27 @@ def test_a_budget_is_ours_if_it_holds_as_much(name: str) -> None:
     assert left_after(alone, {"x-ratelimit-remaining": "3"})[0] == 3
 
 
-def adopted(limiter: Limiter, headers: dict[str, str]) -> tuple[Any, ...]:
+def program(*limits: Any) -> str:
+    return Declaration(rules_of(limits)).program
+
+
+def adopted(limiter: Limiter, headers: dict[str, str]) -> str:
+    """What holds then. What was declared is as it was."""
+    declared = limiter.limits
     answered(limiter, adopting, headers)
-    return limiter.limits
+    assert limiter.limits == declared
+    return limiter._line.declared.program
 
 
-TEN = {"x-ratelimit-limit": "10"}
+def told(limit: int) -> dict[str, str]:
+    return {"x-ratelimit-limit": str(limit)}
+
+
+TEN = told(10)
 
 
 @pytest.mark.parametrize(
-    ("limit", "told"),
+    ("limit", "theirs"),
     [
         (Rate(20, per=60, initial=1), Rate(10, per=60)),
         (Rate(20, per=60, capacity=15), Rate(10, per=60, capacity=10)),
@@ -277,12 +290,30 @@ TEN = {"x-ratelimit-limit": "10"}
         (Quota(5, per=60, anchor=3.0), Quota(10, per=60, anchor=3.0)),
     ],
 )
-def test_a_limit_keeps_its_kind(name: str, limit: Any, told: Any) -> None:
+def test_a_limit_keeps_its_kind(name: str, limit: Any, theirs: Any) -> None:
     """And whatever the server says nothing of."""
     limiter = Limiter(name, limit, "100 concurrent", store=MemoryStore())
 
-    assert adopted(limiter, TEN) == (told, Concurrency(100))
-    assert adopted(limiter, TEN) == (told, Concurrency(100))
+    assert adopted(limiter, TEN) == program(theirs, Concurrency(100))
+    assert adopted(limiter, TEN) == program(theirs, Concurrency(100))
+
+
+@pytest.mark.parametrize(
+    ("limit", "theirs"),
+    [
+        (Rate(20, per=60), Rate(30, per=60)),
+        (Rate(20, per=60, capacity=15), Rate(30, per=60, capacity=15)),
+        (Window(20, per=60), Window(30, per=60)),
+    ],
+)
+def test_who_is_told_the_same_comes_to_the_same(name: str, limit: Any, theirs: Any) -> None:
+    """Given one who was told less before, in another form, and one who was not: a limit that has risen again has its burst again,
+    and the two do not replace each other's without end."""
+    store = MemoryStore()
+    before, new = (Limiter(name, limit, store=store) for _ in range(2))
+    adopted(before, {"RateLimit-Policy": '"all";q=10;w=5'})
+
+    assert adopted(new, told(30)) == adopted(before, told(30)) == adopted(new, told(30)) == program(theirs)
 
 
 def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str) -> None:
@@ -290,22 +321,23 @@ def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str
     limits: list[Any] = [Rate(20, per=60), Window(30, per=60)]
     two = {"RateLimit-Policy": '"burst";q=10;w=1,"hourly";q=1000;w=3600'}
 
-    assert adopted(Limiter(name, *limits, store=MemoryStore()), TEN) == tuple(limits)
-    assert adopted(Limiter(name, limits[0], store=MemoryStore()), two) == (limits[0],)
-    assert adopted(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == (Concurrency(5),)
-    assert adopted(Limiter(name, limits[0], store=MemoryStore()), {"x-ratelimit-limit": "0"}) == (limits[0],)
+    assert adopted(Limiter(name, *limits, store=MemoryStore()), TEN) == program(*limits)
+    assert adopted(Limiter(name, limits[0], store=MemoryStore()), two) == program(limits[0])
+    assert adopted(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == program(Concurrency(5))
+    assert adopted(Limiter(name, limits[0], store=MemoryStore()), told(0)) == program(limits[0])
 
 
 def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> None:
     """T3: given a slack that is longer than the time that the server tells, when it refuses, then all are paused all the same."""
     limiter, other = (Limiter(f"{name}{number}", Quota(20, per=60, slack=5), store=MemoryStore()) for number in (1, 2))
     other.update(Quota(20, per=60))
-    told = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
+    headers = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
 
     with limiter.acquire() as permit, other.acquire() as its:
-        adopting([(limiter, permit), (other, its)], 429, told)
+        adopting([(limiter, permit), (other, its)], 429, headers)
 
-    assert (limiter.limits, other.limits) == ((Quota(20, per=60, slack=5),), (Quota(10, per=5),))
+    assert limiter._line.declared.program == program(Quota(20, per=60, slack=5))
+    assert other._line.declared.program == program(Quota(10, per=5))
     assert [each.status().retry_after for each in (limiter, other)] == [pytest.approx(60, abs=1)] * 2
 
 

@@ -44,7 +44,7 @@ def middleware(
     or functions of the request.
     `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
     like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
-    `adopt`: a limit that the server tells takes the place of the one that counts requests, by `Limiter.update`.
+    `adopt`: a limit that the server tells takes the place of the one that counts requests, as by `Limiter.update`.
 
     Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
     """

@@ -94,7 +94,10 @@ def capacity_of(text: str) -> int:
 
 
 def adopt(limiter: Limiter, answer: Answer) -> None:
-    """Take over the one limit that is told for the one that counts calls here, unless others have changed more than that."""
+    """Take over the one limit that is told for the one that counts calls here, unless others have changed more than that.
+
+    `limiter.limits` stay what the program says: from them all who are told the same come to the same, whatever was told before.
+    """
     told = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
     limits = list(limiter.limits)
     ours = [index for index, rule in enumerate(rules_of(limits)) if counts(rule.text)]
@@ -105,7 +108,7 @@ def adopt(limiter: Limiter, answer: Answer) -> None:
     limits[index] = as_told(limits[index], told[0])
     wanted = program_of(limits)
     if former[:index] == present[:index] and former[index + 1 :] == present[index + 1 :] and wanted != present:
-        limiter.update(*limits)
+        limiter._line.update(Declaration(rules_of(limits)))
 
 
 def program_of(limits: list[Limit]) -> list[str]:
@@ -119,6 +122,6 @@ def as_told(limit: Limit, budget: Budget) -> Limit:
         changes["per"] = budget.per
     if isinstance(limit, Rate):
         changes["initial"] = None
-        if limit.capacity is not None and budget.limit is not None:
-            changes["capacity"] = min(limit.capacity, budget.limit)
+        if budget.limit is not None:
+            changes["capacity"] = budget.limit if limit.burst == limit.amount else min(limit.burst, budget.limit)
     return replace(limit, **changes)  # type: ignore[arg-type]  # each has these fields, but for a Concurrency, which counts no calls
