@@ -168,11 +168,13 @@ async def test_an_update_settles_it(name: str, redis_url: str, log: pytest.LogCa
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former, former):
         await soon(process.visit())
+    assert len(log.records) == 1
 
     await former.limiter().aupdate(THREE)
 
     for process in (former, later, Process(name, ONE, redis_url), Process(name, TWO, redis_url)):
         assert await soon(process.visit()) == 3
+    assert len(log.records) == 1  # there is nothing to agree on any more
     assert await soon(Process(name, Concurrency(4), redis_url).visit()) == 4  # new code
 
 

@@ -103,7 +103,7 @@ class RedisLine:
         return known
 
     def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
-        """What we have declared must not be declared again for `wait` microseconds (-1: nobody knows): what holds, holds for us.
+        """What we have declared must wait for `wait` microseconds (-1: as long as an update holds): what holds, holds for us.
 
         False: something else was declared meanwhile.
         """
@@ -114,7 +114,8 @@ class RedisLine:
             self.declared, self.declares = holds, KNOWN
             self._turned_down, self._until = ours, monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
             self._comes_again = wait >= 0
-        warn_of_processes(self.name, program, holds.program)
+        if wait >= 0:  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
+            warn_of_processes(self.name, program, holds.program)
         return True
 
     def declare_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
