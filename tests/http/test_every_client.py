@@ -289,6 +289,10 @@ def test_what_can_never_work_is_refused_before_anything_is_changed(kind: str) ->
     """With the words of the call that was made."""
     limit, client = LIMITS[kind], object()
     api = Limiter("api", "1/hour")
+
+    async def later(request: Any) -> bool:
+        return False
+
     refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((), {}, "has no limiters"),
         (("100/minute",), {}, "as a limiter: write a Limiter"),
@@ -296,6 +300,8 @@ def test_what_can_never_work_is_refused_before_anything_is_changed(kind: str) ->
         ((api["a"],), {"key": "host"}, "is one key's already"),
         ((api,), {"exempt": "localhost"}, r"write \['localhost'\]"),
         ((api,), {"exempt": [3]}, "or a function of the request"),
+        ((api,), {"exempt": [later]}, "or a function of the request that returns True or False"),
+        ((api,), {"key": later}, "or a function of the request that returns a text"),
         ((api,), {"exempt": ["http://host"]}, "without its port"),
         ((api,), {"exempt": ["Host"]}, "in lower case"),
         ((api,), {"exempt": [""]}, "write a host"),

@@ -7,6 +7,7 @@ No client is known here: each tells how to read the host and the path off its re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.checks import show
@@ -167,7 +168,7 @@ def check_limiters(call: str, limiters: tuple[Limiter, ...]) -> tuple[Limiter, .
 
 
 def check_key(call: str, limiters: tuple[Limiter, ...], key: Key[R]) -> Key[R]:
-    if key is None or key == "host" or callable(key):
+    if key is None or key == "host" or answers(key):
         keyed = [limiter for limiter in limiters if limiter.key is not None]
         if key is not None and keyed:
             raise TypeError(f"{call} takes keys of its limiters, and {keyed[0]!r} is one key's already: give it the whole.")
@@ -182,12 +183,17 @@ def check_exempt(call: str, exempt: Exempt[R]) -> tuple[str | Callable[[R], bool
     for rule in rules:
         if isinstance(rule, str):
             check_rule(call, rule)
-        elif not callable(rule):
+        elif not answers(rule):
             raise TypeError(
                 f"{call}(exempt=[{show(rule)}]): what is exempt is a text such as 'localhost' or '/health', "
                 "or a function of the request that returns True or False."
             )
     return rules
+
+
+def answers(function: object) -> bool:
+    """Whether it says something when it is called: what a coroutine function returns would be true of every request."""
+    return callable(function) and not iscoroutinefunction(function)
 
 
 def check_rule(call: str, rule: str) -> None:

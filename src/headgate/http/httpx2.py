@@ -25,7 +25,7 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
 
     One acquire of each limiter, in the order named, for each request that goes out: for redirects and for retries of those around
     the client too. What is held is held until the body has been read or closed, and comes back on errors. The wait is no part of
-    the client's time-outs.
+    the client's time-outs; it is part of `response.elapsed`.
     `inner`: the transport that sends; unsaid, an `httpx2.HTTPTransport()`. A transport of its own switches off a client's
     proxies from the environment, its `verify` and its `limits`: `limit` keeps them.
     `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
