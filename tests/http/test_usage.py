@@ -139,6 +139,7 @@ def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
         ("/v1/chat/completions", {"messages": [{"role": "me", "content": "12345678"}]}, 10),
         ("/v1/responses", {"input": "1234", "instructions": "5678", "store": True}, 8),
         ("/v1/responses", {"input": [{"content": [{"text": "1234"}, {"image_url": "data:image/png;base64,AAAA"}]}]}, 4),
+        ("/v1/responses/compact", {"input": "1234"}, 4),
         ("/v1/completions", {"prompt": "1234"}, 4),
         ("/openai/deployments/mine/chat/completions", {"messages": [{"content": "1234"}]}, 4),
         ("/v1/responses", {"input": "1234", "tools": [{"name": "five5", "strict": True, "n": 1}]}, 9),

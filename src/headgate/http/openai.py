@@ -79,7 +79,7 @@ def out(usage: Mapping[str, Any]) -> int | None:
 
 
 OPENAI = Dialect(
-    answering=("/completions", "/responses"),
+    answering=("/completions", "/responses", "/responses/compact"),
     silent=("/embeddings",),
     most=("max_completion_tokens", "max_output_tokens", "max_tokens"),
     input=into,
