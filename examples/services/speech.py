@@ -110,8 +110,7 @@ class Responses(OpenAI):
     last = b""
 
     def answer(self, call: Call) -> Told:
-        content = [{"type": "output_text", "text": call.text, "annotations": []}]
-        message = {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": content}
+        message = self._message("completed", [self._part(call.text)])
         usage = {
             "input_tokens": call.into,
             "input_tokens_details": {"cached_tokens": 0},
@@ -123,15 +122,22 @@ class Responses(OpenAI):
 
     def events(self, call: Call) -> Iterator[Event]:
         begun = {**self._head(call), "status": "in_progress", "output": [], "usage": None}
-        yield "response.created", {"type": "response.created", "sequence_number": 0, "response": begun}
-        for number, word in enumerate(call.words, 1):
-            place = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "logprobs": []}
-            yield (
-                "response.output_text.delta",
-                {"type": "response.output_text.delta", "sequence_number": number, "delta": word, **place},
-            )
-        done = {"type": "response.completed", "sequence_number": call.out + 1, "response": self.answer(call)}
-        yield "response.completed", done
+        place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+        told: list[tuple[str, Told]] = [
+            ("response.created", {"response": begun}),
+            ("response.output_item.added", {"output_index": 0, "item": self._message("in_progress", [])}),
+            ("response.content_part.added", {**place, "part": self._part("")}),
+            *(("response.output_text.delta", {**place, "delta": word, "logprobs": []}) for word in call.words),
+            ("response.completed", {"response": self.answer(call)}),
+        ]
+        for number, (kind, event) in enumerate(told):
+            yield kind, {"type": kind, "sequence_number": number, **event}
+
+    def _message(self, status: str, content: list[Told]) -> Told:
+        return {"type": "message", "id": "msg_1", "status": status, "role": "assistant", "content": content}
+
+    def _part(self, text: str) -> Told:
+        return {"type": "output_text", "text": text, "annotations": []}
 
     def _head(self, call: Call) -> Told:
         fixed = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}

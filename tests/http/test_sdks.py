@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from typing import Any
 
 import anthropic
@@ -339,6 +340,53 @@ async def test_the_helpers_of_anthropic_are_limited_too(service: Models, one: Li
             assert len((await stream.get_final_text()).split()) == 30
 
     assert spent(await at_rest(one)) == bill(2, 2 * INTO, 130)
+
+
+@pytest.mark.parametrize("helper", ["chat", "responses"])
+async def test_the_helpers_of_openai_are_limited_too(service: Models, one: Limiter, helper: str) -> None:
+    """`chat.completions.stream()` and `responses.stream()`, left in their middle and read to their end."""
+    asked: Any = [{"role": "user", "content": question(30)}]
+    async with LIMITS["openai"](client_of("openai", False, service), one) as client:
+
+        def streamed() -> Any:
+            if helper == "responses":
+                return client.responses.stream(model="m", input=asked)
+            return client.chat.completions.stream(model="m", messages=asked, stream_options={"include_usage": True})
+
+        async with streamed() as stream:
+            await anext(aiter(stream))
+        assert spent(await at_rest(one)) == bill(1, GUESS, FIRST)
+        async with streamed() as stream:
+            assert len([event async for event in stream]) > 30
+
+    assert spent(await at_rest(one)) == bill(2, GUESS + INTO, FIRST + 30)
+
+
+@pytest.mark.parametrize("kind", ["chat, coroutines", "responses, coroutines", "messages, coroutines"], indirect=True)
+async def test_an_answer_that_is_read_when_its_caller_likes_holds_its_permit(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
+    """`with_streaming_response`, not read at all and read in the end."""
+    speaker = speakers(service, one)
+    place, name = {
+        "chat": ("chat.completions", "messages"),
+        "responses": ("responses", "input"),
+        "messages": ("messages", "messages"),
+    }[speaker.how]
+    create = attrgetter(f"{place}.with_streaming_response.create")(speaker.client)
+    options = {
+        "model": "m",
+        name: [{"role": "user", "content": question(30)}],
+        **({"max_tokens": FIRST} if speaker.how == "messages" else {}),
+    }
+
+    async with create(**options):
+        assert held(await one.astatus()) == 1
+    assert spent(await at_rest(one)) == bill(1, GUESS, FIRST)
+    async with create(**options) as answer:
+        await answer.read()
+
+    assert spent(await at_rest(one)) == bill(2, GUESS + INTO, FIRST + 30)
 
 
 def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
