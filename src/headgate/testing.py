@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from itertools import count
+from itertools import accumulate, count
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet
@@ -372,20 +372,26 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
 
 
 def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota) -> None:
+    """Of all intervals that end with a call, the worst: one pass finds where it begins, as a bucket that leaks knows its level."""
     moments = [microseconds(call.begin) for call in calls]
-    for first, begin in enumerate(moments):
-        taken = 0
-        for last in range(first, len(moments)):
-            taken += _cost(calls[last], limit)
-            most = _most(limit, begin, moments[last])
-            if most == math.inf:
-                break
+    sums = [0, *accumulate(_cost(call, limit) for call in calls)]
+    first = 0
+    for last, end in enumerate(moments):
+        while first < last and sums[last] - sums[first] <= _gained(limit, moments[first], end):
+            first += 1  # whatever comes, who begins later sees as much
+        for begin in range(first, last + 1) if isinstance(limit, Rate) and limit.steps else (first,):  # a step may fall anywhere
+            taken, most = sums[last + 1] - sums[begin], _most(limit, moments[begin], end)
             if taken > most:
-                span = (moments[last] - begin) / 1_000_000
                 raise AssertionError(
-                    f"Calls {first + 1} to {last + 1} of {len(calls)} took {taken} {limit.unit} within {span:g} s, from "
-                    f"{calls[first].begin - calls[0].begin:g} s after the first on, and {limit} allows {most} in that time."
+                    f"Calls {begin + 1} to {last + 1} of {len(calls)} took {taken} {limit.unit} within "
+                    f"{(end - moments[begin]) / 1_000_000:g} s, from {calls[begin].begin - calls[0].begin:g} s after the first on, "
+                    f"and {limit} allows {most} in that time."
                 )
+
+
+def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float:
+    """What has come back by `end` of what was taken since `begin`."""
+    return _most(limit, begin, end) - _most(limit, begin, begin)
 
 
 def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from contextlib import nullcontext
+from itertools import accumulate, count
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from headgate import Concurrency, Limiter, Quota, Rate, RateLimiter, Semaphore, TokenBucket, Window
+from headgate import Concurrency, Limiter, Quota, Rate, RateLimiter, Semaphore, TokenBucket, Window, testing
 from headgate.limits import Limit
 from headgate.testing import Call, ManualClock, Recorder, assert_at_rest, assert_never_over
 
@@ -88,6 +92,31 @@ def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(limit: Limit,
     assert_never_over(moments, limit)
     with pytest.raises(AssertionError, match="allows"):
         assert_never_over([*moments[:-1], moments[-1] - 0.001], limit)
+
+
+@pytest.mark.parametrize("limit", [*LIMITS[:4], Rate(2, per=7, capacity=5, steps=True), Quota(4, per=60)], ids=str)
+@given(gaps=st.lists(st.sampled_from([0, 0.5, 2, 3.5, 6.999, 7, 10, 11]), max_size=12))
+def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:
+    """Whatever the calls are: beside a look at all intervals there are."""
+    assert isinstance(limit, Rate | Window | Quota)
+    moments = [int(moment * 1_000_000) for moment in accumulate(gaps, initial=100.0)]
+    pairs = [(first, last) for last in range(len(moments)) for first in range(last + 1)]
+    over = any(last - first + 1 > testing._most(limit, moments[first], moments[last]) for first, last in pairs)
+
+    with pytest.raises(AssertionError) if over else nullcontext():
+        assert_never_over([moment / 1_000_000 for moment in moments], limit)
+
+
+@pytest.mark.parametrize("limit", [Rate(10, per=1, capacity=500), Window(500, per=50), Quota(500, per=50)], ids=str)
+def test_many_calls_are_looked_through_once(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given ten thousand, of which each sees hundreds before it that still count."""
+    looks = count()
+    most = testing._most
+    monkeypatch.setattr(testing, "_most", lambda *interval: next(looks) * 0 + most(*interval))
+
+    assert_never_over([0.1 * number for number in range(10_000)], limit)
+
+    assert next(looks) <= 60_000
 
 
 def test_units_are_counted_by_the_limits_that_have_them() -> None:
