@@ -50,8 +50,9 @@ class World:
 
     def run(self, until: int, done: Callable[[], bool] = lambda: False) -> None:
         """Until that moment, or until `done`."""
-        while self._moments and self._moments[0][0] <= until:
-            self.now, _, act = heapq.heappop(self._moments)
+        moments, pop = self._moments, heapq.heappop
+        while moments and moments[0][0] <= until:
+            self.now, _, act = pop(moments)
             act()
             if done():
                 return
@@ -59,6 +60,33 @@ class World:
 
     def end(self) -> None:
         self._moments.clear()
+
+
+class Handle:
+    """A call that is to come, as asyncio has it; and when, if that was said."""
+
+    __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
+
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Any, when: float = math.nan) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+        self._when = when
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.callback, self.args = nothing, ()  # what it would have held is free
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def when(self) -> float:
+        return self._when
+
+
+def nothing() -> None:
+    """What a call that was cancelled does."""
 
 
 class ProcessLoop(asyncio.AbstractEventLoop):
@@ -73,8 +101,8 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._connect = connect
         self.chance = world.chance(name, "loop")
         self._began = self.chance.randrange(10**5)  # seconds that its machine was up: clocks of processes are not to be compared
-        self._ready: deque[asyncio.Handle] = deque()
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: deque[Handle] = deque()
+        self._timers: list[tuple[float, int, Handle]] = []
         self._count = 0
         self._turn_at: int | None = None  # when it is its turn
         self._free_at = 0  # when the turn before is over
@@ -122,10 +150,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._plan()
 
     def _collect_due(self) -> None:
-        now = self.time()
-        while self._timers and (self._timers[0][2].cancelled() or self._timers[0][0] <= now):
-            handle = heapq.heappop(self._timers)[2]
-            if not handle.cancelled():
+        now, timers = self.time(), self._timers
+        while timers and (timers[0][0] <= now or timers[0][2].is_cancelled):
+            handle = heapq.heappop(timers)[2]
+            if not handle.is_cancelled:
                 self._ready.append(handle)
 
     def _run_ready(self) -> None:
@@ -135,8 +163,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         try:
             for _ in range(len(self._ready)):
                 handle = self._ready.popleft()
-                if not handle.cancelled():
-                    handle._run()
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (asyncio.CancelledError, Exception) as error:
+                    self.call_exception_handler({"message": f"{handle.callback} failed", "exception": error})
                 if not self.alive:
                     return
         finally:
@@ -155,23 +185,23 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     # What asyncio asks of a loop -----------------------------------------------------------------------------------------
 
-    def call_soon(self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None) -> asyncio.Handle:  # type: ignore[override]
-        handle = asyncio.Handle(callback, args, self, context)
+    def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        handle = Handle(callback, args, context)
         self._ready.append(handle)
         if self.world.here is not self:
             self._plan()
         return handle
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         if not self.alive:
             raise RuntimeError("the loop is closed")
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+        handle = Handle(callback, args, context, when)
         self._count += 1
         heapq.heappush(self._timers, (when, self._count, handle))
         if self.world.here is not self:
@@ -191,9 +221,6 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.alive:
             self.world.complaints.append(f"{self.name}: {context.get('message')}: {context.get('exception')!r}")
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is dropped when its moment comes."""
 
     def get_debug(self) -> bool:
         return False
