@@ -6,13 +6,12 @@ A seed that breaks an invariant is told at once, with a shrunk trace; the last l
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
 from functools import partial
 
 from tests.simulation.plan import OPEN
-from tests.simulation.tally import Tally, lived
+from tests.simulation.tally import Tally, lived, workers
 
 
 def main() -> int:
@@ -23,7 +22,7 @@ def main() -> int:
     asked = words.parse_args()
     began, total, broken = time.perf_counter(), Tally(), 0
     live = partial(lived, without=() if asked.with_all else OPEN)
-    with multiprocessing.get_context("spawn").Pool(asked.jobs) as pool:
+    with workers(asked.jobs) as pool:
         for tally, told in pool.imap_unordered(live, range(*asked.seeds), chunksize=4):
             total += tally
             broken += bool(told)

@@ -5,8 +5,10 @@ The seeds are fixed, so that a failure is the same everywhere; a longer run is `
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from multiprocessing.pool import Pool
 from typing import Any
 
 import pytest
@@ -19,24 +21,28 @@ from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.succession import Succession
 from tests.simulation.fleet import run
 from tests.simulation.plan import Ask, Fault, planned
-from tests.simulation.shrink import story
-from tests.simulation.tally import Tally
+from tests.simulation.tally import Tally, lived, workers
 
 SEEDS, PARTS = 320, 8  # in CI
+JOBS = min(4, os.cpu_count() or 1)
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Pool]:
+    with workers(JOBS) as pool:
+        yield pool
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_invariant_is_broken(part: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_invariant_is_broken(part: int, crew: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes, stops, cuts, late and doubled
     messages, a server that freezes, forgets, is full, or steps its clock; when all that is over, all come to an end.
     F13, F14, F21, F24, F25, F32, F33, F36, F37, F40, F43.
     """
     began, total = time.perf_counter(), Tally()
-    for seed in range(part, SEEDS, PARTS):
-        plan = planned(seed)
-        outcome = run(plan)
-        assert not outcome.broken, story(plan, outcome)
-        total += Tally.of(plan, outcome)
+    for tally, story in crew.imap_unordered(lived, range(part, SEEDS, PARTS)):
+        assert not story, story
+        total += tally
     with capsys.disabled():
         print(f"\n{total.told(time.perf_counter() - began)}")
 
