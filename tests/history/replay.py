@@ -6,7 +6,7 @@ differs is said by the invariant that it breaks.
 
 from __future__ import annotations
 
-from copy import deepcopy
+import pickle
 from typing import NamedTuple
 
 from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
@@ -31,7 +31,7 @@ class Replay:
     def __init__(self) -> None:
         self.seq = 0
         self.names: dict[str, Name] = {}
-        self._copies: dict[int, dict[str, Name]] = {}
+        self._copies: dict[int, bytes] = {}
 
     def hear(self, event: Event) -> tuple[str, str] | None:
         """The invariant that `event` breaks, and how."""
@@ -42,9 +42,9 @@ class Replay:
                 if key in self.names:
                     self.names[key].lose(part)
             case Copied(copy):
-                self._copies[copy] = deepcopy(self.names)
+                self._copies[copy] = pickle.dumps(self.names)
             case Restored(copy):
-                former, self.names = self.names, {} if copy is None else deepcopy(self._copies[copy])
+                former, self.names = self.names, {} if copy is None else pickle.loads(self._copies[copy])
                 for key, name in former.items():
                     self.names.setdefault(key, Name()).follow(name)
         return None
