@@ -36,9 +36,8 @@ class Recorder:
         if isinstance(call.reply, bytes):  # otherwise nothing was done
             self._commits += 1
             quick = call.name in (self._quick.function, self._quick.digest)
-            args = tuple(word.decode() for word in call.args)
             now = self._server.keys.microseconds()
-            self.history.append(Commit(self._commits, now, call.keys[0].decode(), quick, args, call.reply.decode()))
+            self.history.append(Commit(self._commits, now, call.keys[0].decode(), quick, call.args, call.reply.decode()))
 
     def lost(self, key: bytes) -> None:
         name = key.decode()

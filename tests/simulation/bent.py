@@ -24,6 +24,7 @@ from headgate.stores.redis import chores, line, link, shortcut, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
+LIGHTER: list[tuple[Any, str, Any]] = [(redis.utils, "get_lib_version", lambda: "0")]  # a file is read for it, for each connection
 ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
 
 
@@ -87,5 +88,4 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
     changes += [(chores, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
     changes += [(module, "secrets", types.SimpleNamespace(token_hex=token_hex)) for module in (link, shortcut)]
     changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (line, link, shortcut)]
-    changes += [(redis.utils, "get_lib_version", lambda: "0")]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

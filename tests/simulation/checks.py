@@ -26,6 +26,7 @@ from tests.simulation.loop import SECOND, ProcessLoop, World
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
+    from tests.simulation.commands import SortedSet
     from tests.simulation.server import Call, Server
 
 MOST = 2.0**52
@@ -36,6 +37,7 @@ WORDS |= {"settle": 2, "status": 1, "update": 1}
 MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
 THREADS = ".0"  # how the session of a process' threads ends: what they give up is known before it comes (sessions.lua)
 Who = tuple[str, int]  # session and number of a caller
+Request = tuple[str, list[str]]  # a verb and its words
 
 
 class Broken(NamedTuple):
@@ -80,6 +82,9 @@ class Crowd(NamedTuple):
     holders: dict[str, int]
 
 
+NOBODY = Crowd([], {})
+
+
 class Name:
     """What is known of one name, since its state was lost last."""
 
@@ -90,7 +95,7 @@ class Name:
         self.ended: set[Who] = set()  # released or cancelled: never to be granted again
         self.doubtful: set[Who] = set()  # those who stood in a copy that a server has started from, whatever became of them since
         self.sessions: set[str] = set()  # whose calls the store numbers: it knows which come late
-        self.crowd = Crowd([], {})
+        self.crowd = NOBODY
         self.held_back: dict[str, int] = {}  # who was granted a moment before the end of a pause, and waits again: by fence
         self.paused_until = 0
         self.last_t = 0
@@ -193,18 +198,21 @@ class Witness:
         before, after = name.crowd, crowd_of(self._server, call.keys[1])
         name.crowd = after
         self._note_limits(key)
-        granted = []
-        if isinstance(call.reply, bytes):
-            granted = self._read(name, call, letters)
+        requests = list(requests_of(call))
+        granted = self._read(name, call, requests, letters) if isinstance(call.reply, bytes) else []
         self._check_fences(key, granted)
-        self._check_order(name, before, after, granted, [rejoined(words) for verb, words in requests_of(call) if verb == "rejoin"])
-        self._check_capacity(call, name, before, after)
-        self._check_vanished(before, after)
+        back = [rejoined(words) for verb, words in requests if verb == "rejoin"]
+        if granted or back or before is not after:
+            self._check_order(name, before, after, granted, back)
+            self._check_capacity(call, name, before, after)
+            self._check_vanished(before, after)
         self._check_lifetime(call)
 
-    def _read(self, name: Name, call: Call, letters: list[tuple[str, str, int]]) -> list[tuple[Who, Granted]]:
+    def _read(
+        self, name: Name, call: Call, requests: list[Request], letters: list[tuple[str, str, int]]
+    ) -> list[tuple[Who, Granted]]:
         """What is new in the reply to a call."""
-        program, session, number = (word.decode() for word in call.args[:3])
+        program, session, number = call.args[:3]
         words = call.reply.decode().split(" ")
         if words[:2] != [session, number]:
             self.blame("S3", f"the reply to call {number} of {session} is that to {words[1]} of {words[0]}")
@@ -220,9 +228,9 @@ class Witness:
         if now < name.now:
             self.blame("T6", f"the store's time was {name.now}, and is {now}")
         name.now = name.seen[session] = now
-        self._note_requests(name, call)
+        self._note_requests(name, session, requests)
         own, _, mail = " ".join(words[6:]).partition("|")
-        found = dict(self._answered(name, call, own.split(), now))
+        found = dict(self._answered(call, requests, own.split(), now))
         for whose, text, at in [(session, mail, now), *letters]:
             for caller, t, fence, _ in letters_in([word for word in text.split() if word[0] != "!"], at):  # "!": and all are paused
                 if t >= 0:
@@ -234,10 +242,9 @@ class Witness:
         if limits != self._limits.get(key):
             self._limits[key], self._changed[key] = limits, self._world.now
 
-    def _note_requests(self, name: Name, call: Call) -> None:
-        session = call.args[1].decode()
+    def _note_requests(self, name: Name, session: str, requests: list[Request]) -> None:
         name.sessions.add(session)
-        for verb, words in requests_of(call):
+        for verb, words in requests:
             if verb == "acquire":
                 for index in range(int(words[1])):
                     name.asked[session, int(words[0]) + index] = words[4]
@@ -249,16 +256,16 @@ class Witness:
             elif verb in ("cancel", "release") and (words[0] in name.sessions or words[0].endswith(THREADS)):
                 name.ended |= {(words[0], int(words[1]) + index) for index in range(int(words[2]))} - name.doubtful
 
-    def _answered(self, name: Name, call: Call, words: list[str], now: int) -> Iterator[tuple[Who, tuple[int, int]]]:
+    def _answered(self, call: Call, requests: list[Request], words: list[str], now: int) -> Iterator[tuple[Who, tuple[int, int]]]:
         """Who was granted what at once."""
-        session = call.args[1].decode()
+        session = call.args[1]
         asked = [
             ((session, int(words[0]) + index), int(words[3]))
-            for verb, words in requests_of(call)
+            for verb, words in requests
             if verb == "acquire"
             for index in range(int(words[1]))
         ]
-        answers = list(answers_in(iter(words), call.args[0].decode(), now))
+        answers = list(answers_in(iter(words), call.args[0], now))
         for (who, most), answer in zip(asked, answers[len(answers) - len(asked) :], strict=True):
             if answer[0] == "grant":
                 yield who, (answer[1], answer[2])
@@ -339,9 +346,9 @@ class Witness:
 
     def _check_lifetime(self, call: Call) -> None:
         """S8: every key ends some time."""
-        for key in self._server.keys.names():
-            if self._server.keys.end_of(key) is None:
-                self.blame("S8", f"{key!r} would be kept for ever after {call.args}")
+        self._server.keys.expire()
+        for key in self._server.keys.endless():
+            self.blame("S8", f"{key!r} would be kept for ever after {call.args}")
 
     def expired(self, key: bytes, value: Any) -> None:
         """S8: a key that ends has no promises in it."""
@@ -499,17 +506,24 @@ class Witness:
 
 
 def crowd_of(server: Server, key: bytes) -> Crowd:
+    """The same one until it changes."""
     its = server.keys.set_of(key)
     if its is None:
-        return Crowd([], {})
+        return NOBODY
+    if its.read is None:
+        its.read = crowd_in(its)
+    return its.read
+
+
+def crowd_in(its: SortedSet) -> Crowd:
     waiters = [member.decode() for _, member in its.order[its.between(-inf, HOLDERS - 1)]]
     holders = {member[1:].decode(): int(score - HOLDERS) for score, member in its.order[its.between(HOLDERS, -1)]}
     return Crowd(waiters, holders)
 
 
-def requests_of(call: Call) -> Iterator[tuple[str, list[str]]]:
+def requests_of(call: Call) -> Iterator[Request]:
     """The requests of a call, with their words; a quick one is an acquire that can pass."""
-    words = [word.decode() for word in call.args]
+    words = list(call.args)
     if is_quick(call):
         yield "acquire", [words[3], "1", "-1", "-1", words[4]]
         return

@@ -7,9 +7,9 @@ connected, and what a script is, is the server's to know.
 from __future__ import annotations
 
 import math
+import pickle
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -37,9 +37,11 @@ class SortedSet:
     def __init__(self) -> None:
         self.scores: dict[bytes, float] = {}
         self.order: list[tuple[float, bytes]] = []
+        self.read: Any = None  # what somebody has read out of it, until it changes
 
     def put(self, member: bytes, score: float) -> bool:
         """Whether it is new."""
+        self.read = None
         known = self.scores.get(member)
         if known is not None:
             del self.order[bisect_left(self.order, (known, member))]
@@ -49,6 +51,7 @@ class SortedSet:
 
     def drop(self, member: bytes) -> bool:
         """Whether it was there."""
+        self.read = None
         known = self.scores.pop(member, None)
         if known is not None:
             del self.order[bisect_left(self.order, (known, member))]
@@ -71,31 +74,43 @@ class Keyspace:
         self.expired: Callable[[bytes, Any], None] = lambda key, value: None  # hears what is about to be forgotten
         self._values: dict[bytes, dict[bytes, bytes] | SortedSet] = {}
         self._ends: dict[bytes, int] = {}  # when a key expires, in milliseconds
+        self._soonest = math.inf  # no key expires before that
 
     # Keys ----------------------------------------------------------------------------------------------------------------
 
     def call(self, words: list[bytes]) -> Reply:
         """The answer to one command. Raises Failure, and then nothing has changed."""
-        command = COMMANDS.get(words[0].upper())
+        name, *others = words
+        command = COMMANDS.get(name) or COMMANDS.get(name.upper())
         if command is None:
             raise Failure("ERR unknown command")
         fewest, most, run = command
-        if not fewest <= len(words) - 1 <= most:
-            raise Failure(f"ERR wrong number of arguments for '{words[0].decode().lower()}' command")
-        return run(self, *words[1:])
+        if not fewest <= len(others) <= most:
+            raise Failure(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
+        return run(self, *others)
 
     def names(self) -> list[bytes]:
-        return [key for key in list(self._values) if self._value(key) is not None]
+        self.expire()
+        return list(self._values)
 
-    def end_of(self, key: bytes) -> int | None:
-        """When it expires, in milliseconds; None: never, or it is not there."""
-        return self._ends.get(key)
+    def endless(self) -> list[bytes]:
+        """The keys that would be there for ever."""
+        return [key for key in self._values if key not in self._ends] if len(self._ends) < len(self._values) else []
 
-    def copy(self) -> tuple[Any, Any]:
-        return deepcopy((self._values, self._ends))
+    def expire(self) -> None:
+        """Forget what has expired, whether or not anybody asks for it."""
+        if self.microseconds() // 1000 >= self._soonest:
+            for key in list(self._values):
+                self._value(key)
+            self._soonest = min(self._ends.values(), default=math.inf)
 
-    def restore(self, copy: tuple[Any, Any]) -> None:
-        self._values, self._ends = deepcopy(copy)
+    def copy(self) -> bytes:
+        return pickle.dumps((self._values, self._ends))
+
+    def restore(self, copy: bytes | None) -> None:
+        """Of None nothing is left."""
+        self._values, self._ends = pickle.loads(copy) if copy else ({}, {})
+        self._soonest = min(self._ends.values(), default=math.inf)
 
     def set_of(self, key: bytes) -> SortedSet | None:
         """To look at."""
@@ -152,7 +167,8 @@ class Keyspace:
         if left <= 0:
             self._forget(key)
         else:
-            self._ends[key] = self.microseconds() // 1000 + left
+            self._ends[key] = end = self.microseconds() // 1000 + left
+            self._soonest = min(self._soonest, end)
         return 1
 
     def pttl(self, key: bytes) -> int:

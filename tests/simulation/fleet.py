@@ -32,12 +32,13 @@ from headgate.stores.redis.succession import Succession
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
-from tests.simulation.bent import bent, replaced
+from tests.simulation.bent import LIGHTER, bent, replaced
 from tests.simulation.callers import Callers
 from tests.simulation.checks import WAITER, Broken, Witness, crowd_of
 from tests.simulation.cluster import PORTS, Slots
 from tests.simulation.forks import forked, permit_with
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
+from tests.simulation.machine import the_lua
 from tests.simulation.network import CALM, LATEST, Network
 from tests.simulation.plan import SAID, Ask, Fault, Plan, changed, rates_of
 from tests.simulation.server import Server
@@ -66,9 +67,11 @@ class Outcome(NamedTuple):
 
 def run(plan: Plan, replays: bool = True) -> Outcome:
     """All of `plan`, the same each time. `replays`: what nobody noticed meanwhile may be noticed by its history (tests/history)."""
-    with quiet():
+    with quiet(), replaced(LIGHTER):
         outcome = _run(plan)
-        gc.collect()
+        while gc.collect():
+            pass  # who dies may have a last word, and is dead in the next round only
+        the_lua().collect()
     if replays and not outcome.broken and (found := judged(outcome.history).broken):
         outcome.broken.append(Broken(f"{found.invariant} of the history", found.story, outcome.simulated))
     return outcome
@@ -169,7 +172,7 @@ class Fleet:
         self._everybody: list[Process] = [process for process in self.processes if process]
         self._trouble_until = 0
         self._refused_until = 0  # callers may be: a slot that moves is waited for
-        self._copies: dict[Fault, tuple[Any, Any, Fault]] = {}
+        self._copies: dict[Fault, tuple[bytes, Any, Fault]] = {}
 
     def url_of(self, process: str) -> str:
         """Each process has a store of its own, as it would elsewhere."""
@@ -365,7 +368,8 @@ class Fleet:
     def _ask(self, ask: Ask) -> None:
         process = self.processes[ask.who]
         if process is not None:
-            process = self.world.chance("ask", ask).choice([process, *process.children])
+            if process.children:
+                process = self.world.chance("ask", ask).choice([process, *process.children])
             process.loop.do(self._begin, process, ask)
 
     def _begin(self, process: Process, ask: Ask) -> None:

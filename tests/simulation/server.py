@@ -6,47 +6,16 @@ whoever connects; time is told to it.
 
 from __future__ import annotations
 
-import hashlib
-import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import lupa.lua51 as lua  # type: ignore[import-untyped]  # it brings no types
 from hiredis import Reader
 
 from tests.simulation.cluster import Slots
 from tests.simulation.commands import Failure, Keyspace, Reply, Simple
+from tests.simulation.machine import Machine
 
 OK = Simple("OK")
-PRELUDE = b"""
-local raw, pack, raw_unpack, redis = ...
-struct = { pack = pack, unpack = function(format, text, from) return raw_unpack(format, text, from or 1) end }
-local function answer(fine, reply, ...)
-  if fine then return reply end
-  return { err = reply }
-end
-function redis.pcall(...) return answer(raw(...)) end
-function redis.call(...)
-  local fine, reply = raw(...)
-  if not fine then error({ err = reply }) end
-  return reply
-end
-function redis.register_function(name, callback)
-  if type(name) == 'table' then name, callback = name.function_name, name.callback end
-  redis.registered(name, callback)
-end
-_G.redis = redis
-return function(body, keys, args)
-  local fine, reply = pcall(body, keys, args)
-  if fine then
-    if type(reply) == 'table' then return false, reply.err or 'ERR a table' end
-    return true, reply
-  end
-  if type(reply) == 'table' then return false, reply.err end
-  return false, 'ERR ' .. tostring(reply)
-end
-"""
-OF_SCRIPT = b"local KEYS, ARGV = ...\n"
 
 
 class Call(NamedTuple):
@@ -54,56 +23,8 @@ class Call(NamedTuple):
 
     name: str  # of the function, or the digest of the script
     keys: list[bytes]
-    args: list[bytes]
+    args: tuple[str, ...]
     reply: Reply  # Failure's text is not told: what a failed call has written stays
-
-
-class Machine:
-    """Lua as a server has it: functions and scripts that were loaded, and redis.call."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._lua = lua.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False)
-        self.libraries: set[bytes] = set()
-        self.functions: dict[bytes, Any] = {}
-        self.scripts: dict[bytes, Any] = {}
-        self._load: Any = self._lua.globals()[b"loadstring"]
-        redis = self._lua.table_from({b"registered": self.functions.__setitem__})
-        self._run: Any = self._load(PRELUDE)(self._called, _pack, _unpack, redis)
-
-    def load_library(self, text: bytes) -> bytes:
-        header, _, body = text.partition(b"\n")
-        name = header.partition(b"name=")[2]
-        if name in self.libraries:
-            raise Failure(f"ERR Library '{name.decode()}' already exists")
-        self._load(body)()
-        self.libraries.add(name)
-        return name
-
-    def load_script(self, text: bytes) -> Any:
-        digest = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
-        if digest not in self.scripts:
-            self.scripts[digest] = self._load(OF_SCRIPT + text)
-        return digest
-
-    def run(self, body: Any, name: str, keys: list[bytes], args: list[bytes]) -> bytes | int | None:
-        fine, reply = self._run(body, self._lua.table_from(keys), self._lua.table_from(args))
-        if not fine:
-            self._server.failed(f"{name}: {reply.decode()}")
-            raise Failure(f"{reply.decode()} script: {name}, on @user_script:1.")
-        return None if reply is False or reply is None else int(reply) if isinstance(reply, float) else reply
-
-    def _called(self, *words: Any) -> tuple[bool, Any]:
-        """redis.call: whether it went well, and the reply in Lua's types."""
-        try:
-            return True, self._told(self._server.within([worded(word) for word in words]))
-        except Failure as failure:
-            return False, str(failure).encode()
-
-    def _told(self, reply: Reply) -> Any:
-        if isinstance(reply, list):
-            return self._lua.table_from([False if each is None else each for each in reply])
-        return False if reply is None else reply
 
 
 class Server:
@@ -117,7 +38,7 @@ class Server:
         self.published: Callable[[bytes, bytes], bool] = lambda channel, message: True  # False: it is lost
         self.failed: Callable[[str], None] = lambda error: None  # hears of a script that has not come to its end
         self.keys = Keyspace(lambda: self._at)
-        self.machine = Machine(self)
+        self.forget_scripts()
         self.full = False  # out of memory
         self.loading_until = 0
         self.replica = False
@@ -132,16 +53,16 @@ class Server:
         self._at = self._clock()
         return self.keys
 
-    def start(self, copy: tuple[Any, Any] | None, keeps_scripts: bool = False) -> None:
+    def start(self, copy: bytes | None, keeps_scripts: bool = False) -> None:
         """From an old copy, or empty; another machine has what was loaded only if it was copied, too."""
         self._at = self._clock()
-        self.keys.restore(copy or ({}, {}))
+        self.keys.restore(copy)
         self._listeners = {}
         if not keeps_scripts:
             self.forget_scripts()
 
     def forget_scripts(self) -> None:
-        self.machine = Machine(self)
+        self.machine = Machine(self._within, lambda error: self.failed(error))
 
     def left(self, connection: Connection) -> None:
         self.connections.remove(connection)
@@ -210,14 +131,12 @@ class Server:
         reply = self.machine.run(its[name], name.decode(), keys, args)
         if self.slots is not None:
             self.slots.made(connection.port, keys)
-        self.ran(Call(name.decode(), keys, args, reply))
+        self.ran(Call(name.decode(), keys, tuple([word.decode() for word in args]), reply))
         return reply
 
-    def within(self, words: list[bytes]) -> Reply:
+    def _within(self, words: list[bytes]) -> Reply:
         """What a script calls."""
-        if words[0].upper() == b"PUBLISH":
-            return self._publish(words[1], words[2])
-        return self.keys.call(words)
+        return self._publish(*words[1:]) if words[0] == b"PUBLISH" else self.keys.call(words)
 
     def _publish(self, channel: bytes, message: bytes) -> int:
         listeners = self._listeners.get(channel, [])
@@ -269,20 +188,3 @@ def written(reply: Reply) -> bytes:
     if isinstance(reply, bytes):
         return b"$%d\r\n%b\r\n" % (len(reply), reply)
     return b"*%d\r\n%b" % (len(reply), b"".join(map(written, reply)))
-
-
-def worded(word: Any) -> bytes:
-    """A word of redis.call: numbers as a server writes them."""
-    return word if isinstance(word, bytes) else b"%.17g" % word
-
-
-def _pack(layout: bytes, *values: Any) -> bytes:
-    """A number may come as text: Lua takes it for one."""
-    codes = layout.decode()
-    return struct.pack(codes, *(int(each) if code == "B" else float(each) for code, each in zip(codes[1:], values, strict=True)))
-
-
-def _unpack(layout: bytes, text: bytes, start: float) -> tuple[Any, ...]:
-    """The values, and where the next one would begin, from 1."""
-    found = struct.unpack_from(layout, text, int(start) - 1)
-    return (*found, int(start) + struct.calcsize(layout))
