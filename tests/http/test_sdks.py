@@ -263,6 +263,20 @@ async def test_an_estimate_that_no_limit_could_hold_is_cut_down(speakers: Speake
     assert spent(limiter.status()) == {"tokens": INTO + 150}
 
 
+async def test_an_estimate_is_cut_down_with_the_limit(speakers: Speakers, service: Models, name: str) -> None:
+    """Given a call that waits, when the limit is cut below what it asks for, then it is not refused for a guess either."""
+    limiter = Limiter(name, Window(1000, HOUR, unit="tokens"))
+    others = await limiter.acquire(tokens=1000)
+    call = asyncio.create_task(speakers(service, limiter).say(30))
+    await waiting(limiter, 1)
+
+    limiter.update(Window(100, HOUR, unit="tokens"))
+    others.settle(tokens=0)
+
+    await soon(call)
+    assert spent(limiter.status()) == {"tokens": INTO + 30}
+
+
 async def test_who_may_not_wait_is_told_so_by_the_limiter(speakers: Speakers, service: Models, one: Limiter, name: str) -> None:
     """Given two limiters, when the second refuses, then the first has its request, its tokens and its permit back. Anthropic's SDK
     takes it for a connection that failed."""

@@ -11,6 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.checks import show
+from headgate.errors import CostExceedsCapacityError
 from headgate.http.refusals import telling
 from headgate.limiter import Limiter
 from headgate.permit import Permit
@@ -106,7 +107,7 @@ class Calls(Generic[R]):
         passed: list[tuple[Limiter, Permit]] = []
         try:
             for limiter in self._passed_by(request):
-                passed.append((limiter, await limiter.acquire(**terms.units(limiter))))  # noqa: PERF401 - each is to be known at once
+                passed.append((limiter, await granted(limiter, terms)))  # noqa: PERF401 - each is to be known at once
         except BaseException as error:
             undo(permit for _, permit in passed)
             vars(error)[UNSENT] = True
@@ -119,7 +120,7 @@ class Calls(Generic[R]):
         passed: list[tuple[Limiter, Permit]] = []
         try:
             for limiter in self._passed_by(request):
-                passed.append((limiter, limiter.acquire_sync(**terms.units(limiter))))  # noqa: PERF401 - each is to be known at once
+                passed.append((limiter, granted_sync(limiter, terms)))  # noqa: PERF401 - each is to be known at once
         except BaseException as error:
             undo(permit for _, permit in passed)
             vars(error)[UNSENT] = True
@@ -140,6 +141,28 @@ class Calls(Generic[R]):
     def _is_exempt(self, request: R) -> bool:
         place = self._place(request)
         return any(matches(rule, place) if isinstance(rule, str) else rule(request) for rule in self.exempt)
+
+
+async def granted(limiter: Limiter, terms: Terms) -> Permit:
+    """What was asked for may be more than the limiter holds by now, if it was cut: then as much as that."""
+    units = terms.units(limiter)
+    try:
+        return await limiter.acquire(**units)
+    except CostExceedsCapacityError:
+        if terms.units(limiter) == units:
+            raise
+    return await granted(limiter, terms)
+
+
+def granted_sync(limiter: Limiter, terms: Terms) -> Permit:
+    """`granted`, by blocking this thread."""
+    units = terms.units(limiter)
+    try:
+        return limiter.acquire_sync(**units)
+    except CostExceedsCapacityError:
+        if terms.units(limiter) == units:
+            raise
+    return granted_sync(limiter, terms)
 
 
 def undo(permits: Iterable[Permit]) -> None:
