@@ -124,6 +124,18 @@ async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -
     assert [left(limiter, unit) for unit in ("tokens", "input_tokens", "output_tokens")] == [1000 - TOKENS, 490, 480]
 
 
+async def test_an_estimate_is_cut_down_with_the_limit(name: str, provider: Provider) -> None:
+    """Given a call that waits, when the limit is cut below what it asks for, then it is not refused for a guess."""
+    limiter = Limiter(name, "1000 tokens/hour", Concurrency(1))
+    limited(limiter, estimate=lambda call: {"tokens": 900})
+    async with limiter:
+        call = asyncio.create_task(ask())
+        await until(lambda: limiter.status().waiting == 1)
+        limiter.update("100 tokens/hour", Concurrency(1))
+    await call
+    assert left(limiter, "tokens") == 100 - TOKENS
+
+
 async def test_without_an_estimate_tokens_are_charged_when_they_are_known(name: str, provider: Provider) -> None:
     limiter = Limiter(name, "10/hour", "20 tokens/hour")
     limited(limiter)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from litellm.integrations.custom_logger import CustomLogger
 
 from headgate.checks import show
+from headgate.errors import CostExceedsCapacityError
 from headgate.limiter import Limiter
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> None:
         """For LiteLLM: before an attempt."""
         limiter = self._limiter_of(kwargs)
-        permit = await limiter.acquire(**self._units(limiter, kwargs))
+        permit = await self._granted(limiter, kwargs)
         name = kwargs["litellm_call_id"]
         dropped = weakref.finalize(kwargs["litellm_logging_obj"], self._dropped, name)
         dropped.atexit = False
@@ -90,6 +91,16 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         if self._key is None:
             return self._limiter
         return self._limiter[str(call.get("model")) if self._key == "model" else self._key(call)]
+
+    async def _granted(self, limiter: Limiter, call: Call) -> Permit:
+        """What was asked for may be more than the limiter holds by now, if it was cut: then as much as that."""
+        units = self._units(limiter, call)
+        try:
+            return await limiter.acquire(**units)
+        except CostExceedsCapacityError:
+            if self._units(limiter, call) == units:
+                raise
+        return await self._granted(limiter, call)
 
     def _units(self, limiter: Limiter, call: Call) -> dict[str, Any]:
         capacity = limiter._line.declared.capacity
