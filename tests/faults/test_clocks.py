@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 
 import pytest
 from redis import Redis
 
 from headgate import Concurrency, LeaseLostError, Limiter, Rate
 from headgate.stores.redis import script
-from tests.faults.scene import elsewhere, eventually
+from tests.faults.scene import elsewhere, enter, eventually, has_listened
 from tests.servers import Server
-from tests.world import at_rest, soon, used
+from tests.world import at_rest, soon, used, waiting
 
 HOUR = 3600
 LEASE = 1.5  # seconds: renewed after 0.5
@@ -50,6 +51,22 @@ async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(name: str,
     assert holder.fence < successor.fence
     assert used(await limiter.astatus()) == [1]
     await successor.arelease()
+
+
+async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(name: str, admin_url: str, step: Step) -> None:
+    """F43, S2: given one who waits, when the clock steps and its grant is announced, then it is held for a lease at most."""
+    limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
+    await has_listened(limiter, other)
+    holder = await other.acquire()
+    caller = asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+
+    step(5)
+    holder.release()
+    permit = await soon(caller)
+
+    assert permit.believed <= monotonic() + LEASE
+    await permit.arelease()
 
 
 async def test_a_step_forwards_mints_one_burst_at_most(name: str, admin_url: str, step: Step) -> None:

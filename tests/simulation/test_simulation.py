@@ -88,7 +88,7 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "a lease is counted from the reply": (
         Lane,
         "_believed",
-        lambda lane, t, lease: monotonic_of(lane) + lease / 1e6 if lease else None,
+        lambda lane, t, lease, server: monotonic_of(lane) + lease / 1e6 if lease else None,
         "S2",
     ),
 }

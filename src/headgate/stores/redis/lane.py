@@ -418,7 +418,7 @@ class Lane:
         ticket.t = t = grant.t
         ticket.lease = lease
         self.succession.granted(ticket)
-        ticket.believed = self._believed(t, lease)
+        ticket.believed = self._believed(t, lease, server)
         if ticket.future.done():
             self._give_up(ticket)
         elif t <= server and not self._booked.queue:
@@ -428,13 +428,17 @@ class Lane:
             if self._booked.precedes_pause(grant):  # and is heard of only now
                 self._hold_back()
 
-    def _believed(self, t: int, lease: int) -> float | None:
-        """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2)."""
+    def _believed(self, t: int, lease: int, server: int) -> float | None:
+        """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2).
+
+        An announcement may tell that the server's clock has stepped since.
+        """
         if not lease:
             return None
         if not self._server:  # an announcement was faster than the first reply: the call that asked is older than the grant
             return (self._sent.at if self._sent else 0.0) + lease / 1_000_000
-        return self.asked_at + (t + lease - self._server) / 1_000_000
+        known = self.asked_at + (t + lease - self._server) / 1_000_000
+        return known if server == self._server else min(known, monotonic() + (t + lease - server) / 1_000_000)
 
     # Giving up -----------------------------------------------------------------------------------------------------------
 
