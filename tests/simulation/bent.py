@@ -18,13 +18,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import redis.asyncio.connection
 import redis.utils
 
 from headgate.stores.redis import chores, line, link, shortcut, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
-LIGHTER: list[tuple[Any, str, Any]] = [(redis.utils, "get_lib_version", lambda: "0")]  # a file is read for it, for each connection
+LIGHTER: list[tuple[Any, str, Any]] = [  # what redis-py does for each connection, and need not
+    (redis.utils, "get_lib_version", lambda: "0"),  # a file is read for it
+    (redis.asyncio.connection, "copy", types.SimpleNamespace(deepcopy=lambda retry: retry)),  # each has one of its own
+]
 ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
 
 

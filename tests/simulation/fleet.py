@@ -206,9 +206,10 @@ class Fleet:
             self._look_around()
 
     def _is_broken(self) -> bool:
-        for complaint in self.world.complaints:
-            self.witness.blame("F7", complaint)
-        self.world.complaints.clear()
+        if self.world.complaints:
+            for complaint in self.world.complaints:
+                self.witness.blame("F7", complaint)
+            self.world.complaints.clear()
         return bool(self.witness.broken)
 
     def end(self) -> None:

@@ -75,6 +75,9 @@ class Server:
     def answer(self, connection: Connection, words: list[bytes]) -> Reply:
         self._at = self._clock()
         name = words[0].upper()
+        if name in (b"FCALL", b"EVALSHA", b"EVAL"):
+            self._ready()
+            return self._call(connection, name, words)
         if name == b"SUBSCRIBE":
             self._listeners.setdefault(words[1], []).append(connection)
             return [b"subscribe", words[1], 1]
@@ -86,9 +89,6 @@ class Server:
         if name == b"FUNCTION" and self._functions:
             self._ready()
             return self.machine.load_library(words[2])
-        if name in (b"FCALL", b"EVALSHA", b"EVAL"):
-            self._ready()
-            return self._call(connection, name, words)
         if name in (b"CLIENT", b"SELECT"):
             return OK
         if self.slots is not None:
@@ -96,7 +96,7 @@ class Server:
         raise Failure(f"ERR unknown command '{words[0].decode()}', with args beginning with: ")
 
     def _ready(self) -> None:
-        if self._clock() < self.loading_until:
+        if self._at < self.loading_until:
             raise Failure("LOADING Redis is loading the dataset in memory")
 
     def _of_cluster(self, slots: Slots, connection: Connection, name: bytes, words: list[bytes]) -> Reply:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -262,18 +262,20 @@ class Reply:
 
 def parsed(text: str, rules: int) -> Reply:
     """The reply that wrote `text`; `rules` is how many numbers a status has at its end."""
-    session, number, verdict, *words = text.split(" ")
-    bare = Reply(session, int(number), verdict)
+    session, its_number, verdict, *words = text.split(" ")
+    number = int(its_number)
     if verdict == "stale":
-        return replace(bare, program=" ".join(words))
+        return Reply(session, number, verdict, program=" ".join(words))
     if verdict == "held":
-        return replace(bare, t=int(words[0]), program=" ".join(words[1:]))
+        return Reply(session, number, verdict, t=int(words[0]), program=" ".join(words[1:]))
     if verdict != "ok":
         assert not words, text
-        return bare
+        return Reply(session, number, verdict)
     bar, t, head = words.index("|"), int(words[0]), int(words[1])
-    return replace(
-        bare,
+    return Reply(
+        session,
+        number,
+        verdict,
         t=t,
         head=head if head < 0 else t + head,
         mine=words[2] == "1",
