@@ -19,10 +19,8 @@ from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-import hypothesis
 import pytest
 import redis
-from hypothesis import Phase
 
 from headgate.stores.redis.script import Library
 from tests.mutants.making import Mutant
@@ -118,7 +116,10 @@ def noticed_by(tests: list[str]) -> str | None:
     """In a child, which runs the changed code as this process does: which of these tests fail, or do not come to an end."""
     child = os.fork()
     if child == 0:
-        os._exit(tried(tests))
+        try:
+            os._exit(tried(tests))
+        finally:
+            os._exit(pytest.ExitCode.INTERNAL_ERROR)
     _, status = os.waitpid(child, 0)
     failed = os.waitstatus_to_exitcode(status) in (pytest.ExitCode.TESTS_FAILED, -signal.SIGXCPU, -signal.SIGKILL)
     return " or ".join(tests) if failed else None
@@ -130,10 +131,17 @@ def tried(tests: list[str]) -> int:
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
     os.dup2(silence, 2)
-    calm = {"deadline": None, "database": None, "derandomize": True, "phases": (Phase.explicit, Phase.generate)}
-    hypothesis.settings.register_profile("mutants", **calm)
-    hypothesis.settings.load_profile("mutants")
-    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests]))
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *tests], plugins=[Calm()]))
+
+
+class Calm:
+    """Makes of hypothesis what is the same each time. pytest has to come upon it first, or complains."""
+
+    def pytest_configure(self) -> None:
+        from hypothesis import Phase, settings
+
+        settings.register_profile("calm", deadline=None, database=None, derandomize=True, phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("calm")
 
 
 class Hangs(Exception):
