@@ -145,6 +145,10 @@ def contended_in_process() -> list[Row]:
     ]
 
 
+def bucket_floors(shape: Shape) -> tuple[Contestant, Contestant]:
+    return floor(ONE_TRIP, wire.gate(AT_ONCE), shape), floor(DECIDED, alone.bucket, shape)
+
+
 def buckets_at_once() -> list[Row]:
     made, entered = shapes.made_and_entered_at_once, shapes.entered_at_once
     documented = (
@@ -163,12 +167,7 @@ def buckets_at_once() -> list[Row]:
             "bucket-classic",
             "token bucket on Redis: {times} instances made and entered at once",
             AT_ONCE,
-            (
-                ours(headgate.token_bucket, made),
-                *documented,
-                floor(ONE_TRIP, wire.gate(AT_ONCE), made),
-                floor(DECIDED, alone.bucket, made),
-            ),
+            (ours(headgate.token_bucket, made), *documented, *bucket_floors(made)),
             rounds=25,
             goal=Goal("bucket on Redis, {times} at once", Role.PEER, 10.0),
         ),
@@ -182,8 +181,7 @@ def buckets_at_once() -> list[Row]:
                 peer("redis-rate-limiters", limiters.token_bucket, entered),
                 peer("steindamm", steindamm.token_bucket, entered),
                 peer("throttled-py", throttled.token_bucket, entered),
-                floor(ONE_TRIP, wire.gate(AT_ONCE), entered),
-                floor(DECIDED, alone.bucket, entered),
+                *bucket_floors(entered),
             ),
             rounds=25,
         ),
