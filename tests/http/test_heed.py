@@ -253,12 +253,14 @@ def test_a_budget_is_ours_if_it_holds_as_much(name: str) -> None:
     two = '"burst";q=10;w=1,"hourly";q=1000;w=3600'
     limiter = Limiter(name, Window(10, per=1000), Quota(1000, per=10**8), store=MemoryStore())
     alone = Limiter(name, Window(10, per=1000), Concurrency(5), store=MemoryStore())
+    beside = Limiter(name, Window(10, per=1000), Window(50, per=1000, unit="tokens"), store=MemoryStore())
 
     assert left_after(limiter, {"RateLimit-Policy": two, "RateLimit": '"hourly";r=300,"burst";r=8'}) == [8, 300]
     assert left_after(limiter, {"x-ratelimit-limit": "30", "x-ratelimit-remaining": "1"}) == [7, 299]
     assert left_after(limiter, {"x-ratelimit-remaining": "1"}) == [6, 298]
     assert left_after(alone, {"x-ratelimit-limit-tokens": "10", "x-ratelimit-remaining-tokens": "1"})[0] == 9
     assert left_after(alone, {"x-ratelimit-remaining": "3"})[0] == 3
+    assert left_after(beside, {"x-ratelimit-remaining": "3"}) == [3, 50]
 
 
 def program(*limits: Any) -> str:
@@ -314,6 +316,12 @@ def test_who_is_told_the_same_comes_to_the_same(name: str, limit: Any, theirs: A
     adopted(before, {"RateLimit-Policy": '"all";q=10;w=5'})
 
     assert adopted(new, told(30)) == adopted(before, told(30)) == adopted(new, told(30)) == program(theirs)
+
+
+def test_a_limit_of_tokens_leaves_it_plain_which_one_counts_calls(name: str) -> None:
+    limiter = Limiter(name, Rate(20, per=60), store=MemoryStore())
+
+    assert adopted(limiter, {**TEN, "x-ratelimit-limit-tokens": "500"}) == (Rate(10, per=60),)
 
 
 def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str) -> None:
