@@ -461,6 +461,45 @@ def test_a_place_is_passed_on_only_to_a_head_that_asks_for_just_that() -> None:
     assert gate.fence > fence
 
 
+# What a store in this process asks -------------------------------------------------------------------------------------------
+
+
+def test_a_pause_is_over_at_its_end() -> None:
+    gate = Gate(rules_of([Concurrency(1)]), START)
+    gate.pause(START, SECOND)
+    gate.clamp(START + SECOND - 1)
+    assert gate.paused()
+
+    gate.clamp(START + SECOND)
+
+    assert not gate.paused()
+
+
+def test_who_comes_now_would_stand_behind_all_who_wait() -> None:
+    """T4: given a token a second and one who waits for the next, then there is another one a second later."""
+    gate = Gate(rules_of([Rate(1, per=1)]), START)
+    gate.acquire(START, "passes", {})
+    assert gate.entry_at() == START + SECOND
+
+    gate.acquire(START, "waits", {})
+
+    assert gate.entry_at() == START + 2 * SECOND
+
+
+def test_a_capacity_that_is_used_up_is_not_over() -> None:
+    """S1: only after a cut is more held than is allowed, until enough has come back."""
+    gate = Gate(rules_of([Concurrency(2)]), START)
+    for caller in ("one", "two"):
+        gate.acquire(START, caller, {})
+    assert not gate.over()
+
+    gate.follow(START, rules_of([Concurrency(1)]))
+    assert gate.over()
+
+    gate.release({})
+    assert not gate.over()
+
+
 # Forgetting ----------------------------------------------------------------------------------------------------------------------
 
 

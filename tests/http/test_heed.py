@@ -321,7 +321,7 @@ def test_who_is_told_the_same_comes_to_the_same(name: str, limit: Any, theirs: A
 def test_a_limit_of_tokens_leaves_it_plain_which_one_counts_calls(name: str) -> None:
     limiter = Limiter(name, Rate(20, per=60), store=MemoryStore())
 
-    assert adopted(limiter, {**TEN, "x-ratelimit-limit-tokens": "500"}) == (Rate(10, per=60),)
+    assert adopted(limiter, {**TEN, "x-ratelimit-limit-tokens": "500"}) == program(Rate(10, per=60))
 
 
 def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str) -> None:
