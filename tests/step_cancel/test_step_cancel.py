@@ -55,7 +55,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
     "frameworks/litellm.py": [
         *("LiteLLMLimiter.async_pre_call_deployment_hook", "LiteLLMLimiter.async_post_call_success_deployment_hook"),
         *("LiteLLMLimiter.async_post_call_failure_deployment_hook", "LiteLLMLimiter.async_log_success_event"),
-        "LiteLLMLimiter.async_log_failure_event",
+        *("LiteLLMLimiter.async_log_failure_event", "LiteLLMLimiter._granted"),
     ],
 }
 EXCUSED = (PROTOCOLS, PORTAL, TESTING, LITELLM)
