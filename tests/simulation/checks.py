@@ -35,6 +35,7 @@ HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
 WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 1, "rejoin": 5, "release": 4, "renew": 2}
 WORDS |= {"settle": 2, "status": 1, "update": 1}
 MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
+SIGNS = 4  # a second, of each who waits or holds somewhere under the shortest leases: it shows that it lives
 THREADS = ".0"  # how the session of a process' threads ends: what they give up is known before it comes (sessions.lua)
 Who = tuple[str, int]  # session and number of a caller
 Request = tuple[str, list[str]]  # a verb and its words
@@ -121,6 +122,7 @@ class Witness:
         self.calm_after: Callable[[float], float] = lambda seconds: inf  # microseconds: for how long it would have to be calm
         self.losses: list[int] = []  # the numbers of the commits before which state was lost
         self.commits = 0
+        self._talks: set[tuple[bytes, str]] = set()  # a link about a name
         self._world = world
         self._server = server
         self._lease = longest_lease
@@ -187,11 +189,16 @@ class Witness:
         _, session, now, _, *letters = message.decode().split(" ")
         self._letters.append((session, " ".join(letters), int(now)))
 
+    def _count(self, call: Call) -> None:
+        self.commits += 1
+        self._talks.add((call.keys[0], call.args[1].partition(".")[0]))
+        most = MOST_CALLS + SIGNS * len(self._talks) * self._world.now // SECOND
+        if self.commits > most:
+            self.blame("S9", f"there were more than {most} calls: somebody asks without end")
+
     def ran(self, call: Call) -> None:
         """A call was run: what it has granted, and whom it has let go."""
-        self.commits += 1
-        if self.commits > MOST_CALLS:
-            self.blame("S9", f"there were more than {MOST_CALLS} calls: somebody asks without end")
+        self._count(call)
         letters, self._letters = self._letters, []
         self.latest = max(self.latest, self._server.keys.microseconds())
         key, name = call.keys[0], self._names[call.keys[0]]
