@@ -32,7 +32,7 @@ def call_of(commit: Commit) -> Call:
         asker, asked = rest[:2]
         return Call(program, session, int(number), (Acquire(int(asker), 1, asked),), declares=0)
     declares, answered, horizon, *words = rest
-    return Call(program, session, int(number), tuple(requests(iter(words))), int(answered), int(declares), int(horizon))
+    return Call(program, session, int(number), tuple(requests(iter(words))), answered, int(declares), int(horizon))
 
 
 def requests(words: Iterator[str]) -> Iterator[Request]:

@@ -93,7 +93,7 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "a pause holds nobody": ("gate", "gate.act = max(gate.act, gate.t + time, gate.booked + 1)", "gate.act = gate.act", "T3"),
     "who is held back goes behind": ("queue", "{ caller }, fence - MOST)", "{ caller }, gate.order + 99)", "S6"),
     "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
-    "a server that has lost the last writes is believed": ("call", " or last < tonumber(args[5])", "", "L5"),
+    "a server that has lost the last writes is believed": ("call", " or not Calls.heard(record, args[5])", "", "L5"),
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {

@@ -52,6 +52,7 @@ class Session:
     calls: int = 0
     asked: int = 0
     declares: int = 1
+    heard: str = "0"  # how the last reply to it began
     waiting: dict[int, Caller] = field(default_factory=dict)
     news: tuple[Letter, ...] = ()  # the letters that were announced to it last
     sent: list[tuple[int, Call]] = field(default_factory=list)  # and when, by its own clock
@@ -123,7 +124,7 @@ class Player:
     def call(self, index: int, horizon: int, specs: list[list[Any]]) -> None:
         session = self.sessions[index]
         session.calls += 1
-        waits = bool(session.waiting)
+        waits = session.heard if session.waiting else "0"
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
         call = Call(session.program, session.name, session.calls, requests, waits, session.declares, horizon)
         session.sent.append((self.witness.clock, call))
@@ -244,7 +245,7 @@ class Player:
         elif reply.verdict in ("stale", "held"):
             session.program, session.declares = reply.program, 0
         elif reply.verdict == "ok":
-            session.declares = 0
+            session.declares, session.heard = 0, reply.beginning
             self.head = reply.head
             self.learn(session, call, reply)
 

@@ -110,7 +110,7 @@ class Model:
             return record.reply if call.number == record.last else Reply(call.session, call.number, "late")
         alive_until = 0 if record is None else record.alive_until
         if self.gate is None:
-            if call.waits:
+            if call.waits != "0":
                 return Reply(call.session, call.number, "lapsed")
             self.begin(call.program, now)
         elif call.program != self.program and not call.declares:
@@ -118,8 +118,8 @@ class Model:
         elif call.program != self.program and (wait := self.withheld(call, max(now, self.gate.t))):
             return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
-        last = 0 if record is None else record.last
-        if call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER or last < call.waits):
+        heard = record is not None and record.reply.beginning == call.waits
+        if call.waits != "0" and (alive_until <= gate.t or alive_until < self.born + WAITER or not heard):
             return Reply(call.session, call.number, "lapsed")
         self.acted = True
         self.expire_holders(gate)

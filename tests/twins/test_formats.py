@@ -22,9 +22,9 @@ def spoiled(wire: Wire, field: str, value: bytes | None) -> Wire:
     return wire
 
 
-@pytest.mark.parametrize(("waits", "said"), [(0, ["ok", 5]), (1, ["lapsed"])])
+@pytest.mark.parametrize(("waits", "said"), [("0", ["ok", 5]), (f"1 ok {NOON}", ["lapsed"])])
 @pytest.mark.parametrize(("field", "value"), [("state", FIRST), ("state", OLDER), ("state", None), ("limits", None)])
-def test_what_cannot_be_read_is_begun_afresh(wire: Wire, field: str, value: bytes | None, waits: int, said: list[object]) -> None:
+def test_what_cannot_be_read_is_begun_afresh(wire: Wire, field: str, value: bytes | None, waits: str, said: list[object]) -> None:
     """F47, L5: nobody holds or waits there any more, and who did is asked who it is, so that it queues again."""
     name = spoiled(wire, field, value)
 

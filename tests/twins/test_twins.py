@@ -71,8 +71,9 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
     first, second = Acquire(1, asked="requests=1"), Acquire(2, asked="requests=1")
     asked = Call(limits, f"{wire.token}-1.1", 1, (first, second, first, Status()))
 
-    *_, (_, waiting, delay, _) = wire.call(asked, NOON).each()
-    later = wire.call(Call(limits, f"{wire.token}-1.1", 2, waits=True), NOON + 2_000_000)
+    heard = wire.call(asked, NOON)
+    *_, (_, waiting, delay, _) = heard.each()
+    later = wire.call(Call(limits, f"{wire.token}-1.1", 2, waits=heard.beginning), NOON + 2_000_000)
 
     assert (waiting, delay) == (2, 3_000_000)
     assert [number for number, *_ in later.mail] == [1, 2]
@@ -81,14 +82,31 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
 def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wire) -> None:
     """L2: given one who waits and a clock that has stepped back, when the queue is lost, then its session lapses, and only once."""
     limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-1.2"
-    wire.call(Call(limits, first, 1, (Acquire(1, 2),)), NOON)
+    asked = wire.call(Call(limits, first, 1, (Acquire(1, 2),)), NOON)
     wire.lose("who")
 
-    heard = [wire.call(Call(limits, first, 2, waits=1), NOON - 1_000_000)]
+    heard = [wire.call(Call(limits, first, 2, waits=asked.beginning), NOON - 1_000_000)]
     heard += [wire.call(Call(limits, second, 1, (Acquire(2, 2),)), NOON - 1_000_000)]
-    heard += [wire.call(Call(limits, second, 2, waits=1), NOON - 1_000_000)]
+    heard += [wire.call(Call(limits, second, 2, waits=heard[-1].beginning), NOON - 1_000_000)]
 
     assert [reply.verdict for reply in heard] == ["lapsed", "ok", "ok"]
+
+
+@pytest.mark.parametrize("quickly", [False, True], ids=["the same call", "the quick one that was tried before it"])
+def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(wire: Wire, quickly: bool) -> None:
+    """L5, S3: given a session that waits, when its name is lost, and a copy of its call is carried out there, then it has lapsed."""
+    limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-2.1"
+    wire.call(Call(limits, second, 1, (Acquire(1),)), NOON)
+    asks = Call(limits, first, 1, (Acquire(1),), declares=0)
+    asked = wire.call(asks, NOON + 1)
+    wire.lose("")
+    wire.call(Call(limits, second, 2, (Status(),)), NOON + 2)
+
+    copied = wire.call_quickly(asks, NOON + 3) if quickly else wire.call(asks, NOON + 3)
+    later = wire.call(Call(limits, first, 2, waits=asked.beginning), NOON + 4)
+
+    assert ([kind for kind, *_ in asked.answers], copied is not None and copied.answers[0][0]) == (["wait"], "grant")
+    assert later.verdict == "lapsed"
 
 
 def test_stories_are_read_from_where_they_are_kept() -> None:

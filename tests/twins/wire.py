@@ -203,7 +203,7 @@ class Call:
     session: str
     number: int
     requests: tuple[Request, ...] = ()
-    waits: int = 0  # the number of the session's last call that was answered, if it has waiters
+    waits: str = "0"  # how the last reply that the session heard began, if it has waiters
     declares: int = 1  # 0: the limits are just known; 2: an update
     horizon: int = 0
 
@@ -211,7 +211,7 @@ class Call:
         return [self.program, self.session, str(self.number)]
 
     def words(self) -> list[str]:
-        flags = (self.declares, int(self.waits), self.horizon)
+        flags = (self.declares, self.waits, self.horizon)
         words = (word for request in self.requests for word in request.words.split(" "))
         return [*self.header(), *map(str, flags), *words]
 
@@ -227,7 +227,7 @@ class Call:
     def may_be_quick(self) -> bool:
         """Whether a client may try the quick script first."""
         single = len(self.requests) == 1 and isinstance(self.requests[0], Acquire) and self.requests[0].count == 1
-        return single and not self.waits and not self.declares
+        return single and self.waits == "0" and not self.declares
 
 
 Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, *left)
@@ -248,6 +248,11 @@ class Reply:
     answers: tuple[Answer, ...] = ()
     mail: tuple[tuple[int, int, int, int], ...] = ()
     paused: int = 0
+
+    @property
+    def beginning(self) -> str:
+        """By which a session that waits says that it has heard it."""
+        return f"{self.number} {self.verdict} {self.t}"
 
     def each(self) -> Iterator[Answer]:
         """One answer for each acquire or other request: runs of equal ones are told as one."""

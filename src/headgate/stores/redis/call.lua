@@ -4,13 +4,13 @@
 -- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), "... held wait limits" (not those
 -- of yours, for so long), when nothing was done.
 --
--- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 the number of the session's last call
--- that was answered, if it has waiters, or 0, 6 horizon, 7... requests: verb word... each.
+-- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 if the session has waiters, how the
+-- last reply that it heard began ("number ok now"), or 0, 6 horizon, 7... requests: verb word... each.
 --
 -- Moments and fences in a reply are told as what they are beyond `now`: mostly that is nothing.
 
 -- Makes the state ready for the requests, or says why they cannot be answered.
-local function open_state(program, state, alive_until, last)
+local function open_state(program, state, alive_until, record)
   local now, waits = clock(), args[5] ~= '0'
   if not (program and state) then
     if waits then return Calls.reply('lapsed') end
@@ -28,7 +28,7 @@ local function open_state(program, state, alive_until, last)
     if held then return Calls.reply('held ' .. State.int(held) .. ' ' .. program) end
   end
   Sessions.repair()
-  if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER or last < tonumber(args[5])) then
+  if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER or not Calls.heard(record, args[5])) then
     redis.call('HSET', HASH, 'state', Numbers.save())
     return Calls.reply('lapsed')
   end
@@ -78,8 +78,8 @@ function Calls.whole(its_keys, its_args)
   Requests.read()
   local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION, 'm' .. SESSION, 'told')
   local program, state, mail = stored[1], stored[2], stored[4]
-  local former, alive_until, last = Calls.recall(stored[3])
-  local refusal = former or open_state(program, state, alive_until, last)
+  local former, alive_until = Calls.recall(stored[3])
+  local refusal = former or open_state(program, state, alive_until, stored[3])
   if refusal then return refusal end
 
   if mail then Sessions.read_mail(mail) end

@@ -68,7 +68,8 @@ class Lane:
         self.met: bool | None = None  # whether the last was answered; None: there was none
         self._session = link.new_session()
         self._call = 0
-        self._known = 0  # the last of them that the server has carried out, as far as we know
+        self._known = 0  # the last of them that the server has carried out, as far as we know, and its clock then
+        self._server = 0
         self._number = 0
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
@@ -84,8 +85,7 @@ class Lane:
         self._wanted = False  # and then there will be something to send
         self._calm = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
-        self.asked_at = 0.0  # when the call that was answered last was sent, and what the server's clock said to it
-        self._server = 0
+        self.asked_at = 0.0  # when the call that was answered last was sent
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
         self._patience = Patience(self)
@@ -238,7 +238,7 @@ class Lane:
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        header = (*header, declares, self._known if waits else 0, HORIZON)
+        header = (*header, declares, f"{self._known} ok {self._server}" if waits else 0, HORIZON)
         return Command(script, (*header, *chores(errands), *runs(tickets)))
 
     # Hearing -------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 -- Replies, and the record that is kept for each session: until when it is alive, the number of its last call, and the reply to that.
 
-local RECORD = '<dd' -- and then the reply
+local RECORD, REPLY = '<dd', 17 -- and then, from there on, the reply
 
 function Calls.reply(verdict)
   return SESSION .. ' ' .. args[3] .. ' ' .. verdict
@@ -14,10 +14,17 @@ function Calls.recorded(record)
   return struct.unpack(RECORD, record)
 end
 
--- The reply to this call if it was made before or comes too late; until when the session is alive, and the number of its last call.
+-- The reply to this call if it was made before or comes too late, and until when the session is alive.
 function Calls.recall(record)
-  if not record then return nil, 0, 0 end
+  if not record then return nil, 0 end
   local alive_until, last, at = Calls.recorded(record)
-  if CALL > last then return nil, alive_until, last end
+  if CALL > last then return nil, alive_until end
   return CALL == last and string.sub(record, at) or Calls.reply('late')
+end
+
+-- Whether the last reply to this session is the one that it says it heard. It has missed one if the state is an older one, or if the name
+-- was lost, and then a copy of one of its calls was carried out there: its places are lost, too (L5).
+function Calls.heard(record, beginning)
+  local reply = SESSION .. ' ' .. beginning .. ' '
+  return string.find(record, reply, REPLY, true) == REPLY
 end
