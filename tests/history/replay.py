@@ -11,10 +11,8 @@ from typing import NamedTuple
 
 from tests.history.events import Commit, Copied, Event, Lost, Op, Restored
 from tests.history.words import call_of
-from tests.twins.model import Letter, Model, Record
-from tests.twins.wire import Answer, Call, Cancel, Reply, parsed
-
-THREADS = ".0"  # how the session of a blocked thread ends: its calls are given up one by one
+from tests.twins.model import Letter, Model
+from tests.twins.wire import Answer, Call, Reply, parsed
 
 
 class Broken(NamedTuple):
@@ -94,9 +92,6 @@ class Name:
         expected = model.call(call, commit.t, quickly=commit.quick)
         if kept:
             model.mail[call.session] = kept
-        for request, answer in zip(call.requests, expected.each(), strict=False) if model.acted else ():
-            if isinstance(request, Cancel) and answer[1] == 0:
-                forbid(model, request)
         return expected
 
     def _unlike_itself(self, commit: Commit, found: Reply) -> tuple[str, str] | None:
@@ -133,16 +128,6 @@ class Name:
         if found == expected:
             return None
         return invariant_of(found, expected), f"the store says {found}, the model {expected}"
-
-
-def forbid(model: Model, cancel: Cancel) -> None:
-    """A thread gave up a call that may still come: it comes too late."""
-    session, number, _ = cancel.caller
-    known = model.records.get(session)
-    if session.endswith(THREADS) and (known.last if known else 0) < number:
-        model.records[session] = Record(number, 0, Reply(session, number, "late"))
-        if model.gate is not None:
-            model.alive[session] = model.gate.t
 
 
 # What a difference means ---------------------------------------------------------------------------------------------------------

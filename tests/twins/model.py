@@ -36,8 +36,10 @@ from tests.twins.wire import (
 )
 
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
+SOON = 3 * WAITER // 10  # who waits asks by itself after that
 HOLD, FORMER = 60_000_000, 8  # how long what another process has replaced is not taken again; how many are remembered
 DAY = 86_400_000_000  # for which an update is remembered in any case
+THREADS = ".0"  # how the session of a process' threads ends: its calls and its callers have the same numbers
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
 GRANTS = 1000  # that one call makes to those who wait (S9)
 
@@ -413,7 +415,16 @@ class Turn:
         if held or (t > 0 and self.model.lease() is None):
             self.gate.cancel(self.gate.t, units_of(caller.asked), t)
             return True
+        self.forbid(caller)
         return False
+
+    def forbid(self, caller: Caller) -> None:
+        """A thread gave up a call that may still come: it comes too late (F25)."""
+        session, number, _ = caller
+        known = self.model.records.get(session)
+        if session.endswith(THREADS) and (known.last if known else 0) < number:
+            self.model.records[session] = Record(number, 0, Reply(session, number, "late"))
+            self.model.alive[session] = self.gate.t
 
     def pause(self, time: int) -> None:
         model, gate = self.model, self.gate

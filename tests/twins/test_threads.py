@@ -52,3 +52,12 @@ def test_what_has_been_answered_can_be_forbidden_no_more(wire: Wire, number: int
 
     assert acquired(wire, 2) == answered
     assert left(wire) == 3
+
+
+def test_all_calls_that_were_given_up_together_come_too_late(wire: Wire) -> None:
+    """F25, S4: given two that a thread has given up one after the other, told as one, then neither is carried out any more."""
+    give_up = Cancel(Caller(f"{wire.token}-1.0", 1, "-"), count=2)
+    wire.call(Call(LIMITS, f"{wire.token}-2.1", 1, (give_up,)), NOON)
+
+    assert [acquired(wire, number).verdict for number in (1, 2)] == ["late", "late"]
+    assert left(wire) == 5

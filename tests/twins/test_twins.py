@@ -94,7 +94,7 @@ def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wi
 
 @pytest.mark.parametrize("quickly", [False, True], ids=["the same call", "the quick one that was tried before it"])
 def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(wire: Wire, quickly: bool) -> None:
-    """L5, S3: given a session that waits, when its name is lost, and a copy of its call is carried out there, then it has lapsed."""
+    """L5, S3: given one who waits, when the name is lost and a copy of its call is carried out there, then it has lapsed."""
     limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-2.1"
     wire.call(Call(limits, second, 1, (Acquire(1),)), NOON)
     asks = Call(limits, first, 1, (Acquire(1),), declares=0)
