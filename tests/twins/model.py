@@ -509,11 +509,17 @@ class Turn:
         if caller is None:  # more of them are dead than one call drops, or nobody waits
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
-            t = self.model.soonest or self.gate.t + WAITER
-        if caller.session != self.call.session and self.model.told != (caller, t) and t < self.gate.t + 0.3 * WAITER:
+            t = self.next_end() or self.gate.t + WAITER
+        if caller.session != self.call.session and self.model.told != (caller, t) and t < self.gate.t + SOON:
             self.model.told = caller, t
             self.heads[caller.session] = max(t, self.gate.t)
         return max(t, self.gate.t), caller.session == self.call.session
+
+    def next_end(self) -> int:
+        """When the next lease ends: exactly if that is soon, otherwise not before; 0: nobody holds."""
+        if 0 < self.model.soonest < self.gate.t + SOON:
+            self.model.soonest = min(self.model.holders.values(), default=0)
+        return self.model.soonest
 
     def deliver(self, caller: Caller, t: int, fence: int, lease: int = 0) -> None:
         box = self.own if caller.session == self.call.session else self.others[caller.session]

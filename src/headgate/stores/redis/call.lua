@@ -35,16 +35,18 @@ local function open_state(program, state, alive_until, record)
   return nil
 end
 
+local SOON = 0.3 * WAITER -- whoever waits asks by itself after that (lane.py, HEARTBEAT)
+
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet, and would not
--- ask by itself before (lane.py, HEARTBEAT).
+-- ask by itself before.
 local function look_at_head(caller, t, known)
   if not caller then return State.queue_length() > 0 and '0 1' or '-1 0' end -- more dead than one call drops
-  if t >= NEVER then t = gate.soonest > 0 and gate.soonest or gate.t + WAITER end
+  if t >= NEVER then t = Sessions.next_end(SOON) or gate.t + WAITER end
   local session = State.session_of(caller)
   local away = max(0, t - gate.t)
   if session == SESSION then return State.int(away) .. ' 1' end
   local told = caller .. ' ' .. State.int(t)
-  if told ~= known and t < gate.t + 0.3 * WAITER then
+  if told ~= known and t < gate.t + SOON then
     redis.call('HSET', HASH, 'told', told)
     Sessions.announce_head(session, away)
   end

@@ -164,6 +164,12 @@ function Sessions.expire_holders()
   gate.soonest = Who.first_end()
 end
 
+-- When the next lease ends, if anybody holds: exactly if that is soon, otherwise not before.
+function Sessions.next_end(soon)
+  if gate.soonest > 0 and gate.soonest < gate.t + soon then gate.soonest = Who.first_end() end
+  return gate.soonest > 0 and gate.soonest
+end
+
 -- Returns how many of them were held.
 function Sessions.let_go(callers)
   local held = Who.drop_holders(callers)
