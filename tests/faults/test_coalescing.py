@@ -12,9 +12,10 @@ from redis import Redis
 from headgate import Concurrency, Limiter
 from headgate.stores.redis.peer import Peer
 from headgate.stores.redis.wire import Wire
-from tests.faults.scene import commands_of, enter
+from tests.faults.scene import commands_of, elsewhere, enter
+from tests.world import soon, waiting
 
-PLENTY = Concurrency(1000)
+PLENTY, ONE = Concurrency(1000), Concurrency(1)
 
 
 def of_calls(protocol: object) -> bool:
@@ -23,14 +24,14 @@ def of_calls(protocol: object) -> bool:
 
 
 @pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of all writes of calls to the server, as they are made: what listens subscribes when it likes."""
-    written: list[int] = []
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """All writes of calls to the server, as they are made: what listens subscribes when it likes."""
+    written: list[bytes] = []
     write: Callable[[Transport, bytes], None] = Transport.write
 
     def noted(self: Transport, data: bytes) -> None:
         if of_calls(self.get_protocol()):
-            written.append(len(data))
+            written.append(data)
         write(self, data)
 
     monkeypatch.setattr(Transport, "write", noted)
@@ -43,7 +44,7 @@ async def visits(limiters: list[Limiter], each: int) -> None:
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-async def test_who_comes_in_one_turn_goes_out_in_one_write(name: str, redis_url: str, admin: Redis, writes: list[int]) -> None:
+async def test_who_comes_in_one_turn_goes_out_in_one_write(name: str, redis_url: str, admin: Redis, writes: list[bytes]) -> None:
     """Given 50 limiters, when 20 tasks each acquire together and release together, then each limiter makes one call for each, and
     all calls leave in one write; but the very first acquire, which did not know that others would come, has left by itself."""
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
@@ -73,7 +74,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_what_replies_set_free_leaves_in_one_write_as_well(
-    name: str, redis_url: str, writes: list[int], reads: list[int]
+    name: str, redis_url: str, writes: list[bytes], reads: list[int]
 ) -> None:
     """Given calls of many limiters on their way, when more comes for each, then it leaves in one write for each read of replies."""
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
@@ -92,7 +93,7 @@ async def test_what_replies_set_free_leaves_in_one_write_as_well(
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: list[int]) -> None:
+async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: list[bytes]) -> None:
     """Given nothing on its way, when one task acquires, then its call has left by the end of the turn: nobody is waited for."""
     limiter = Limiter(name, PLENTY, store=redis_url)
     await visits([limiter], 1)
@@ -103,3 +104,35 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
     await asyncio.sleep(0)  # at the end of that turn it is sent
     assert len(writes) == 1
     await (await caller).arelease()
+
+
+async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
+    name: str, redis_url: str, writes: list[bytes]
+) -> None:
+    """Given two who asked together and wait, when the first is granted and gives back, then that has left before the end of the
+    turn, with a word before it in the same write: the server answers that connection last (peer.py, COURTESY).
+    """
+    here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
+    await (await enter(here)).arelease()
+    theirs = await enter(other)
+    first, second = [asyncio.create_task(enter(here)) for _ in range(2)]
+    await waiting(other, 2)
+    await theirs.arelease()
+    permit = await soon(first)
+
+    writes.clear()
+    permit.release()
+
+    assert len(writes) == 1
+    assert writes[0].index(b"PING") < writes[0].index(b"release")
+    await (await soon(second)).arelease()
+
+
+async def test_what_nobody_waits_for_is_given_back_without_a_word_before_it(name: str, redis_url: str, writes: list[bytes]) -> None:
+    """Given one who was granted what it asked for at once, when it gives back, then that is all that is sent."""
+    permit = await enter(Limiter(name, ONE, store=redis_url))
+
+    writes.clear()
+    await permit.arelease()
+
+    assert [b"PING" in written for written in writes] == [False]

@@ -33,6 +33,7 @@ class Command(NamedTuple):
 
     script: Script
     words: tuple[Any, ...]
+    for_others: bool = False  # it gives back what others may wait for: they are to hear of that before we hear of anything
 
 
 class Ticket:

@@ -85,6 +85,7 @@ class Lane:
         self._wanted = False  # and then there will be something to send
         self._calm = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
+        self._singly = False  # what was given back last was so by itself
         self.asked_at = 0.0  # when the call that was answered last was sent
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
@@ -194,7 +195,7 @@ class Lane:
             self._wanted = True
             return
         self._queued = True
-        if self._alone:
+        if self._alone or (self._singly and not (self._calm or self._tickets)):
             self.link.at_once(self)
         else:
             self.link.ready(self)
@@ -239,7 +240,7 @@ class Lane:
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
         header = (*header, declares, f"{self._known} ok {self._server}" if waits else 0, HORIZON)
-        return Command(script, (*header, *chores(errands), *runs(tickets)))
+        return Command(script, (*header, *chores(errands), *runs(tickets)), bool(errands) and not self._calm)
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
@@ -259,6 +260,8 @@ class Lane:
         if verdict == "ok":
             self._known, self._in_vain = sent.number, 0
         self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
+        if sent.errands:
+            self._singly = len(sent.errands) == 1
         self._hears, self._wanted = True, False
         try:
             self._act_on(sent, verdict, words)
