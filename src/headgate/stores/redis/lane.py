@@ -68,8 +68,7 @@ class Lane:
         self.met: bool | None = None  # whether the last was answered; None: there was none
         self._session = link.new_session()
         self._call = 0
-        self._known = 0  # the last of them that the server has carried out, as far as we know, and its clock then
-        self._server = 0
+        self._known, self._server = 0, 0  # the last of them that the server has carried out, as far as we know, and its clock then
         self._number = 0
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
@@ -260,8 +259,7 @@ class Lane:
         if verdict == "ok":
             self._known, self._in_vain = sent.number, 0
         self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
-        if sent.errands:
-            self._singly = len(sent.errands) == 1
+        self._singly = len(sent.errands) == 1 if sent.errands else self._singly
         self._hears, self._wanted = True, False
         try:
             self._act_on(sent, verdict, words)
