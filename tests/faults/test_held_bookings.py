@@ -178,6 +178,24 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(here: Limiter, there
     await waiting(here, 0)
 
 
+async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(name: str, redis_url: str, admin: Redis) -> None:
+    """S6: given one who sleeps, and one behind it, when its booking is lost and then all are paused, then it is behind that one."""
+    here, there = (elsewhere(name, SLOW, Concurrency(2), url=redis_url) for _ in range(2))
+    permit = await enter(there)
+    callers = [asyncio.create_task(enter(there)) for _ in range(2)]
+    await waiting(there, 1)
+    its = lane_of(there)
+    admin.zrem(f"headgate:{{{name}}}:who", f"+{its._booked.queue[0][1].caller}")
+
+    await here.apause(PAUSE)
+    await waiting(here, 2)
+
+    assert [who.split(":")[1] for who in everybody(admin, name) if ":" in who and who[0] != "+"] == ["3", "4"]
+    assert list(its._waiting) == [3, 4]
+    await permit.arelease()
+    await gone(callers, here)
+
+
 @pytest.mark.parametrize("most", [lane.MOST, 1])
 async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_when_it_is_there(
     name: str, proxy: Proxy, redis_url: str, hurried: None, monkeypatch: pytest.MonkeyPatch, most: int

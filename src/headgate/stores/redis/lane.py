@@ -408,10 +408,11 @@ class Lane:
             self._send()
 
     def _held_back(self, ticket: Ticket, session: str, answer: Answer) -> None:
-        """What the server does not know of any more is asked for anew."""
+        """What the server does not know of any more is asked for anew, as one who has come last (S6)."""
         lost = not isinstance(answer, StoreError) and not answer[1]
         if lost and ticket.session == session and self._waiting.get(ticket.number) is ticket:
             del self._waiting[ticket.number]
+            self._number = ticket.number = self._number + 1
             self._tickets.append(ticket)
 
     def _granted(self, ticket: Ticket, grant: Grant, lease: int, server: int) -> None:
