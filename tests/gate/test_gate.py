@@ -371,6 +371,24 @@ def test_what_was_granted_before_a_rate_was_there_gives_it_nothing_back(back: st
     assert [rule.left(START + 1) for rule in gate.rules] == [2 if back == "undone" else 1, 0]
 
 
+@pytest.mark.parametrize("back", ["undone", "settled"])
+def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: str) -> None:
+    """T1, T9: given a grant of a time without a quota, when one is declared, used, and replaced by another, then both count on."""
+    gate = Gate(rules_of([Rate(100, per=1, unit="tokens")]), START)
+    granted = gate.acquire(START, "asks", {"tokens": 1})
+    gate.follow(START + 1, rules_of([Quota(2, per=60)]))
+    taken = [gate.acquire(START + 1, who, {}) for who in ("comes", "comes, too")]
+    gate.follow(START + 2, rules_of([Quota(3, per=60)]))
+
+    for grant in (granted, taken[0]):
+        if back == "undone":
+            gate.cancel(START + 2, {}, grant.t)
+        else:
+            gate.settle(START + 2, {"requests": -1}, grant.t)
+
+    assert gate.rules[0].left(START + 2) == 2
+
+
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
     """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes now passes after it."""
     crowd = Crowd(Rate(1, per=1), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])

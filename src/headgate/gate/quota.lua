@@ -9,7 +9,7 @@ function Quota.new(unit, numbers)
 end
 
 function Quota.open(rule, t)
-  rule.start, rule.used = rule:began(t), 0
+  rule.start, rule.used = t, 0
 end
 
 function Quota.began(rule, t)
@@ -22,8 +22,9 @@ function Quota.refresh(rule, t)
 end
 
 function Quota.ready(rule, cost, t)
-  local began = max(rule:began(t), rule.start)
-  local spent = began == rule.start and rule.used + cost > rule.capacity
+  local running = rule:began(rule.start)
+  local began = max(rule:began(t), running)
+  local spent = began == running and rule.used + cost > rule.capacity
   if spent or t >= began + rule.per - rule.slack then return began + rule.per end
   return t
 end
@@ -34,7 +35,7 @@ function Quota.take(rule, cost, t, now)
 end
 
 function Quota.give(rule, cost, t, now)
-  if rule:began(t) == rule.start then rule.used = max(0, rule.used - cost) end
+  if rule:began(t) <= rule.start and rule.start <= t then rule.used = max(0, rule.used - cost) end
 end
 
 function Quota.settle(rule, extra, t, now)
@@ -48,7 +49,7 @@ end
 
 function Quota.drain(rule, left, since, now)
   rule:refresh(now)
-  if rule:began(since) == rule.start then rule.used = max(rule.used, rule.capacity - left) end
+  if rule:began(since) == rule:began(rule.start) then rule.used = max(rule.used, rule.capacity - left) end
 end
 
 function Quota.ahead(rule, total, t, now)
@@ -58,7 +59,7 @@ function Quota.ahead(rule, total, t, now)
 end
 
 function Quota.idle_at(rule)
-  return rule.used > 0 and rule.start + rule.per or 0
+  return rule.used > 0 and rule:began(rule.start) + rule.per or 0
 end
 
 function Quota.left(rule, t)
@@ -68,7 +69,7 @@ end
 
 function Quota.adopt(rule, old, t)
   old:refresh(t)
-  rule.start = rule:began(t)
+  rule.start = max(rule:began(t), old.start)
   rule.used = old.used
 end
 

@@ -12,7 +12,7 @@ from headgate.gate.slots import MOST
 
 
 class Quota:
-    """One quota: `used` tokens of the window that started at `start`."""
+    """One quota: `used` tokens since `start`, where its window has begun or, if that was later, the quota itself."""
 
     __slots__ = ("anchor", "capacity", "per", "slack", "start", "unit", "used")
 
@@ -32,7 +32,7 @@ class Quota:
         return f"quota {self.unit} {self.capacity} {self.per} {self.anchor} {self.slack}"
 
     def open(self, t: int) -> None:
-        self.start = self.began(t)
+        self.start = t
 
     def began(self, t: int) -> int:
         """The start of the window that holds `t`."""
@@ -46,8 +46,9 @@ class Quota:
 
     def ready(self, cost: int, t: int) -> int:
         """The first moment at or after `t` at which `cost` tokens are left (T4). Changes nothing."""
-        began = max(self.began(t), self.start)
-        spent = began == self.start and self.used + cost > self.capacity
+        running = self.began(self.start)
+        began = max(self.began(t), running)
+        spent = began == running and self.used + cost > self.capacity
         return began + self.per if spent or t >= began + self.per - self.slack else t
 
     def take(self, cost: int, t: int, now: int) -> None:
@@ -62,8 +63,8 @@ class Quota:
         return True
 
     def give(self, cost: int, t: int, now: int) -> None:
-        """Undo a take at `t`, if its window is still the current one (T5)."""
-        if self.began(t) == self.start:
+        """Undo a take at `t`, if its window is still the current one (T5), and the take was of this quota (T9)."""
+        if self.began(t) <= self.start <= t:
             self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:
@@ -77,7 +78,7 @@ class Quota:
     def drain(self, left: int, since: int, now: int) -> None:
         """At `since` there were no more than `left`: it says nothing of a window that began later."""
         self.refresh(now)
-        if self.began(since) == self.start:
+        if self.began(since) == self.began(self.start):
             self.used = max(self.used, self.capacity - left)
 
     def ahead(self, total: int, t: int, now: int) -> int:
@@ -86,7 +87,7 @@ class Quota:
         return self.ready(rest + 1, t) + periods * self.per
 
     def idle_at(self) -> int:
-        return self.start + self.per if self.used else 0
+        return self.began(self.start) + self.per if self.used else 0
 
     def left(self, t: int) -> int:
         self.refresh(t)
@@ -95,5 +96,5 @@ class Quota:
     def adopt(self, old: Quota, t: int) -> None:
         """What was used of the running window stays used (T9)."""
         old.refresh(t)
-        self.start = self.began(t)
+        self.start = max(self.began(t), old.start)
         self.used = old.used
