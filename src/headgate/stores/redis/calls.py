@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.request import Request
-from headgate.waiting import OnWait, Waiting
+from headgate.waiting import OnWait, Waiting, queued_at
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
@@ -70,14 +70,14 @@ class Ticket:
     def caller(self) -> str:
         return f"{self.session}:{self.number}:{self.request.text}"
 
-    def tell(self, waiting: Waiting) -> None:
+    def tell(self, position: int, delay: int) -> None:
         """That it waits, once, if it wants to know: its task hears of that first, and of the outcome by another future."""
         request = self.request
         if request.on_wait is not None:
             self.request = Request(request.units, request.max_sleep, request.max_waiters)
             asked, self.future = self.future, self.future.get_loop().create_future()
             self.future.add_done_callback(seen)  # its task may be cancelled before it comes to that
-            asked.set_result(waiting)
+            asked.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
         if not self.future.done():

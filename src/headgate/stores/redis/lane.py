@@ -40,7 +40,6 @@ from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.script import library
 from headgate.stores.redis.succession import Succession
 from headgate.stores.refusals import never, queue_full, too_long
-from headgate.waiting import queued_at
 
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
@@ -343,7 +342,7 @@ class Lane:
             self._cancel(ticket)
             self._send()
             return
-        ticket.tell(queued_at(position, delay))
+        ticket.tell(position, delay)
         ticket.hope = inf
         self._limit_wait(ticket)
 
