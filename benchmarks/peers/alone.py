@@ -1,13 +1,13 @@
 """headgate's script alone, and an announcement alone: the least that a decision for a crowd costs, and a hand-over.
 
-What lives here is no limiter and no client: nothing is kept in the process, nobody is safe, nothing comes back.
+What lives here is no limiter: nobody is safe, and nobody waits for more than room that is there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any
@@ -26,7 +26,7 @@ SAY = b"return redis.call('PUBLISH', KEYS[1], '')"
 def bucket(stage: Stage) -> Iterator[Maker]:
     from headgate import Rate
 
-    with deciding(stage, Rate(PLENTY, per=PERIOD)) as make:
+    with deciding(stage, Rate(PLENTY, per=PERIOD), lambda calls: Gate(PLENTY, calls.acquire, granted)) as make:
         yield make
 
 
@@ -35,36 +35,87 @@ def semaphore(capacity: int) -> Opening:
     def opening(stage: Stage) -> Iterator[Maker]:
         from headgate import Concurrency
 
-        with deciding(stage, Concurrency(capacity)) as make:
+        with deciding(stage, Concurrency(capacity), Keeper) as make:
             yield make
 
     return opening
 
 
 @contextmanager
-def deciding(stage: Stage, limit: Any) -> Iterator[Maker]:
+def deciding(stage: Stage, limit: Any, gate_of: Callable[[Calls], Gate]) -> Iterator[Maker]:
     """The gate of bare trips (wire.py), whose one trip for all is headgate's: so many acquires, decided and written down."""
     from headgate.gate.rules import Declaration, rules_of
-    from headgate.stores.redis.calls import DECLARED
-    from headgate.stores.redis.lane import HORIZON
-    from headgate.stores.redis.line import keys_of
     from headgate.stores.redis.script import library
 
-    program, function = Declaration(rules_of([limit])).program, library().whole.function
+    program = Declaration(rules_of([limit])).program
     with opened(stage, Talk()) as talk:
         stage.run(told(talk, "FUNCTION", "LOAD", "REPLACE", library().text))
 
-        def make(name: str) -> Gate:
-            keys = keys_of(f"headgate:{{{name}}}", log=False)
-            header = (len(keys), *keys, program, f"{secrets.token_hex(16)}.1", 1, DECLARED, 0, HORIZON)
-            return Gate(PLENTY, lambda entering: talk.ask("FCALL", function, *header, "acquire", 1, entering, -1, -1, "-"), granted)
+        yield lru_cache(lambda name: gate_of(Calls(talk, name, program)))
 
-        yield lru_cache(make)
+
+class Calls:
+    """What a lane says of one name, numbered as a lane does it."""
+
+    def __init__(self, talk: Talk, name: str, program: str) -> None:
+        from headgate.stores.redis.line import keys_of
+
+        self._talk = talk
+        self._keys = keys_of(f"headgate:{{{name}}}", log=False)
+        self._program = program
+        self._session = f"{secrets.token_hex(16)}.1"
+        self._number = self._asked = 0
+
+    def acquire(self, count: int) -> asyncio.Future[Any]:
+        from headgate.stores.redis.script import library
+
+        first, self._asked = self._asked + 1, self._asked + count
+        return self._say(library().whole.function, "acquire", first, count, -1, -1, "-")
+
+    def release(self, first: int, count: int) -> asyncio.Future[Any]:
+        from headgate.stores.redis.script import library
+
+        return self._say(library().back.function, "release", self._session, first, count, "-")
+
+    def _say(self, function: str, *words: Any) -> asyncio.Future[Any]:
+        from headgate.stores.redis.calls import DECLARED, KNOWN
+        from headgate.stores.redis.lane import HORIZON
+
+        self._number += 1
+        said = KNOWN if self._number > 1 else DECLARED
+        header = (len(self._keys), *self._keys, self._program, self._session, self._number, said, 0, HORIZON)
+        return self._talk.ask("FCALL", function, *header, *words)
 
 
 def granted(reply: bytes) -> None:
     if b" ok " not in reply or b" grant " not in reply:
         raise EmptyError
+
+
+class Keeper(Gate):
+    """The gate of a lease, as little as there can be of it: whoever is inside has a number, and all of a turn go together."""
+
+    def __init__(self, calls: Calls) -> None:
+        super().__init__(PLENTY, calls.acquire, granted)
+        self._release = calls.release
+        self._asked = 0
+        self._held: dict[asyncio.Task[Any] | None, int] = {}
+        self._left: list[int] = []
+
+    async def __aenter__(self) -> None:
+        self._asked = number = self._asked + 1
+        await super().__aenter__()
+        self._held[asyncio.current_task()] = number
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if not self._left:
+            asyncio.get_running_loop().call_soon(self._give_back)
+        self._left.append(self._held.pop(asyncio.current_task()))
+        await super().__aexit__()
+
+    def _give_back(self) -> None:
+        left, self._left = self._left, []
+        self._release(left[0], len(left))  # they leave in the order in which they came
 
 
 # From process to process ---------------------------------------------------------------------------------------------------------

@@ -15,8 +15,9 @@ from benchmarks.faults import works
 from benchmarks.faults.__main__ import SOUND
 from benchmarks.peers import alone
 from benchmarks.server_cost import growth
-from benchmarks.stage import Contestant, Goal, Opening, Role, Row, Stage
+from benchmarks.stage import Contestant, Goal, Role, Row, Stage
 from benchmarks.timing import Outcome, Result
+from tests.faults.scene import eventually
 from tests.servers import Server
 
 OURS = SEMAPHORES[0]
@@ -58,14 +59,27 @@ def test_of_several_floors_the_highest_counts() -> None:
     assert (line.floor, line.verdict) == ("floor 0.40 us, x5.00 faster", "NOT REACHED, the floor is x8.00 ahead")
 
 
-@pytest.mark.parametrize("opening", [alone.bucket, alone.semaphore(5)], ids=["bucket", "semaphore"])
-def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server, opening: Opening) -> None:
+def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
     """Given five tasks and room for them, when the script alone lets them in, then it has granted five."""
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
-        with opening(stage) as make:
+        with alone.bucket(stage) as make:
             shapes.entered_at_once(stage, make, "crowd", 5)
         assert b" grant 5 " in next(value for name, value in server.hgetall("headgate:{crowd}").items() if name.startswith(b"r"))
+
+
+def test_a_crowd_that_holds_gives_back_what_it_held(own_server: Server) -> None:
+    """Given two crowds of five, one after the other, when all have left, then nobody holds anything."""
+    with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
+        stage = Stage(own_server.url, runner, "alone")
+        with alone.semaphore(5)(stage) as make:
+            shapes.entered_at_once(stage, make, "crowd", 5)
+            runner.run(given_back(server))
+
+
+async def given_back(server: Redis) -> None:
+    await eventually(lambda: any(b" 4 ok " in value for value in server.hgetall("headgate:{crowd}").values()))
+    assert not [who for who in server.zrange("headgate:{crowd}:who", 0, -1) if who.startswith(b"+")]
 
 
 def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
