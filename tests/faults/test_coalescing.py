@@ -7,9 +7,11 @@ from asyncio.selector_events import _SelectorSocketTransport as Transport
 from collections.abc import Callable
 
 import pytest
+from hiredis import ReplyError
 from redis import Redis
 
 from headgate import Concurrency, Limiter
+from headgate.stores.redis import lane
 from headgate.stores.redis.peer import Peer
 from headgate.stores.redis.wire import Wire
 from tests.faults.scene import commands_of, elsewhere, enter
@@ -107,17 +109,21 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
 
 
 async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
-    name: str, redis_url: str, writes: list[bytes]
+    name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given two who asked together and wait, when the first is granted and gives back, then that has left before the end of the
-    turn, with a word before it in the same write: the server answers that connection last (peer.py, COURTESY).
+    """Given two who asked together behind others, when the first is granted and gives back, then that has left before the turn is
+    over, with a word before it in the same write: the server answers that connection last (peer.py, COURTESY).
     """
+    monkeypatch.setattr(lane, "FAR", 1)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await enter(here)).arelease()
     theirs = await enter(other)
+    before = asyncio.create_task(enter(other))
+    await waiting(other, 1)
     first, second = [asyncio.create_task(enter(here)) for _ in range(2)]
-    await waiting(other, 2)
+    await waiting(other, 3)
     await theirs.arelease()
+    await (await soon(before)).arelease()
     permit = await soon(first)
 
     writes.clear()
@@ -126,6 +132,69 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
     assert len(writes) == 1
     assert writes[0].index(b"PING") < writes[0].index(b"release")
     await (await soon(second)).arelease()
+
+
+@pytest.mark.parametrize("before", [0, 3])
+async def test_who_gives_back_and_asks_again_in_one_turn_makes_one_call(
+    name: str, redis_url: str, writes: list[bytes], before: int
+) -> None:
+    """Given two processes with one caller each, when they come and go by turns, then each visit is one call, and not two."""
+    here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
+    for _ in range(before):
+        await (await enter(here)).arelease()
+
+    async def visits(limiter: Limiter) -> None:
+        for _ in range(50):
+            (await limiter.acquire()).release()
+
+    await asyncio.gather(visits(here), visits(other))
+
+    assert sum(data.count(b"FCALL") for data in writes) < 130
+
+
+async def test_what_is_settled_goes_with_what_is_given_back(name: str, redis_url: str, writes: list[bytes]) -> None:
+    """Given one who was granted what it asked for at once, when it settles and gives back in one turn, then that is one call."""
+    permit = await enter(Limiter(name, PLENTY, "100/second", store=redis_url))
+
+    writes.clear()
+    permit.settle(requests=2)
+    await permit.arelease()
+
+    assert [data.count(b"FCALL") for data in writes] == [1]
+
+
+async def test_a_server_that_lets_nobody_say_a_word_is_told_none(name: str, redis_url: str, writes: list[bytes]) -> None:
+    """Given a server that has refused a PING, when somebody gives back what others may wait for, then it is sent as it is."""
+    limiter, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
+    theirs, mine = await enter(other), asyncio.create_task(enter(limiter))
+    await waiting(other, 1)
+    await theirs.arelease()
+    permit = await soon(mine)
+    (peer,) = limiter._line._store.lane(limiter._line).link._peers.values()
+    peer._heard_word(ReplyError("NOPERM this user has no permissions to run the 'ping' command"))
+
+    writes.clear()
+    await permit.arelease()
+
+    assert [b"PING" in written for written in writes] == [False]
+
+
+def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:
+    """Given commands that are written together, when the collector gives something back in the middle of that, then it follows."""
+    written: list[bytes] = []
+    its = object.__new__(Wire)
+
+    class Link:
+        def write(self, data: bytes) -> None:
+            if not written:
+                its.send(b"dropped")
+            written.append(data)
+
+    its._transport, its._kept = Link(), [b"first ", b"second"]  # type: ignore[assignment]  # all that it does with one
+
+    its.write()
+
+    assert (written, its.keeps()) == ([b"first second", b"dropped"], False)
 
 
 async def test_what_nobody_waits_for_is_given_back_without_a_word_before_it(name: str, redis_url: str, writes: list[bytes]) -> None:

@@ -111,6 +111,24 @@ async def test_a_denied_announcement_changes_nothing_that_is_counted(name: str, 
     assert used(await silent.astatus()) == [0, 3]
 
 
+async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(name: str, redis_url: str) -> None:
+    """L3, S6: given one who waits and has asked nothing for two seconds, when the head is announced to it once more, then it asks
+    when it would have asked: what it hears shows nobody that it lives, and its place would be lost.
+    """
+    here, other = Limiter(name, Concurrency(1), store=redis_url), elsewhere(name, Concurrency(1), url=redis_url)
+    permit, caller = await enter(other), asyncio.create_task(enter(here))
+    await waiting(other, 1)
+    its = here._line._store.lane(here._line)
+    await eventually(lambda: its._timer is not None)
+
+    its.asked_at -= 2.0
+    its.heard(f"{its._session} {its._server} 2900000")
+
+    assert its._timer.when() - asyncio.get_running_loop().time() <= lane.HEARTBEAT - 2.0
+    await permit.arelease()
+    await (await soon(caller)).arelease()
+
+
 async def test_what_was_announced_while_nobody_listened_is_asked_for(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ class Model:
         gate = self.opened(now, quickly)
         heard = record is not None and record.reply.beginning == call.waits
         if call.waits != "0" and (alive_until <= gate.t or alive_until < self.born + WAITER or not heard):
+            self.quit(call.session)
             return Reply(call.session, call.number, "lapsed")
         self.acted = True
         self.expire_holders(gate)
@@ -134,6 +135,14 @@ class Model:
         if call.program != self.program:
             self.follow(gate, call.program, now)
         return Turn(self, call, gate).reply(alive_until)
+
+    def quit(self, session: str) -> None:
+        assert self.gate is not None
+        if session in self.alive:
+            self.alive[session] = self.gate.t
+        if session in self.records:
+            self.records[session].alive_until = 0
+        self.mail.pop(session, None)
 
     # Declarations --------------------------------------------------------------------------------------------------------
 
@@ -293,11 +302,7 @@ class Turn:
     def quit(self, session: str) -> None:
         """Its places are lost: whoever it was, nobody knows it any more."""
         self.living[session] = False
-        if session in self.model.alive:
-            self.model.alive[session] = self.gate.t
-        if session in self.model.records:
-            self.model.records[session].alive_until = 0
-        self.model.mail.pop(session, None)
+        self.model.quit(session)
 
     def sweep(self) -> None:
         """Once in a while, if any session has died, the dead leave the queue, wherever they stand, a stretch of it in each call."""
@@ -510,10 +515,15 @@ class Turn:
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
             t = self.next_end() or self.gate.t + WAITER
-        if caller.session != self.call.session and self.model.told != (caller, t) and t < self.gate.t + SOON:
+        if caller.session != self.call.session and t < self.gate.t + SOON and not self.was_told(caller, t):
             self.model.told = caller, t
             self.heads[caller.session] = max(t, self.gate.t)
         return max(t, self.gate.t), caller.session == self.call.session
+
+    def was_told(self, caller: Caller, t: int) -> bool:
+        """To ask then, or before: whoever does hears of a later moment."""
+        whom, moment = self.model.told or (None, 0)
+        return whom == caller and (moment == t or self.gate.t < moment < t)
 
     def next_end(self) -> int:
         """When the next lease ends: exactly if that is soon, otherwise not before; 0: nobody holds."""

@@ -15,7 +15,7 @@ import redis
 
 from tests.twins.driver import Player, Story
 from tests.twins.stories import Author, cut
-from tests.twins.wire import NOON, Acquire, Call, Status, Wire
+from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Status, Wire
 
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 3, 120
@@ -107,6 +107,25 @@ def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(wir
 
     assert ([kind for kind, *_ in asked.answers], copied is not None and copied.answers[0][0]) == (["wait"], "grant")
     assert later.verdict == "lapsed"
+
+
+def test_a_place_that_such_a_copy_has_taken_is_lost_with_its_session(wire: Wire) -> None:
+    """L3, S7: given a copy that waits, when its session has lapsed and asks anew, then nobody stands before it but who holds."""
+    limits, other, first, anew = "slots permits 1 30000000", *(f"{wire.token}-{session}" for session in ("1.1", "2.1", "2.2"))
+    wire.call(Call(limits, other, 1, (Acquire(1),)), NOON)
+    asks = Call(limits, first, 1, (Acquire(1),), declares=0)
+    asked = wire.call(asks, NOON + 1)
+    wire.lose("")
+    wire.lose("who")
+    wire.call(Call(limits, other, 2, (Acquire(2),)), NOON + 2)
+    wire.call(asks, NOON + 3)
+
+    wire.call(Call(limits, first, 2, waits=asked.beginning), NOON + 4)
+    again = wire.call(Call(limits, anew, 1, (Acquire(1),)), NOON + 5)
+    wire.call(Call(limits, other, 3, (Release(Caller(other, 2, "-")),)), NOON + 6)
+    later = wire.call(Call(limits, anew, 2, waits=again.beginning), NOON + 7)
+
+    assert [number for number, *_ in later.mail] == [1]
 
 
 def test_stories_are_read_from_where_they_are_kept() -> None:

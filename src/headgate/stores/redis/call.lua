@@ -29,6 +29,7 @@ local function open_state(program, state, alive_until, record)
   end
   Sessions.repair()
   if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER or not Calls.heard(record, args[5])) then
+    Sessions.quit(SESSION)
     redis.call('HSET', HASH, 'state', Numbers.save())
     return Calls.reply('lapsed')
   end
@@ -36,6 +37,13 @@ local function open_state(program, state, alive_until, record)
 end
 
 local SOON = 0.3 * WAITER -- whoever waits asks by itself after that (lane.py, HEARTBEAT)
+
+-- Whether its session was told to ask then, or before: it will hear of a later moment when it does.
+local function was_told(known, caller, t)
+  local whom, moment = string.match(known or '', '^(.*) (%d+)$')
+  moment = tonumber(moment)
+  return whom == caller and (moment == t or (moment < t and moment > gate.t))
+end
 
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet, and would not
 -- ask by itself before.
@@ -45,9 +53,8 @@ local function look_at_head(caller, t, known)
   local session = State.session_of(caller)
   local away = max(0, t - gate.t)
   if session == SESSION then return State.int(away) .. ' 1' end
-  local told = caller .. ' ' .. State.int(t)
-  if told ~= known and t < gate.t + SOON then
-    redis.call('HSET', HASH, 'told', told)
+  if t < gate.t + SOON and not was_told(known, caller, t) then
+    redis.call('HSET', HASH, 'told', caller .. ' ' .. State.int(t))
     Sessions.announce_head(session, away)
   end
   return State.int(away) .. ' 0'

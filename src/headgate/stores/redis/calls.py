@@ -33,7 +33,7 @@ class Command(NamedTuple):
 
     script: Script
     words: tuple[Any, ...]
-    for_others: bool = False  # it gives back what others may wait for: they are to hear of that before we hear of anything
+    for_others: bool = False  # it may give back what others wait for: they are to hear of that before we hear of anything
 
 
 class Ticket:
@@ -80,11 +80,7 @@ class Ticket:
             asked.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
-        if not self.future.done():
-            if isinstance(outcome, BaseException):
-                self.future.set_exception(outcome)
-            else:
-                self.future.set_result(outcome)
+        settle(self.future, outcome)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,6 +129,15 @@ async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:
             on_wait(outcome)
         outcome = await ticket.future
     return cast(Grant, outcome)
+
+
+def settle(future: Future[Any], outcome: Grant | Answer | BaseException) -> None:
+    """Whoever waits for `future` hears of it, if that is not over."""
+    if not future.done():
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def nobody(answer: Answer) -> None:

@@ -33,6 +33,7 @@ from headgate.stores.redis.calls import (
     letters_in,
     nobody,
     runs,
+    settle,
 )
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.patience import Patience
@@ -54,6 +55,7 @@ MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the hea
 HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that it lives: a third of the script's WAITER
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
 MOST = 1000  # callers in one call (S9)
+FAR = 50  # places in the queue, from where on a round trip more or less makes no difference
 
 
 class Lane:
@@ -67,7 +69,7 @@ class Lane:
         self.met: bool | None = None  # whether the last was answered; None: there was none
         self._session = link.new_session()
         self._call = 0
-        self._known, self._server = 0, 0  # the last of them that the server has carried out, as far as we know, and its clock then
+        self._known, self._server = 0, 0  # the last of them that was carried out, as far as we know, and the server's clock then
         self._number = 0
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
@@ -83,7 +85,8 @@ class Lane:
         self._wanted = False  # and then there will be something to send
         self._calm = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
         self._alone = False  # the last call carried one request: the next will not wait for company
-        self._singly = False  # what was given back last was so by itself
+        self._singly = False  # the last call with errands carried one of them
+        self._far = False  # the last who had to wait stand far from the head of the queue
         self.asked_at = 0.0  # when the call that was answered last was sent
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
@@ -118,16 +121,7 @@ class Lane:
     async def ask(self, words: str) -> Sequence[Any]:
         """The answer to any other request."""
         future: Future[Sequence[Any]] = self.link.loop.create_future()
-
-        def told(answer: Answer) -> None:
-            if future.done():
-                return
-            if isinstance(answer, StoreError):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
-
-        self.run([Errand(words, told)])
+        self.run([Errand(words, functools.partial(settle, future))])
         return await future
 
     def post(self, words: str) -> None:
@@ -156,11 +150,6 @@ class Lane:
     def paused(self) -> bool:
         """Whether nobody passes at present, as far as is known here."""
         return self._booked.pause_left > 0
-
-    @property
-    def deaf(self) -> bool:
-        """Whether nothing was heard for so long that places and limits may be others' by now."""
-        return monotonic() - self.asked_at > 2 * HEARTBEAT
 
     def first(self) -> Ticket | None:
         """Who waits here before all others."""
@@ -193,10 +182,19 @@ class Lane:
             self._wanted = True
             return
         self._queued = True
-        if self._alone or (self._singly and not (self._calm or self._tickets)):
+        if self._presses():
             self.link.at_once(self)
         else:
             self.link.ready(self)
+
+    def _presses(self) -> bool:
+        """Whether what is to be sent does not wait for the end of the turn: nothing will go with it, or it is what others wait for.
+
+        Who gives back and asks again, far behind them, makes two calls of it.
+        """
+        if self._errands and self._errands[-1].words.startswith("settle "):
+            return False  # what was settled for is given back in the same turn
+        return self._alone or (self._singly and self._far and not self._tickets)
 
     def command(self) -> Command:
         """What is to be sent next; the same again if it is not answered.
@@ -311,6 +309,7 @@ class Lane:
                     ahead = fence
         self._mail(islice(rest, 1, None), self._server)
         self.succession.joined(sent, ahead)
+        self._far = (ahead or 0) >= FAR if sent.tickets else self._far
         if self._waiting or self._booked.queue or sent.tickets:  # what was given back does not say whether there is room
             self._calm = at_once and not (self._waiting or self._booked.queue)
         if self._gone and not self._quits:  # of all others the server knows now
@@ -588,7 +587,8 @@ class Lane:
             away = head / 1_000_000
             wait = away - MARGIN if away > 2 * MARGIN else max(0.0, away)
         beat = min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT  # or a grant unheard of could end unheard of
-        self._timer = self.link.loop.call_later(min(beat, wait), self._send)
+        silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
+        self._timer = self.link.loop.call_later(max(0.0, min(beat - silent, wait)), self._send)
 
     def _overdue(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""

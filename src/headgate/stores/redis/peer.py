@@ -77,6 +77,7 @@ class Peer:
         self._idle: asyncio.TimerHandle | None = None
         self._wire = Wire(connection, self._replied, self._lose)
         self.keep, self.keeps, self.write = self._wire.keep, self._wire.keeps, self._wire.write
+        self._courteous = True
         self._eviction = Eviction(self)
 
     @property
@@ -94,15 +95,23 @@ class Peer:
         if self._watch is None:
             self._begin_watch()
         script, words, for_others = call.command
-        writes = for_others and self.keep()
-        if for_others:
-            self.send(_anything, *COURTESY)
+        writes = for_others and self._courteous and self._lets_pass()
         if call.there is not None:
             self.send(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
         self.send(call, *name, *words)
         if writes:
             self.write()
+
+    def _lets_pass(self) -> bool:
+        """Say a word before what comes now, in one write with it; whether nobody else will write."""
+        writes = self.keep()
+        self.send(self._heard_word, *COURTESY)
+        return writes
+
+    def _heard_word(self, reply: Any) -> None:
+        """Whom the server does not let say it goes without: each refusal would be a line of its ACL LOG."""
+        self._courteous = not isinstance(reply, HiredisError)
 
     def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
         command = packed(*words)

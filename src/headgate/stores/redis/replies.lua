@@ -1,6 +1,7 @@
 -- Replies, and the record that is kept for each session: until when it is alive, the number of its last call, and the reply to that.
 
-local RECORD, REPLY = '<dd', 17 -- and then, from there on, the reply
+local RECORD = '<dd' -- and then the reply
+local REPLY = 17 -- where that begins: behind two numbers of 8 bytes
 
 function Calls.reply(verdict)
   return SESSION .. ' ' .. args[3] .. ' ' .. verdict
@@ -22,8 +23,8 @@ function Calls.recall(record)
   return CALL == last and string.sub(record, at) or Calls.reply('late')
 end
 
--- Whether the last reply to this session is the one that it says it heard. It has missed one if the state is an older one, or if the name
--- was lost, and then a copy of one of its calls was carried out there: its places are lost, too (L5).
+-- Whether the last reply to this session is the one that it says it heard. It is not if the state is an older one, or if the name was
+-- lost, and then a copy of one of its calls was carried out there: so it has no place where it thinks (L5).
 function Calls.heard(record, beginning)
   local reply = SESSION .. ' ' .. beginning .. ' '
   return string.find(record, reply, REPLY, true) == REPLY

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.calls import Sent, Ticket
     from headgate.stores.redis.lane import Lane
 
+DEAF = 6.0  # seconds without a word of the server's after which places and limits may be others': twice the lane's heartbeat
 SOON = 0.002  # seconds until the server hears of permits that were handed over: some round trips
 
 
@@ -62,7 +63,8 @@ class Succession:
             return None
         declared = lane.line.declared
         allowed = declared.timeless and self._program == declared.program and not lane.paused
-        certain = permit.believed - monotonic() > lane.lease / 6_000_000 and not lane.deaf
+        now = monotonic()
+        certain = permit.believed - now > lane.lease / 6_000_000 and now - lane.asked_at <= DEAF
         return first if allowed and certain and first.request.units == permit.units else None
 
     # What is known -------------------------------------------------------------------------------------------------------

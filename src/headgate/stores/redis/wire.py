@@ -46,10 +46,11 @@ class Wire(asyncio.Protocol):
         return True
 
     def write(self) -> None:
-        """What was kept, at once: a write is a call of the system."""
-        kept, self._kept = self._kept, None
-        if kept:
+        """What was kept, at once: a write is a call of the system. What the collector gives back meanwhile comes behind it."""
+        while kept := self._kept:
+            self._kept = []
             self._transport.write(b"".join(kept))
+        self._kept = None
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
