@@ -42,7 +42,7 @@ local SOON = 0.3 * WAITER -- whoever waits asks by itself after that (lane.py, H
 local function was_told(known, caller, t)
   local whom, moment = string.match(known or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
-  return whom == caller and (moment == t or (moment < t and moment > gate.t))
+  return whom == caller and moment <= t and (moment == t or moment > gate.t)
 end
 
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet, and would not

@@ -166,7 +166,7 @@ end
 
 -- When the next lease ends, if anybody holds: exactly if that is soon, otherwise not before.
 function Sessions.next_end(soon)
-  if gate.soonest > 0 and gate.soonest < gate.t + soon then gate.soonest = Who.first_end() end
+  if gate.soonest < gate.t + soon then gate.soonest = Who.first_end() end
   return gate.soonest > 0 and gate.soonest
 end
 
