@@ -163,20 +163,25 @@ async def test_what_is_settled_goes_with_what_is_given_back(name: str, redis_url
     assert [data.count(b"FCALL") for data in writes] == [1]
 
 
-async def test_a_server_that_lets_nobody_say_a_word_is_told_none(name: str, redis_url: str, writes: list[bytes]) -> None:
-    """Given a server that has refused a PING, when somebody gives back what others may wait for, then it is sent as it is."""
+@pytest.mark.parametrize(("refusal", "said"), [("NOPERM 'ping'", False), ("LOADING Redis is loading", True)])
+async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
+    name: str, redis_url: str, writes: list[bytes], refusal: str, said: bool
+) -> None:
+    """Given a user who may not say PING, when somebody gives back what others may wait for, then it is sent as it is; but a server
+    that was not ready for one is told the next.
+    """
     limiter, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     theirs, mine = await enter(other), asyncio.create_task(enter(limiter))
     await waiting(other, 1)
     await theirs.arelease()
     permit = await soon(mine)
     (peer,) = limiter._line._store.lane(limiter._line).link._peers.values()
-    peer._heard_word(ReplyError("NOPERM this user has no permissions to run the 'ping' command"))
+    peer._heard_word(ReplyError(refusal))
 
     writes.clear()
     await permit.arelease()
 
-    assert [b"PING" in written for written in writes] == [False]
+    assert [b"PING" in written for written in writes] == [said]
 
 
 def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:

@@ -111,7 +111,7 @@ class Peer:
 
     def _heard_word(self, reply: Any) -> None:
         """Whom the server does not let say it goes without: each refusal would be a line of its ACL LOG."""
-        self._courteous = not isinstance(reply, HiredisError)
+        self._courteous = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
     def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
         command = packed(*words)
