@@ -14,16 +14,19 @@ from headgate.stores.memory import MemoryStore
 from tests import loops
 from tests.places import PLACES, SERVERS, Place, missing
 from tests.portals import end_portal
+from tests.proofs import Proofs, kind_of
 from tests.servers import Server, ServerMissing
 from tests.world import World
 
 HERE = "redis"
 FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
+PROOF_FOR_EVER = 600  # the same for a proof
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--place", choices=sorted(PLACES), default=HERE, help="where the tests that need Redis run, and no others")
     parser.addoption("--loop", choices=sorted(loops.LOOPS), default=loops.OWN, help="the event loop that the stories are told on")
+    parser.addoption("--all", action="store_true", help="run the proofs, too: see tests/proofs.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -31,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         loops.tell_on(config.getoption("loop"))
     except loops.LoopMissing as lacking:
         raise pytest.UsageError(f"--loop {config.getoption('loop')}: {lacking}") from None
+    config.pluginmanager.register(Proofs(config))
 
 
 def pytest_report_header() -> list[str]:
@@ -150,12 +154,13 @@ def _tidiness() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _patience(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that hangs fails, and says where it hung."""
+    for_ever = PROOF_FOR_EVER if kind_of(request.node) else FOR_EVER
 
     def give_up(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(f"the test still waits after {FOR_EVER} seconds")  # an event loop would swallow any other error
+        raise SystemExit(f"the test still waits after {for_ever} seconds")  # an event loop would swallow any other error
 
     former = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(3 * FOR_EVER if request.node.get_closest_marker("slow") else FOR_EVER)
+    signal.alarm(for_ever)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, former)

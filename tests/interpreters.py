@@ -28,7 +28,7 @@ NEEDS = ["-e", ".[suite]"]
 OWN = "asyncio"
 LOOPS = (OWN, "eager", "uvloop")
 UVLOOP = "uvloop>=0.21"
-CORE = ("tests/unit", "tests/gate", "tests/bad_input", "tests/conformance", "tests/classics", "tests/faults", "-m", "not slow")
+CORE = ("tests/unit", "tests/gate", "tests/bad_input", "tests/conformance", "tests/classics", "tests/faults", "-m", "not proof")
 TIMELESS = ("tests/conformance", "tests/classics", "-k", "not redis")
 CALM = tuple(f"tests/conformance/test_{what}.py" for what in ("other_loops", "crowd_between_loops", "threads_and_loops", "permits"))
 PATIENCE = 1800  # seconds for one line of the table

@@ -139,7 +139,7 @@ def test_a_key_without_a_ttl_is_found(own_server: Server) -> None:
     assert found.wrong == ["1 keys have no TTL"]
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_nothing_is_left_of_keys_after_their_ttl(own_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     """S8, L6: and the script of the process that leaves them behind has the shortened constants."""
     found = many_keys.Findings()

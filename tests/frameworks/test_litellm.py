@@ -28,7 +28,7 @@ def aside() -> dict[str, str]:
         pytest.fail(str(missing), pytrace=False)
 
 
-@pytest.mark.slow
+@pytest.mark.proof("starts test suites")
 def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
     """As ours are: warnings are errors, and nobody waits."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(STORIES)]
@@ -38,7 +38,7 @@ def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
     assert f"{len(stories)} passed" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.proof("starts test suites")
 def test_the_example_runs_where_litellm_is(aside: dict[str, str]) -> None:
     """As a reader would run it. LiteLLM leaves its connections open, which a Python that shows every warning would say."""
     done = subprocess.run([sys.executable, str(EXAMPLE)], env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE)

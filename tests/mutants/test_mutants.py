@@ -72,7 +72,7 @@ def jury() -> Iterator[Jury]:
     jury.close()
 
 
-@pytest.mark.slow  # a server that loops is given its time
+@pytest.mark.proof  # a server that loops is given its time
 def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
     """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end; nothing stays changed."""
     lua, python = mutants()["gate/slots.lua"], mutants()["gate/slots.py"]

@@ -248,7 +248,6 @@ async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -
 # Nodes that are gone -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str, cluster: Cluster) -> None:
     """S1, S6, S7, L5, F40: given names on all masters, when one is killed, then its replica goes on where it was, and so do all."""
     dying = cluster.masters()[0]
@@ -341,7 +340,6 @@ class Chance:
         return sorted(servers, key=lambda server: f":{self._port}/" not in str(server))
 
 
-@pytest.mark.slow
 async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,7 +362,6 @@ async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
     assert await (await soon(waiter)).arelease()
 
 
-@pytest.mark.slow
 async def test_two_processes_share_a_limiter_while_its_slot_moves(name: str, cluster: Cluster, puppet: Puppets) -> None:
     """S1, S6, S7: given one process that holds and another that waits, when the slot moves, then the place is handed on."""
     limit = Concurrency(1)

@@ -35,7 +35,7 @@ STORIES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.proof("starts test suites")
 @pytest.mark.parametrize("place", [place for place in STORIES if place not in missing()])
 def test_what_holds_on_one_server_holds_there(place: str) -> None:
     """Each story says what it holds."""

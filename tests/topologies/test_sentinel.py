@@ -43,7 +43,6 @@ async def failed_over(sentinels: Sentinels, breaks: Breaks) -> Copy:
     return former
 
 
-@pytest.mark.slow
 async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: str, own_sentinels: Sentinels) -> None:
     """S1, S5, S6, S7, L5: given two held places, eight who wait in two processes and a rate that runs, when the primary is killed,
     then all keep what they have: the places, the order, what was counted; and the rate is never exceeded.
@@ -92,7 +91,6 @@ async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: s
     assert time.monotonic() - start >= (200 - 5) / 50
 
 
-@pytest.mark.slow
 async def test_a_planned_failover_is_followed_at_once(name: str, own_sentinels: Sentinels) -> None:
     """F38, S1: given a former primary that answers for ten seconds more, until the Sentinels get round to it, when another one is
     promoted, then the former is asked no more: what is given back there would never be given back here."""
@@ -109,7 +107,6 @@ async def test_a_planned_failover_is_followed_at_once(name: str, own_sentinels: 
     await at_rest(limiter)
 
 
-@pytest.mark.slow
 async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, own_sentinels: Sentinels) -> None:
     """F37, S4, S5: given a permit and tokens that the replica never heard of, when the primary is killed, then one capacity and one
     burst more are granted; the holder knows within a third of its lease, and what it gives back is nobody's."""
@@ -134,7 +131,6 @@ async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, o
     assert used(await at_rest(limiter)) == [0, 5]
 
 
-@pytest.mark.slow
 async def test_threads_live_through_a_failover(name: str, own_sentinels: Sentinels) -> None:
     """S1, S7: given a thread that comes and goes by its own connection, when the primary goes, then the thread follows."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
@@ -164,7 +160,6 @@ def unaware(former: Copy) -> Watcher:
         behind.stop()
 
 
-@pytest.mark.slow
 async def test_a_primary_that_has_become_a_replica_is_not_believed(name: str, own_sentinels: Sentinels) -> None:
     """F35, F38: given a Sentinel that has not heard of it and still names the former primary, then the next one is asked."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
@@ -182,7 +177,6 @@ async def test_a_primary_that_has_become_a_replica_is_not_believed(name: str, ow
     await at_rest(limiter)
 
 
-@pytest.mark.slow
 async def test_two_processes_share_a_limiter_through_a_failover(name: str, own_sentinels: Sentinels, puppet: Puppets) -> None:
     """S1, S6, S7: given a process that holds and three tasks that wait, when the primary is killed, then the place goes round."""
     limit = Concurrency(1)
@@ -240,7 +234,6 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
     assert "canary" not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r} {limiter!r}"
 
 
-@pytest.mark.slow
 async def test_who_starts_when_there_is_no_primary_finds_the_next(name: str, own_sentinels: Sentinels) -> None:
     """L5: given a process that begins while the primary is dead, when another is promoted, then that is found."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
