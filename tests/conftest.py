@@ -10,6 +10,7 @@ from types import FrameType
 
 import pytest
 
+from headgate import logs
 from headgate.stores.memory import MemoryStore
 from tests import loops
 from tests.places import PLACES, SERVERS, Place, missing
@@ -141,6 +142,21 @@ def memory(name: str, request: pytest.FixtureRequest) -> World:
 def _virtual(request: pytest.FixtureRequest) -> bool:
     """Whether a story in memory takes no real time: asyncio's own loop has a virtual twin, others have none."""
     return loops.virtual() or request.node.get_closest_marker("exact") is not None
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """A thread writes headgate's log lines: each look at the log waits for those that are queued."""
+    handler = caplog.handler
+
+    def after_flush(_: pytest.LogCaptureFixture) -> object:
+        assert logs.flush()
+        return handler
+
+    assert logs.flush()
+    caplog.clear()
+    monkeypatch.setattr(pytest.LogCaptureFixture, "handler", property(after_flush))
+    return caplog
 
 
 @pytest.fixture(autouse=True, scope="module")

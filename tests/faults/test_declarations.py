@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError
+from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError, logs
 from headgate.limits import Limit
-from headgate.stores import declarations
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Puppet, elsewhere, enter, eventually, has_listened
@@ -191,12 +190,12 @@ async def test_a_warning_that_cannot_be_logged_stops_nobody(
             repr(limiters[0])
 
     handler = Limited()
-    declarations.logger.addHandler(handler)
+    logs.LOGGER.addHandler(handler)
     try:
         for process in (former, later, former, later, former):
             await soon(process.visit())
     finally:
-        declarations.logger.removeHandler(handler)
+        logs.LOGGER.removeHandler(handler)
 
     assert len(limiters) == 1
 

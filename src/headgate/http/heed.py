@@ -17,11 +17,11 @@ from headgate.http.answers import Answer, Budget, Headers, read
 from headgate.http.calls import Heard, Passed
 from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
+from headgate.logs import log
 from headgate.permit import Permit
 
 LONGEST = 3600.0  # seconds of a pause: who says more is asked again after that
 UNIT = "requests"  # of which each call of a client takes one
-LOG = logging.getLogger("headgate")
 
 
 def heeding(call: str, heed: bool, adopt: bool = False) -> Heard | None:
@@ -54,8 +54,8 @@ def no_matter() -> Iterator[None]:
     """Whatever goes wrong with an answer is no matter of the call's."""
     try:
         yield
-    except Exception:
-        LOG.debug("An answer could not be heeded.", exc_info=True)
+    except Exception as error:
+        log(logging.DEBUG, "An answer could not be heeded.", error=error)
 
 
 # What is told ------------------------------------------------------------------------------------------------------------------

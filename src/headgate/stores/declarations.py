@@ -11,12 +11,12 @@ from time import monotonic
 from urllib.parse import unquote
 
 from headgate.checks import plain
+from headgate.logs import log
 
 HOLD = 60_000_000  # microseconds after which a declaration that comes again is a change of mind, as in shared.lua
 REMEMBERED = 8  # of the texts of one name
 MOST_TOLD = 1024  # disagreements that are known to have been logged
 
-logger = logging.getLogger("headgate")
 _told: dict[tuple[str, frozenset[str]], float] = {}  # what was logged, and when
 
 
@@ -91,7 +91,7 @@ def tell(name: str, declared: str, other: str, sentence: str) -> None:
     if len(_told) >= MOST_TOLD:
         _told.clear()
     _told[what] = now
-    logger.warning(sentence, unquote(name), in_words(declared), in_words(other))
+    log(logging.WARNING, sentence, unquote(name), in_words(declared), in_words(other))
 
 
 def in_words(program: str) -> str:

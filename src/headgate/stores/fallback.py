@@ -20,6 +20,7 @@ from headgate.checks import choice, positive_int, show
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.shares import share_of
+from headgate.logs import log
 from headgate.names import encoded
 from headgate.permit import Permit, Refusal
 from headgate.stores.doors import shut
@@ -38,7 +39,6 @@ T = TypeVar("T", Permit, Permit | Refusal)
 MODES = ("raise", "open", "local")
 UNFENCED = 0  # below every fence of a store: a resource that looks at fences refuses who came without one
 CALM = 1.0  # seconds without a failure after which a store that answers is said to be back: one that wavers fills no log
-LOG = logging.getLogger("headgate")
 
 
 class Asked(Protocol):
@@ -192,7 +192,7 @@ class Absence:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
         if self._told.acquire(blocking=False):
             limiter, store, way = self._words
-            LOG.warning("%s goes without its store, %s: %s. %s", limiter, store, way, self.cause or "It was found away.")
+            log(logging.WARNING, "%s goes without its store, %s: %s. %s", limiter, store, way, self.cause or "It was found away.")
 
     def ends(self, away: Callable[[str], bool]) -> None:
         """The store has answered: which may be away in part, so that only who asks for other keys is answered."""
@@ -202,7 +202,7 @@ class Absence:
             with suppress(RuntimeError):  # another thread was faster
                 self._told.release()
                 limiter, store, _ = self._words
-                LOG.warning("%s is back at its store, %s.", limiter, store)
+                log(logging.WARNING, "%s is back at its store, %s.", limiter, store)
 
 
 # All limiters of one name in one store that go the same way are told of as one: some programs make one for each request.

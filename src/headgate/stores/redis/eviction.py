@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError
 
+from headgate.logs import log
+
 if TYPE_CHECKING:
     from headgate.stores.redis.peer import Peer
 
-LOG = logging.getLogger("headgate")
 EVERY = 600.0  # seconds: a policy can be changed while a server runs
 _warned: set[str] = set()  # each server once
 
@@ -37,7 +38,8 @@ class Eviction:
             self._peer.link.topology.informs = not str(reply).startswith("NOPERM")
         elif (policy := dangerous(reply.decode())) and where not in _warned:
             _warned.add(where)
-            LOG.warning(
+            log(
+                logging.WARNING,
                 "The Redis server at %s may evict keys (maxmemory-policy %s): a limiter whose key is evicted forgets who holds and "
                 "what was counted. Set maxmemory-policy noeviction, or give headgate a server of its own.",
                 where,

@@ -1,0 +1,135 @@
+"""The log lines of the package, written by a thread of their own.
+
+A logging handler is the user's code: it may take its time, and it may call a limiter. No thread of headgate and no caller may wait
+for it, so `log` puts the line into a queue, and the thread "headgate-log" runs the handlers.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+LOGGER = logging.getLogger("headgate")
+MOST = 4096  # lines that wait for a slow handler; those that come after them are dropped and counted
+FAREWELL = 2.0  # seconds that the end of the process waits for the last lines
+LAST = -1000  # the priority among multiprocessing's finalizers: the others may log
+
+
+class Line(NamedTuple):
+    level: int
+    message: str
+    arguments: tuple[object, ...]
+    error: BaseException | None
+
+
+class Writer:
+    """The queue of one process and the thread that empties it."""
+
+    def __init__(self) -> None:
+        self._lines: SimpleQueue[Line | threading.Event] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._dropped = 0
+
+    def put(self, line: Line) -> None:
+        """Queue `line`. Takes no lock, so a signal handler and a finalizer may call it at any moment."""
+        if self._lines.qsize() >= MOST:
+            self._dropped += 1
+        else:
+            self._lines.put(line)
+        self._start()
+
+    def flush(self, timeout: float) -> bool:
+        if self._thread is threading.current_thread():
+            return False  # a handler asks, and this thread cannot wait for itself
+        if self._lines.empty() and self._thread is None:
+            return True
+        written = threading.Event()
+        self._lines.put(written)
+        self._start()
+        if self._thread is None or not self._thread.is_alive():
+            return False  # no thread can be started
+        return written.wait(timeout)
+
+    def end(self) -> None:
+        """Write the last lines of the process: in this thread if no other thread can be started any more."""
+        if self.flush(FAREWELL) or (self._thread is not None and self._thread.is_alive()):
+            return
+        with suppress(Empty):
+            while True:
+                self._write(self._lines.get_nowait())
+
+    def _start(self) -> None:
+        """Start the thread. Of two that start at once, the one that was noted first ends after at most one line."""
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="headgate-log", daemon=True)
+            with suppress(RuntimeError):  # too many threads, or the interpreter ends: the line stays queued
+                self._thread = thread
+                thread.start()
+            _flush_at_the_end_of_a_child()
+
+    def _run(self) -> None:
+        while self._thread is threading.current_thread():
+            self._write(self._lines.get())
+
+    def _write(self, line: Line | threading.Event) -> None:
+        if isinstance(line, threading.Event):
+            line.set()
+            return
+        self._hand_over(line)
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            message = "%d log lines of headgate were dropped: a logging handler was too slow for them."
+            self._hand_over(Line(logging.WARNING, message, (dropped,), None))
+
+    def _hand_over(self, line: Line) -> None:
+        try:
+            LOGGER.log(line.level, line.message, *line.arguments, exc_info=line.error)
+        except BaseException:  # a handler's own; the next line must be written all the same
+            if logging.raiseExceptions and sys.stderr is not None:
+                traceback.print_exc()
+
+
+_writer = Writer()
+
+
+def log(level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
+    """Log `message % arguments` with the logger "headgate", and `error` with its traceback.
+
+    Never blocks, runs no handler, and may be called anywhere: in a signal handler, a finalizer, any thread and any event loop.
+    """
+    # isEnabledFor would take the lock of logging, and a thread that configures handlers holds that.
+    if level >= LOGGER.getEffectiveLevel() and not LOGGER.disabled:
+        _writer.put(Line(level, message, arguments, error))
+
+
+def flush(timeout: float = FAREWELL) -> bool:
+    """Wait until all that was logged before is written, for at most `timeout` seconds. False: it is not written yet."""
+    return _writer.flush(timeout)
+
+
+def _end() -> None:
+    _writer.end()
+
+
+def _flush_at_the_end_of_a_child() -> None:
+    """A child of multiprocessing runs no atexit callbacks, but these finalizers."""
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.Finalize(None, _end, exitpriority=LAST)
+
+
+def _forked() -> None:
+    """Lines that were queued before the fork are the parent's to write, and its thread is not here."""
+    global _writer
+    _writer = Writer()
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_end)

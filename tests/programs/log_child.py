@@ -1,0 +1,26 @@
+"""A parent and a child of multiprocessing that each log one line. Argument: the start method."""
+
+import logging
+import multiprocessing
+import sys
+
+from headgate import logs
+
+
+def show_lines() -> None:
+    logging.basicConfig(stream=sys.stdout, format="%(message)s", force=True)
+
+
+def work() -> None:
+    show_lines()
+    logs.log(logging.WARNING, "in the child")
+
+
+if __name__ == "__main__":
+    show_lines()
+    logs.log(logging.WARNING, "in the parent")
+    logs.flush()
+    sys.stdout.flush()
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+    child.start()
+    child.join()
