@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import secrets
 import signal
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ from tests.world import World
 
 HERE = "redis"
 FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
+ADDRESS = re.compile(r"\b0x[0-9a-f]{8,}|\bid='\d{6,}'")
 PROOF_FOR_EVER = 600  # the same for a proof
 
 
@@ -44,6 +46,9 @@ def pytest_report_header() -> list[str]:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """At another place run the stories that are told there, and no others."""
+    unstable = [item.nodeid for item in items if ADDRESS.search(item.nodeid)]
+    if unstable:
+        raise pytest.UsageError("these ids differ from run to run: give each parameter an id of its own: " + ", ".join(unstable))
     place = config.getoption("place")
     if place != HERE:
         told = [item for item in items if _needs_redis(item) and (place in SERVERS or not _needs_one_server(item))]

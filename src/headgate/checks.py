@@ -168,18 +168,19 @@ def plain(value: float) -> str:
 
 
 def show(value: object) -> str:
-    """`value` for a message: its repr, kept short, and safe whatever it is."""
+    """`value` for a message: its repr without addresses in memory, kept short, and safe whatever it is."""
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
     if isinstance(value, str) and "://" in value:  # it may hold a password
         return f"{value.partition('://')[0][:16]!r} and more"
     try:
-        text = _SHORT.repr(value)
+        text = _ADDRESS.sub("", _SHORT.repr(value))
     except Exception:  # a repr may raise anything, and must not hide the error that was to be told
         return f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # it differs from run to run, and helps no reader
 _LONGEST_SHOWN = 100
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 64

@@ -46,6 +46,12 @@ def is_a_sentence(error: BaseException) -> bool:
     return "(" in text and "; " in text and text.endswith(".") and len(text) < 400 and "\n" not in text
 
 
+def test_a_message_shows_no_address_in_memory() -> None:
+    """Two processes say the same of the same value; the tests' own ids depend on it."""
+    assert checks.show(object()) == "<object object>"
+    assert checks.show([Hostile()]) == "[<Hostile instance>]"
+
+
 # Counts
 
 
