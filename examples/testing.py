@@ -11,7 +11,7 @@ import asyncio
 from headgate import Concurrency, Limiter
 from headgate.testing import ManualClock, Recorder, assert_at_rest, assert_never_over
 
-LIMITS = ("100 in any 3600 seconds", Concurrency(5))
+LIMITS = ("100/hour", Concurrency(5))
 api = Limiter("api", *LIMITS)
 
 

@@ -18,7 +18,7 @@ from headgate import Concurrency, Limiter
 from headgate.frameworks.litellm import LiteLLMLimiter
 
 RULES = Rules(requests=1000, tokens=2000, at_once=3, per=3600, call_time=0.001)
-llm = Limiter("llm", "1000/hour", "2k tokens in any hour", Concurrency(3))
+llm = Limiter("llm", "1000/hour", "2k tokens/hour", Concurrency(3))
 
 
 def estimate(call: Mapping[str, Any]) -> dict[str, int]:

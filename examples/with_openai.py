@@ -16,7 +16,7 @@ from headgate import Concurrency, Limiter
 from headgate.http.openai import Estimates, limit
 
 RULES = Rules(requests=1000, tokens=10_000, at_once=3, per=3600, call_time=0.001)
-gpt = Limiter("gpt", "1000/hour", "10k tokens in any hour", Concurrency(3))
+gpt = Limiter("gpt", "1000/hour", "10k tokens/hour", Concurrency(3))
 
 
 async def answer(client: AsyncOpenAI, words: int) -> str:

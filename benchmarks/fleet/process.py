@@ -27,7 +27,7 @@ def play(pipe: Connection, plan: Plan, url: str, name: str, number: int) -> None
 async def played(pipe: Connection, plan: Plan, url: str, name: str, number: int) -> list[Grant]:
     from headgate import Limiter
 
-    async with Limiter(f"{name}-first", "1000000/second", store=url):  # connects, and lets the server know the library
+    async with Limiter(f"{name}-first", "1m/second burst 1m", store=url):  # connects, and lets the server know the library
         pipe.send("ready")
     start = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
     limiter = Limiter(name, *plan.limits(), store=url)

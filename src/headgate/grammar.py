@@ -5,13 +5,14 @@ limits.py, which also writes the canonical text: `parse_limit(str(limit)) == lim
 is a word of the grammar.
 
     limit     = amount [unit] shape {option}
-    shape     = ("/" | "per") period      Rate, a token bucket (Window or Quota with the options that say so)
+    shape     = ("/" | "per") period      Window: at most so many in any interval of that length
+                                          (Rate or Quota with the options that say so)
+              | "in" "any" period         Window, and nothing else
               | "every" period            Rate in steps: all of the amount at the end of every period
-              | "in" "any" period         Window, exact in any interval of that length
               | "concurrent"              Concurrency
-    option    = "burst" amount            Rate: its capacity
-              | "initial" amount          Rate: what it starts with
-              | "sliding"                 makes a Window of it
+    option    = "burst" amount            makes a Rate of it, a token bucket of that capacity
+              | "initial" amount          Rate: its tokens at the start; goes with a burst or "every"
+              | "sliding"                 Window, said once more
               | "fixed" | "quota"         makes a Quota of it
               | "from" anchor             makes a Quota of it, with windows that start at the anchor
               | "slack" duration          all but Concurrency
@@ -26,7 +27,7 @@ is a word of the grammar.
 Each option stands once at most, in any order. Case does not matter, and spaces between words are free.
 
     100/minute                          10 per second burst 20        5 every 10s
-    10k tokens/min                      100 in any minute             100/minute sliding slack 10ms
+    10k tokens/min                      100 in any minute             100/minute slack 10ms
     1_000 requests per 2 hours          1000/day from midnight        64 mb concurrent lease 60s
 """
 
@@ -59,9 +60,10 @@ TIMES = {
 UNEVEN = frozenset({"month", "months", "year", "years"})
 SHORTEST = Fraction(1, 1_000_000)
 SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
-# What each word says about the kind of limit; after "per" that is still open, and the options tell.
+# What each word says about the kind of limit. After "per" the options decide; without them it is a
+# window, because "100 per minute" then never passes more than 100 in a minute.
 SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
-STYLES = {"sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
+STYLES = {"burst": "rate", "sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
 FITTING = {
     "rate": ("burst", "initial", "slack"),
     "steps": ("burst", "initial", "slack"),
@@ -85,12 +87,11 @@ _NUMBER = _DIGITS | {"_", "."}
 _WORD = _LETTERS | _DIGITS | {"_"}
 _STAMP = _LETTERS | _DIGITS | {"-", "+", ":", "."}
 
-_RATES = "'100/minute', '10 per second burst 20' or '10k tokens/min'"
 _EXAMPLES = {
     "": "'100/minute', '10 per second burst 20' or '5 concurrent'",
-    "rate": _RATES,
+    "rate": "'10 per second burst 20', '10/second burst 1' or '10k tokens/min burst 10k'",
     "steps": "'5 every 10s' or '5 every 10s burst 20'",
-    "window": "'100 in any minute', '100/minute sliding' or '10 in any second slack 10ms'",
+    "window": "'100/minute', '10k tokens/min' or '10 in any second slack 10ms'",
     "quota": "'1000/day from midnight', '1000 per day fixed' or '50/hour from 1970-01-01T00:00:00Z'",
     "concurrency": "'5 concurrent', '64 mb concurrent' or '5 concurrent lease 60s'",
 }
@@ -182,7 +183,9 @@ class _Parser:
             seen[option.text] = option
             self.kind = self.kind or STYLES.get(option.text, "")
             self.value(option.text, draft)
-        self.kind = self.kind or "rate"
+        if not self.kind and "initial" in seen:
+            self.fail(seen["initial"], "'initial' goes with a burst; write both, as in 'burst 20 initial 0'")
+        self.kind = self.kind or "window"
         for option in seen.values():  # only now, as any of them may have told the kind
             if option.text not in FITTING[self.kind]:
                 self.fail(option, f"{option.text!r} does not go with {NOUNS[self.kind]}; leave it out")
@@ -287,7 +290,7 @@ class _Parser:
         return self.advance()
 
     def fitting(self) -> str:
-        return " or ".join(repr(word) for word in FITTING[self.kind or "rate"])
+        return " or ".join(repr(word) for word in FITTING.get(self.kind, ("burst", "slack")))
 
     def examples(self) -> str:
         return f"Write it like {_EXAMPLES[self.kind]}."

@@ -42,8 +42,8 @@ class Limiter(Entrance):
 
     `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over tasks, threads, event loops
     and, on Redis, processes; the limits that were declared last hold for all of them.
-    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute". As an attribute: those that
-    this object has declared or updated last.
+    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute" (a Window: never more than 100
+    in any 60 s) and "10/second burst 20" (a Rate). As an attribute: those that this object has declared or updated last.
     `store`: None or "memory://" for this process; a redis://, rediss:// or unix:// URL, a `redis.Redis` or a
     `redis.asyncio.Redis` for a whole fleet.
     `max_sleep`: the longest an acquire is willing to wait, in seconds; None or 0: as long as it takes.

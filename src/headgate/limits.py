@@ -61,7 +61,7 @@ class Rate:
     They come back one by one, or with `steps=True` all `amount` of them at the end of every `per` seconds.
     The bucket starts with `initial` tokens, full when unsaid. Its first period can see `capacity + amount`
     calls; where the service counts a sliding window, take `Window`. `slack` lengthens the period, for a
-    service that counts arrivals.
+    service that counts arrivals. As text: "10/second burst 20".
     """
 
     amount: int
@@ -93,7 +93,7 @@ class Rate:
 
     def __str__(self) -> str:
         word = "every" if self.steps else "per"
-        burst = "" if self.burst == self.amount else f" burst {self.burst}"
+        burst = "" if self.steps and self.burst == self.amount else f" burst {self.burst}"
         initial = "" if self.initial is None else f" initial {self.initial}"
         options = f"{burst}{initial}{_slack(self.slack)}"
         return f"{_counted(self.amount, self.unit)} {word} {_period(self.per)}{options}"
@@ -105,6 +105,7 @@ class Window:
 
     And no slower than that: a call waits only until enough earlier ones are `per` seconds old. `slack`
     lengthens the interval, for a service that counts when calls arrive rather than when they leave.
+    As text: "100/minute".
     """
 
     amount: int

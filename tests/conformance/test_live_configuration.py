@@ -385,16 +385,16 @@ async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> Non
 
 async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memory: World) -> None:
     """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a debt, the debt is remembered."""
-    limiter = memory.limiter("1/hour")
+    limiter = memory.limiter("1/hour burst 1")
     others = [memory.limiter("1/hour", name=str(number)) for number in range(2000)]
     assert memory.name not in memory.store._kept
 
-    async with memory.limiter("2/hour"):  # still one token: a change mints nothing
+    async with memory.limiter("2/hour burst 2"):  # still one token: a change mints nothing
         pass
     del limiter, others
     gc.collect()
 
-    assert used(await memory.limiter("2/hour").astatus()) == [2]
+    assert used(await memory.limiter("2/hour burst 2").astatus()) == [2]
 
 
 # Parts of a program that disagree ----------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ def test_declarations_by_turns_are_warned_of_once(store: object, name: str, log:
     assert sentence.startswith(
         f"Limiter {name!r} is declared as 5 permits held at once for 30 s each in this process, a moment after"
     )
-    assert "1 requests every 0.6 s, at most 100 at once" in sentence
+    assert "100 requests in any 60 s" in sentence
     assert sentence.endswith("or call update() to set the limits that are to hold.")
 
 
@@ -470,7 +470,8 @@ def test_what_was_logged_is_not_remembered_for_ever(log: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        ("100/minute", "1 requests every 0.6 s, at most 100 at once"),
+        ("100/minute", "100 requests in any 60 s"),
+        ("100/minute burst 100", "1 requests every 0.6 s, at most 100 at once"),
         (Rate(5, per=10, capacity=7, initial=2, steps=True), "5 requests every 10 s, at most 7 at once, 2 at first"),
         (Rate(3, per=7, unit="tokens"), "3 tokens every 7 s, at most 3 at once"),
         (Window(100, per=60, slack=0.01), "100 requests in any 60.01 s"),
@@ -485,4 +486,4 @@ def test_limits_are_told_in_words(limit: Any, words: str, name: str, log: pytest
     for limits in ((limit, "1/s"), ("1/s",), (limit, "1/s")):
         Limiter(name, *limits, store=store)
 
-    assert f"is declared as {words} and 1 requests every 1 s, at most 1 at once in this process" in log.records[0].getMessage()
+    assert f"is declared as {words} and 1 requests in any 1 s in this process" in log.records[0].getMessage()

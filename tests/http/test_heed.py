@@ -216,7 +216,7 @@ async def test_a_limit_is_not_taken_over_unasked(clients: Clients, service: Serv
     assert await soon(clients(limiter).get(f"{service.url}/says")) == 200
 
     assert used(await limiter.astatus()) == [1]
-    assert limiter.limits == (Rate(20, per=3600),)
+    assert limiter.limits == (Window(20, per=3600),)
 
 
 # Whatever the client -----------------------------------------------------------------------------------------------------------

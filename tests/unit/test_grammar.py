@@ -20,28 +20,30 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 @pytest.mark.parametrize(
     ("text", "limit"),
     [
-        ("100/minute", Rate(100, 60)),
-        ("100 per minute", Rate(100, 60)),
-        ("  100  /  minute  ", Rate(100, 60)),
-        ("100\tper\nminute", Rate(100, 60)),
-        ("10/s", Rate(10, 1)),
+        ("100/minute", Window(100, 60)),
+        ("100 per minute", Window(100, 60)),
+        ("  100  /  minute  ", Window(100, 60)),
+        ("100\tper\nminute", Window(100, 60)),
+        ("10k tokens/min", Window(10_000, 60, unit="tokens")),
+        ("10K tokens/min", Window(10_000, 60, unit="tokens")),
+        ("10kilo tokens/min", Window(10_000, 60, unit="tokens")),
+        ("1.5k/h", Window(1_500, 3_600)),
+        ("1_000 requests per 2 hours", Window(1_000, 7_200)),
+        ("1 request per second", Window(1, 1)),
+        ("900tokens/min", Window(900, 60, unit="tokens")),
+        ("5/10 seconds", Window(5, 10)),
+        ("10/2hours", Window(10, 7_200)),
+        ("100 seconds per day", Window(100, 86_400, unit="seconds")),
+        ("10/s slack 10ms", Window(10, 1, slack=0.01)),
+        ("10/s slack 0s", Window(10, 1)),
+        ("100/minute burst 100", Rate(100, 60)),
         ("10 PER Second Burst 20", Rate(10, 1, 20)),
+        ("10/second burst 1", Rate(10, 1, 1)),
         ("10 per second initial 0 burst 20", Rate(10, 1, 20, 0)),
-        ("10k tokens/min", Rate(10_000, 60, unit="tokens")),
-        ("10K tokens/min", Rate(10_000, 60, unit="tokens")),
-        ("10kilo tokens/min", Rate(10_000, 60, unit="tokens")),
         ("2m tokens/min burst 4M", Rate(2_000_000, 60, 4_000_000, unit="tokens")),
-        ("1.5k/h", Rate(1_500, 3_600)),
-        ("1_000 requests per 2 hours", Rate(1_000, 7_200)),
-        ("1 request per second", Rate(1, 1)),
-        ("900tokens/min", Rate(900, 60, unit="tokens")),
-        ("5/10 seconds", Rate(5, 10)),
-        ("10/2hours", Rate(10, 7_200)),
-        ("100 seconds per day", Rate(100, 86_400, unit="seconds")),
+        ("10/s slack 10ms burst 10", Rate(10, 1, slack=0.01)),
         ("5 every 10s", Rate(5, 10, steps=True)),
         ("5 tokens every minute burst 7", Rate(5, 60, 7, steps=True, unit="tokens")),
-        ("10/s slack 10ms", Rate(10, 1, slack=0.01)),
-        ("10/s slack 0s", Rate(10, 1)),
         ("100 in any minute", Window(100, 60)),
         ("100/minute sliding", Window(100, 60)),
         ("100 in any minute sliding", Window(100, 60)),
@@ -77,8 +79,8 @@ def test_what_people_write_is_understood(text: str, limit: Limit) -> None:
 )
 def test_every_unit_of_time_with_and_without_a_number(words: str, length: float) -> None:
     for word in words.split():
-        assert parse_limit(f"7/{word}") == parse_limit(f"7 per {word.upper()}") == Rate(7, length)
-        assert parse_limit(f"7 per 15{word}") == parse_limit(f"7 / 15 {word}") == Rate(7, 15 * length)
+        assert parse_limit(f"7/{word}") == parse_limit(f"7 per {word.upper()}") == Window(7, length)
+        assert parse_limit(f"7 per 15{word}") == parse_limit(f"7 / 15 {word}") == Window(7, 15 * length)
 
 
 @pytest.mark.parametrize("example", [text for texts in grammar._EXAMPLES.values() for text in texts.split("'")[1::2]])
@@ -218,8 +220,12 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str,
         ("10/s brust 5", 6, "did you mean 'burst'?"),
         ("10/s slack minute", 12, "expected a length of time, such as 10s or 500 ms, but found 'minute'"),
         ("10/s slack 5", 13, "expected a unit of time"),
-        ("10/s lease 5s", 6, "'lease' does not go with a rate"),
-        ("100/minute burst 20 sliding", 12, "'burst' does not go with a sliding window"),
+        ("10/s lease 5s", 6, "'lease' does not go with a sliding window"),
+        ("10/s burst 5 lease 5s", 14, "'lease' does not go with a rate"),
+        ("10/s initial 0", 6, "'initial' goes with a burst; write both"),
+        ("100/minute sliding burst 20", 20, "'burst' does not go with a sliding window"),
+        ("100 in any minute burst 20", 19, "'burst' does not go with a sliding window"),
+        ("100/minute burst 20 sliding", 21, "'sliding' does not go with a rate"),
         ("100/minute sliding from midnight", 20, "'from' does not go with a sliding window"),
         ("100/minute fixed sliding", 18, "'sliding' does not go with a quota"),
         ("5 every 10s sliding", 13, "'sliding' does not go with a rate in steps"),

@@ -387,8 +387,8 @@ def check_windows(name: str, declared: Declaration) -> None:
     windows = declared.program.count("window ")
     if windows > LOGS:
         raise ValueError(
-            f"Limiter({unquote(name)!r}) has {windows} Window limits, and on Redis it may have {LOGS}; "
-            "drop some, or take a Rate instead."
+            f"Limiter({unquote(name)!r}) has {windows} Window limits (a text such as '100/minute' is one), "
+            f"and on Redis it may have {LOGS}; drop some, or give a text a burst: '100/minute burst 20' is a Rate."
         )
 
 
