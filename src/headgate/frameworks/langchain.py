@@ -6,7 +6,10 @@ cannot be given back in time: limits on concurrency belong to the HTTP client un
 
 from __future__ import annotations
 
-from langchain_core.rate_limiters import BaseRateLimiter
+from headgate.extras import extra
+
+with extra("langchain"):
+    from langchain_core.rate_limiters import BaseRateLimiter
 
 from headgate.checks import show
 from headgate.limiter import Limiter

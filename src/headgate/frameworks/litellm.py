@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
-from litellm.integrations.custom_logger import CustomLogger
+from headgate.extras import extra
+
+with extra("litellm"):
+    from litellm.integrations.custom_logger import CustomLogger
 
 from headgate.checks import show
 from headgate.errors import CostExceedsCapacityError

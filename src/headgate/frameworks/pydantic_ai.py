@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from pydantic_ai import AbstractConcurrencyLimiter
+from headgate.extras import extra
+
+with extra("pydantic-ai"):
+    from pydantic_ai import AbstractConcurrencyLimiter
 
 from headgate.checks import show
 from headgate.limiter import Limiter

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tenacity import RetryCallState
-from tenacity.wait import wait_base, wait_none
+from headgate.extras import extra
+
+with extra("tenacity"):
+    from tenacity import RetryCallState
+    from tenacity.wait import wait_base, wait_none
 
 from headgate.checks import show
 from headgate.errors import MaxSleepExceededError

@@ -11,8 +11,19 @@ from fractions import Fraction
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse, ClientSession, ClientWebSocketResponse
-from aiohttp.typedefs import StrOrURL
+from headgate.extras import extra
+
+with extra("aiohttp"):
+    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
+    from aiohttp import (
+        ClientHandlerType,
+        ClientMiddlewareType,
+        ClientRequest,
+        ClientResponse,
+        ClientSession,
+        ClientWebSocketResponse,
+    )
+    from aiohttp.typedefs import StrOrURL
 
 from headgate.checks import positive_int, show
 from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import anthropic
-import httpx2
+from headgate.extras import extra
+
+with extra("anthropic"):
+    import anthropic
+    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
+    import httpx2
 
 from headgate.checks import show
 from headgate.http import metering, transports

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-import httpx
+from headgate.extras import extra
+
+with extra("httpx"):
+    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
+    import httpx
 
 from headgate.checks import show
 from headgate.http import transports

@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import httpx2
-import openai
+from headgate.extras import extra
+
+with extra("openai"):
+    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
+    import httpx2
+    import openai
 
 from headgate.checks import show
 from headgate.http import metering, transports

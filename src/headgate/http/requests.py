@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from weakref import WeakMethod
 
-from requests import PreparedRequest, Response, Session
-from requests.adapters import BaseAdapter, HTTPAdapter
-from urllib3.util.retry import Retry
+from headgate.extras import extra
+
+with extra("requests"):
+    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
+    from requests import PreparedRequest, Response, Session
+    from requests.adapters import BaseAdapter, HTTPAdapter
+    from urllib3.util.retry import Retry
 
 from headgate.checks import show
 from headgate.http.calls import Calls, Exempt, Held, Key, Place

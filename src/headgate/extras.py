@@ -1,0 +1,26 @@
+"""What a module needs beyond the standard library, and the extra that brings it.
+
+The error of a missing package names the extra to install. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around the imports of packages that `pip install 'headgate[name]'` brings.
+
+    Raises ImportError, with the command to run, when one of them is missing.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        raise ImportError(
+            f"headgate's {name} support needs the package {package!r}, and it is not installed: "
+            f"pip install 'headgate[{name}]' brings it.",
+            name=package,
+        ) from missing
