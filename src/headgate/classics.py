@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, ParamSpec
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 from headgate.entrance import Entrance
@@ -19,6 +19,7 @@ from headgate.request import Request, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
 
 Numbers = ParamSpec("Numbers")
+Terms = TypeVar("Terms")
 
 
 class Semaphore(Entrance):
@@ -28,11 +29,13 @@ class Semaphore(Entrance):
     `max_sleep`: seconds a caller is willing to wait; None or 0: as long as it takes. Beyond it MaxSleepExceededError is raised.
     `expiry`: seconds after which the permit of a process that died comes back; a living holder renews it.
     `redis_url`: where the state is shared; without it (and without `store`) it lives in this process.
-    `max_position`: refuse at once, with QueueFullError, when more than that many wait before the caller.
     `connection_pool_size`: taken as self-limiters took it, and not needed: one connection serves any number of callers.
+    `max_position`: refuse at once, with QueueFullError, when more than that many wait before the caller.
+
+    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there.
     """
 
-    __slots__ = ("capacity", "expiry", "max_position", "max_sleep", "name")
+    __slots__ = ("_name", "_terms")
 
     def __init__(
         self,
@@ -41,16 +44,40 @@ class Semaphore(Entrance):
         max_sleep: float | None = None,
         expiry: float | None = 30,
         redis_url: str | None = None,
-        max_position: int | None = None,
-        *,
-        store: StoreLike = None,
         connection_pool_size: int | None = None,
+        *,
+        max_position: int | None = None,
+        store: StoreLike = None,
     ) -> None:
         check_pool_size("Semaphore", connection_pool_size)
-        self.name = check_name(name, "Semaphore")
-        terms = of_semaphore(capacity, max_sleep, expiry, max_position)
-        self.capacity, self.max_sleep, self.expiry, self.max_position = terms.said
+        self._name = check_name(name, "Semaphore")
+        self._terms = terms = check_semaphore(capacity, max_sleep, expiry, max_position)
         super().__init__(line_of("Semaphore", name, terms.declared, redis_url, store), terms.request)
+
+    @property
+    def name(self) -> str:
+        """The name, as given."""
+        return self._name
+
+    @property
+    def capacity(self) -> int:
+        """How many permits there are."""
+        return self._terms.capacity
+
+    @property
+    def max_sleep(self) -> float | None:
+        """How many seconds a caller is willing to wait, as given: None and 0 are as long as it takes."""
+        return self._terms.max_sleep
+
+    @property
+    def expiry(self) -> float:
+        """The lease of a permit, in seconds."""
+        return self._terms.expiry
+
+    @property
+    def max_position(self) -> int | None:
+        """How many may wait before a caller; None: any number."""
+        return self._terms.max_position
 
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r}: {self._line.describe()}>"
@@ -64,28 +91,59 @@ class TokenBucket(Entrance):
     `redis_url`: where the state is shared; without it (and without `store`) it lives in this process.
     `initial_tokens`: what a new bucket holds; full when unsaid.
     `connection_pool_size`: as in `Semaphore`.
+
+    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there.
     """
 
-    __slots__ = ("capacity", "initial_tokens", "max_sleep", "name", "refill_amount", "refill_frequency")
+    __slots__ = ("_name", "_terms")
 
     def __init__(
         self,
         name: str,
         capacity: int,
-        refill_amount: int,
         refill_frequency: float,
-        max_sleep: float | None = None,
+        refill_amount: int,
         redis_url: str | None = None,
-        initial_tokens: int | None = None,
-        *,
-        store: StoreLike = None,
+        max_sleep: float | None = None,
         connection_pool_size: int | None = None,
+        *,
+        initial_tokens: int | None = None,
+        store: StoreLike = None,
     ) -> None:
         check_pool_size("TokenBucket", connection_pool_size)
-        self.name = check_name(name, "TokenBucket")
-        terms = of_bucket(capacity, refill_amount, refill_frequency, max_sleep, initial_tokens)
-        self.capacity, self.refill_amount, self.refill_frequency, self.max_sleep, self.initial_tokens = terms.said
+        self._name = check_name(name, "TokenBucket")
+        self._terms = terms = check_bucket(capacity, refill_frequency, refill_amount, max_sleep, initial_tokens)
         super().__init__(line_of("TokenBucket", name, terms.declared, redis_url, store), terms.request)
+
+    @property
+    def name(self) -> str:
+        """The name, as given."""
+        return self._name
+
+    @property
+    def capacity(self) -> int:
+        """How many tokens the bucket can hold."""
+        return self._terms.capacity
+
+    @property
+    def refill_frequency(self) -> float:
+        """How many seconds there are between two refills."""
+        return self._terms.refill_frequency
+
+    @property
+    def refill_amount(self) -> int:
+        """How many tokens each refill brings."""
+        return self._terms.refill_amount
+
+    @property
+    def max_sleep(self) -> float | None:
+        """How many seconds a caller is willing to wait, as given: None and 0 are as long as it takes."""
+        return self._terms.max_sleep
+
+    @property
+    def initial_tokens(self) -> int | None:
+        """How many tokens a new bucket holds; None: it is full."""
+        return self._terms.initial_tokens
 
     def __repr__(self) -> str:
         return f"<TokenBucket {self.name!r}: {self._line.describe()}>"
@@ -104,7 +162,7 @@ class RateLimiter:
         self.rate_limit = positive_int("RateLimiter", "rate_limit", rate_limit)
         self.concurrency_limit = positive_int("RateLimiter", "concurrency_limit", concurrency_limit)
         declared = Declaration(rules_of([Concurrency(concurrency_limit), Rate(rate_limit, per=1)]))
-        self._entrance = Entrance(MemoryStore().line("RateLimiter", declared), Request({}))
+        self._entrance = Entrance(MemoryStore().line("RateLimiter/", declared), Request({}))
 
     def throttle(self) -> Entrance:
         """What to enter around each request, with `async with` or `with`."""
@@ -117,10 +175,25 @@ class RateLimiter:
 # Said once and a thousand times again: code of this kind makes an instance for every call (benchmarks, bucket-classic).
 
 
-class Terms(NamedTuple):
-    """The numbers of an instance, checked; what they declare, and what each entry asks."""
+class SemaphoreTerms(NamedTuple):
+    """The arguments of a Semaphore, checked; the limits they declare, and the request of each entry."""
 
-    said: tuple[Any, ...]
+    capacity: int
+    max_sleep: float | None
+    expiry: float
+    max_position: int | None
+    declared: Declaration
+    request: Request
+
+
+class BucketTerms(NamedTuple):
+    """The same of a TokenBucket."""
+
+    capacity: int
+    refill_frequency: float
+    refill_amount: int
+    max_sleep: float | None
+    initial_tokens: int | None
     declared: Declaration
     request: Request
 
@@ -141,25 +214,27 @@ def remembered(check: Callable[Numbers, Terms]) -> Callable[Numbers, Terms]:
 
 
 @remembered
-def of_semaphore(capacity: int, max_sleep: float | None, expiry: float | None, max_position: int | None) -> Terms:
+def check_semaphore(capacity: int, max_sleep: float | None, expiry: float | None, max_position: int | None) -> SemaphoreTerms:
     capacity = positive_int("Semaphore", "capacity", capacity)
     lease = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
     patience = check_max_sleep(max_sleep, "Semaphore")
     position = check_count(max_position, "Semaphore", "max_position")
     declared = Declaration(rules_of([Concurrency(capacity, lease)]))
-    request = Request({}, sleep_of(max_sleep, "Semaphore"), None if position is None else position + 1)
-    return Terms((capacity, patience, lease, position), declared, request)
+    most = None if position is None else position + 1
+    request = Request({}, sleep_of(patience or None, "Semaphore"), most)
+    return SemaphoreTerms(capacity, patience, lease, position, declared, request)
 
 
 @remembered
-def of_bucket(capacity: int, amount: int, per: float, max_sleep: float | None, initial: int | None) -> Terms:
+def check_bucket(capacity: int, per: float, amount: int, max_sleep: float | None, initial: int | None) -> BucketTerms:
     capacity = positive_int("TokenBucket", "capacity", capacity)
     initial = filling("TokenBucket", "initial_tokens", initial, capacity)
     amount = positive_int("TokenBucket", "refill_amount", amount)
     per = seconds("TokenBucket", "refill_frequency", per)
     patience = check_max_sleep(max_sleep, "TokenBucket")
     declared = Declaration(rules_of([Rate(amount, per, capacity, initial, steps=True)]))
-    return Terms((capacity, amount, per, patience, initial), declared, Request({}, sleep_of(max_sleep, "TokenBucket")))
+    request = Request({}, sleep_of(patience or None, "TokenBucket"))
+    return BucketTerms(capacity, per, amount, patience, initial, declared, request)
 
 
 def check_pool_size(call: str, size: int | None) -> None:

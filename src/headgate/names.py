@@ -7,10 +7,19 @@ its hash tag or meet another name.
 from __future__ import annotations
 
 from functools import lru_cache
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 
 @lru_cache(maxsize=1024)
 def encoded(name: str, key: str | None = None) -> str:
     """`name`, and the key of a keyed limiter, as text that two different pairs never share."""
     return quote(name, safe="") if key is None else f"{quote(name, safe='')}:{quote(key, safe='')}"
+
+
+def title(name: str) -> str:
+    """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'` for a classic."""
+    kind, slash, rest = name.partition("/")
+    if slash:
+        return f"{kind} {unquote(rest)!r}" if rest else kind
+    whole, colon, key = name.partition(":")
+    return f"limiter {unquote(whole)!r}" + (f"[{unquote(key)!r}]" if colon else "")

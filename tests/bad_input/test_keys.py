@@ -87,7 +87,7 @@ async def test_kinds_of_one_name_have_keys_of_their_own(name: str, own_server: S
         Limiter(name, "5/second", store=own_server.url),
         Limiter("x", "5/second", store=own_server.url)["y"],
         Semaphore("x", 1, redis_url=own_server.url),
-        TokenBucket("x", 1, 1, HOUR, redis_url=own_server.url),
+        TokenBucket("x", 1, HOUR, 1, redis_url=own_server.url),
     ]
     async with redis.asyncio.Redis.from_url(own_server.url) as client:
         for each in made:

@@ -1,6 +1,6 @@
 """Code written for self_limiters runs after a change of the import, its error handling included.
 
-Their keywords are those of self_limiters 0.4.0, its last release; by position `TokenBucket` takes them in the order of the issue.
+Their keywords are those of self_limiters 0.4.0, its last release, by keyword and by position.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate import MaxSleepExceededError, RedisError, Semaphore, StoreError, TokenBucket
+from headgate import MaxSleepExceededError, QueueFullError, RedisError, Semaphore, StoreError, TokenBucket
 from tests.processes import finished
 from tests.world import HOUR, LONG, World, at_rest, told
 
@@ -136,6 +136,41 @@ def test_every_keyword_of_theirs_is_taken(kind: type[Any]) -> None:
 def test_what_they_tell_about_themselves_is_told(kind: type[Any]) -> None:
     made = kind(**first(kind))
     assert {each: getattr(made, each) for each in ATTRIBUTES[kind]} == {each: first(kind)[each] for each in ATTRIBUTES[kind]}
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+def test_attributes_are_read_only_as_theirs_are(kind: type[Any]) -> None:
+    made = kind(**first(kind))
+    for attribute in ATTRIBUTES[kind]:
+        with pytest.raises(AttributeError, match=attribute):
+            setattr(made, attribute, 1)
+
+
+@pytest.mark.parametrize("kind", ATTRIBUTES)
+@pytest.mark.parametrize("max_sleep", [None, 0, 0.0, 2.5])
+def test_max_sleep_reads_back_as_given(kind: type[Any], max_sleep: float | None) -> None:
+    assert kind(**{**first(kind), "max_sleep": max_sleep}).max_sleep == max_sleep
+
+
+def test_messages_name_a_classic_as_the_user_wrote_it(name: str) -> None:
+    """A semaphore called m s is Semaphore 'm s', and a full queue advises its own option."""
+    semaphore = Semaphore(f"{name} s", 1, max_position=0, max_sleep=1e-6)
+
+    async def story() -> str:
+        async with semaphore:
+            waiter = asyncio.create_task(Semaphore(f"{name} s", 1).__aenter__())
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFullError) as full:
+                await semaphore.__aenter__()
+            waiter.cancel()
+            with pytest.raises(MaxSleepExceededError) as refused:
+                await semaphore.__aenter__()
+        return f"{full.value} {refused.value}"
+
+    said = asyncio.run(story())
+    assert said.count(f"Semaphore '{name} s'") == 2
+    assert "max_position" in said
+    assert "max_waiters" not in said
 
 
 def test_no_expiry_is_theirs() -> None:

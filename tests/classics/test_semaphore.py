@@ -27,12 +27,13 @@ def test_it_takes_what_it_has_always_taken() -> None:
         ("max_sleep", None),
         ("expiry", 30),
         ("redis_url", None),
-        ("max_position", None),
+        ("connection_pool_size", None),
     ]
 
 
 def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
-    by_position = Semaphore(name, 5, 60, 20, redis_url, 3)
+    """The order is that of self-limiters 0.4."""
+    by_position = Semaphore(name, 5, 60, 20, redis_url, 15, max_position=3)
     by_keyword = Semaphore(name=name, capacity=5, max_sleep=60, expiry=20, redis_url=redis_url, max_position=3)
 
     for each in (by_position, by_keyword):
@@ -139,9 +140,9 @@ async def test_other_names_are_other_semaphores(world: World) -> None:
 
 @told
 async def test_a_bucket_of_the_same_name_is_something_else(world: World) -> None:
-    async with Semaphore(world.name, 1, **world.place), TokenBucket(world.name, 1, 1, HOUR, **world.place):
+    async with Semaphore(world.name, 1, **world.place), TokenBucket(world.name, 1, HOUR, 1, **world.place):
         assert not await _passes(Semaphore(world.name, 1, max_sleep=world.beat, **world.place))
-        assert not await _passes(TokenBucket(world.name, 1, 1, HOUR, max_sleep=world.beat, **world.place))
+        assert not await _passes(TokenBucket(world.name, 1, HOUR, 1, max_sleep=world.beat, **world.place))
 
 
 @pytest.mark.parametrize("max_sleep", [None, 0, 0.0])

@@ -18,23 +18,24 @@ def test_it_takes_what_it_has_always_taken() -> None:
     assert [(each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
         ("name", inspect.Parameter.empty),
         ("capacity", inspect.Parameter.empty),
-        ("refill_amount", inspect.Parameter.empty),
         ("refill_frequency", inspect.Parameter.empty),
-        ("max_sleep", None),
+        ("refill_amount", inspect.Parameter.empty),
         ("redis_url", None),
-        ("initial_tokens", None),
+        ("max_sleep", None),
+        ("connection_pool_size", None),
     ]
 
 
 def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
-    by_position = TokenBucket(name, 10, 2, 0.5, 60, redis_url, 3)
+    """The order is that of self-limiters 0.4."""
+    by_position = TokenBucket(name, 10, 0.5, 2, redis_url, 60, 15, initial_tokens=3)
     by_keyword = TokenBucket(
         name=name,
         capacity=10,
-        refill_amount=2,
         refill_frequency=0.5,
-        max_sleep=60,
+        refill_amount=2,
         redis_url=redis_url,
+        max_sleep=60,
         initial_tokens=3,
     )
 
@@ -67,7 +68,7 @@ def assert_passed(world: World, passed: list[tuple[int, float]], beats: list[int
 @told
 async def test_a_burst_and_then_steps(world: World) -> None:
     """T1, T3: three at once, then two with every refill."""
-    bucket = TokenBucket(world.name, 3, 2, world.beat, **world.place)
+    bucket = TokenBucket(world.name, 3, world.beat, 2, **world.place)
 
     assert_passed(world, await entries(world, bucket, 9), [0, 0, 0, 1, 1, 2, 2, 3, 3])
 
@@ -82,7 +83,7 @@ async def test_one_after_another(world: World) -> None:
 
 @told
 async def test_a_refill_beyond_the_capacity_is_lost(world: World) -> None:
-    bucket = TokenBucket(world.name, 2, 10, world.beat, **world.place)
+    bucket = TokenBucket(world.name, 2, world.beat, 10, **world.place)
 
     assert_passed(world, await entries(world, bucket, 6), [0, 0, 1, 1, 2, 2])
 
@@ -90,7 +91,7 @@ async def test_a_refill_beyond_the_capacity_is_lost(world: World) -> None:
 @pytest.mark.parametrize(("initial", "beats"), [(0, [1, 2, 3]), (1, [0, 1, 2]), (2, [0, 0, 1]), (None, [0, 0, 0])])
 @told
 async def test_initial_tokens_are_what_a_new_bucket_holds(world: World, initial: int | None, beats: list[int]) -> None:
-    bucket = TokenBucket(world.name, 3, 1, world.beat, initial_tokens=initial, **world.place)
+    bucket = TokenBucket(world.name, 3, world.beat, 1, initial_tokens=initial, **world.place)
 
     assert_passed(world, await entries(world, bucket, 3), beats)
 
@@ -99,11 +100,11 @@ async def test_initial_tokens_are_what_a_new_bucket_holds(world: World, initial:
 async def test_a_second_instance_does_not_fill_the_bucket_again(world: World) -> None:
     """All instances of one name share one bucket; the initial tokens are the first one's."""
     for _ in range(2):
-        async with TokenBucket(world.name, 3, 1, HOUR, max_sleep=world.beat, initial_tokens=2, **world.place):
+        async with TokenBucket(world.name, 3, HOUR, 1, max_sleep=world.beat, initial_tokens=2, **world.place):
             pass
 
     with pytest.raises(MaxSleepExceededError):
-        async with TokenBucket(world.name, 3, 1, HOUR, max_sleep=world.beat, initial_tokens=2, **world.place):
+        async with TokenBucket(world.name, 3, HOUR, 1, max_sleep=world.beat, initial_tokens=2, **world.place):
             pass
 
 
@@ -114,7 +115,7 @@ async def test_as_many_instances_as_callers_are_one_bucket(world: World) -> None
     start = world.now()
 
     async def visit(number: int) -> None:
-        async with TokenBucket(world.name, 2, 2, world.beat, **world.place):
+        async with TokenBucket(world.name, 2, world.beat, 2, **world.place):
             passed.append((number, (world.now() - start) / world.beat))
 
     await asyncio.gather(*(visit(number) for number in range(7)))
@@ -123,17 +124,17 @@ async def test_as_many_instances_as_callers_are_one_bucket(world: World) -> None
 
 
 def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
-    with TokenBucket(name, 1, 1, HOUR):
+    with TokenBucket(name, 1, HOUR, 1):
         pass
 
-    with pytest.raises(MaxSleepExceededError), TokenBucket(name, 1, 1, HOUR, max_sleep=1, store="memory://"):
+    with pytest.raises(MaxSleepExceededError), TokenBucket(name, 1, HOUR, 1, max_sleep=1, store="memory://"):
         pass
 
 
 @told
 async def test_who_gives_up_waiting_leaves_the_tokens_to_those_behind(world: World) -> None:
     """T5: six wait for one token a beat, every other one gives up: the rest take half as long."""
-    bucket = TokenBucket(world.name, 1, 1, 2 * world.beat, initial_tokens=0, **world.place)
+    bucket = TokenBucket(world.name, 1, 2 * world.beat, 1, initial_tokens=0, **world.place)
     passed: list[tuple[int, float]] = []
     start = world.now()
 
@@ -154,7 +155,7 @@ async def test_who_gives_up_waiting_leaves_the_tokens_to_those_behind(world: Wor
 
 @told
 async def test_it_is_reusable(world: World) -> None:
-    bucket = TokenBucket(world.name, 100, 1, HOUR, **world.place)
+    bucket = TokenBucket(world.name, 100, HOUR, 1, **world.place)
     rounds = 0
 
     while rounds < 50:
@@ -167,8 +168,8 @@ async def test_it_is_reusable(world: World) -> None:
 @told
 async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(world: World) -> None:
     """T8: the wait is known; twenty refusals later the next token is still the next caller's, at its moment."""
-    bucket = TokenBucket(world.name, 1, 1, 3 * world.beat, max_sleep=world.beat, **world.place)
-    patient = TokenBucket(world.name, 1, 1, 3 * world.beat, **world.place)
+    bucket = TokenBucket(world.name, 1, 3 * world.beat, 1, max_sleep=world.beat, **world.place)
+    patient = TokenBucket(world.name, 1, 3 * world.beat, 1, **world.place)
     asked = world.now()
     async with bucket:
         start = world.now()
@@ -190,11 +191,11 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(w
 @told
 async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
     """Three wait one, two and three hours; a fourth, who would wait four and is willing to wait three, is refused."""
-    waiters = [asyncio.create_task(_visit(TokenBucket(world.name, 1, 1, HOUR, **world.place))) for _ in range(4)]
+    waiters = [asyncio.create_task(_visit(TokenBucket(world.name, 1, HOUR, 1, **world.place))) for _ in range(4)]
     await asyncio.sleep(0)
 
     with pytest.raises(MaxSleepExceededError) as refused:
-        async with TokenBucket(world.name, 1, 1, HOUR, max_sleep=3.5 * HOUR, **world.place):
+        async with TokenBucket(world.name, 1, HOUR, 1, max_sleep=3.5 * HOUR, **world.place):
             pass
 
     assert refused.value.retry_after == pytest.approx(4 * HOUR, abs=world.slack or 0.01)
@@ -206,7 +207,7 @@ async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
 @pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
 @told
 async def test_without_max_sleep_it_waits_as_long_as_it_takes(world: World, max_sleep: float | None) -> None:
-    bucket = TokenBucket(world.name, 1, 1, HOUR if world.virtual else world.beat, max_sleep=max_sleep, **world.place)
+    bucket = TokenBucket(world.name, 1, HOUR if world.virtual else world.beat, 1, max_sleep=max_sleep, **world.place)
 
     await _visit(bucket)
     await _visit(bucket)
@@ -214,7 +215,7 @@ async def test_without_max_sleep_it_waits_as_long_as_it_takes(world: World, max_
 
 @told
 async def test_leaving_gives_no_token_back(world: World) -> None:
-    bucket = TokenBucket(world.name, 1, 1, HOUR, max_sleep=world.beat, **world.place)
+    bucket = TokenBucket(world.name, 1, HOUR, 1, max_sleep=world.beat, **world.place)
     with pytest.raises(ZeroDivisionError):
         async with bucket:
             1 / 0  # noqa: B018  # an error of the caller, and nothing more
@@ -224,7 +225,7 @@ async def test_leaving_gives_no_token_back(world: World) -> None:
 
 
 def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
-    bucket = TokenBucket(name, 2, 1, HOUR, max_sleep=1, store=store)
+    bucket = TokenBucket(name, 2, HOUR, 1, max_sleep=1, store=store)
     with bucket, bucket:
         pass
 

@@ -84,7 +84,7 @@ async def test_the_kinds_of_things_with_one_name_do_not_meet(world: World) -> No
     async with (
         limiter,
         Semaphore(world.name, 1, store=world.store),
-        TokenBucket(world.name, 1, 1, HOUR, store=world.store),
+        TokenBucket(world.name, 1, HOUR, 1, store=world.store),
         world.limiter(Concurrency(1), name=f"Semaphore/{world.name}"),
     ):
         assert used(await limiter.astatus()) == [1]

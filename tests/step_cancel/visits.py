@@ -56,7 +56,7 @@ def semaphore(world: World, name: str) -> Semaphore:
 
 def bucket(world: World, name: str, *limits: Limit) -> TokenBucket:
     """Filled, or empty when it is to pace those who come."""
-    return TokenBucket(name, PLENTY, 1, world.beat if limits else AGES, initial_tokens=1 if limits else PLENTY, **world.place)
+    return TokenBucket(name, PLENTY, world.beat if limits else AGES, 1, initial_tokens=1 if limits else PLENTY, **world.place)
 
 
 def rated(world: World, name: str, *limits: Limit) -> Limiter:

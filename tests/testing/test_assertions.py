@@ -210,7 +210,7 @@ async def enters(limiter: Limiter) -> None:
 
 
 def test_the_classics_can_be_asked_too(name: str, redis_url: str) -> None:
-    bucket, throttled, far = TokenBucket(name, 1, 1, 60), RateLimiter(5, 1), Semaphore(name, 1, redis_url=redis_url)
+    bucket, throttled, far = TokenBucket(name, 1, 60, 1), RateLimiter(5, 1), Semaphore(name, 1, redis_url=redis_url)
     with bucket:
         assert_at_rest(bucket, throttled, far)
     for noun, entrance in ((throttled, throttled.throttle()), (far, far)):
