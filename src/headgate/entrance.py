@@ -5,16 +5,16 @@ Here lives entering and leaving, and nothing else: what is asked for is the noun
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import TYPE_CHECKING
 
+from headgate.permit import Outcome
 from headgate.watch import Lost
 
 if TYPE_CHECKING:
     from headgate.line import Front
     from headgate.request import Request
 
-Outcome = type[BaseException] | BaseException | TracebackType | None
+__all__ = ["Entrance", "Outcome"]
 
 
 class Entrance:

@@ -7,9 +7,8 @@ to the line, and what comes back is handed to the caller.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, ParamSpec, TypeVar
-from urllib.parse import unquote
 
 from headgate.checks import check_count, check_name, choice, microseconds, show
 from headgate.checks import seconds as check_seconds
@@ -19,14 +18,14 @@ from headgate.gate.rules import Declaration, rules_of
 from headgate.grammar import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
-from headgate.names import encoded
+from headgate.names import encoded, title
 from headgate.permit import Permit, Refusal
-from headgate.request import Request, asked, check_settlement, sleep_of
+from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
 from headgate.stores import MemoryStore, StoreLike, store_of
 from headgate.stores.fallback import with_fallback
 from headgate.stores.status import Status
 from headgate.waiting import OnWait, check_on_wait
-from headgate.watch import Watch, Watched
+from headgate.watch import Watched
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -46,19 +45,19 @@ class Limiter(Entrance):
     in any 60 s) and "10/second burst 20" (a Rate). As an attribute: those that this object has declared or updated last.
     `store`: None or "memory://" for this process; a redis://, rediss:// or unix:// URL, a `redis.Redis` or a
     `redis.asyncio.Redis` for a whole fleet.
-    `max_sleep`: the longest an acquire is willing to wait, in seconds; None or 0: as long as it takes.
+    `max_sleep`: the longest an acquire is willing to wait, in seconds. None: as long as it takes; 0: not at all.
     `max_waiters`: how many may wait at once; one more is refused with `QueueFullError`.
     `on_lost`: what becomes of a block whose lease is lost. "mark": only `permit.lost` tells. "cancel": a task is cancelled where it
     awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is ever lost.
     `on_store_error`: what an acquire does while the store cannot be asked. "raise": StoreError. "open": it passes at once, and
     nothing is limited. "local": the limits divided by `processes`, how many share them (an int from 1), hold in each.
-    `on_wait`: called once with a `Waiting` (position, estimate) for each acquire that has to queue, by its task or thread before it
-    sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up, and reaches the caller.
+    `on_wait`: called once with a `Waiting` (position, retry_after) for each acquire that has to queue, by its task or thread
+    before it sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up and reaches the caller.
 
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
 
-    __slots__ = ("_acquire", "_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_store", "key", "limits", "name")
+    __slots__ = ("_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_store", "key", "limits", "name")
 
     def __init__(
         self,
@@ -85,9 +84,8 @@ class Limiter(Entrance):
 
     def _open(self, declared: Declaration) -> None:
         line: Front = self._store.line(encoded(self.name, self.key), declared)
-        self._acquire: type[Acquire] = Acquire
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
-            line, self._acquire = Watched(line), WatchedAcquire
+            line = Watched(line)
         super().__init__(line, Request({}, self._max_sleep, self._max_waiters, self._on_wait))
 
     def __getitem__(self, key: str) -> Limiter:
@@ -111,13 +109,14 @@ class Limiter(Entrance):
             async with limiter.acquire(tokens=900) as permit: ...     # or `with`
             permit = await limiter.acquire(3, max_sleep=2.0)          # then permit.release()
 
-        `max_sleep` (seconds) and `on_wait` stand for this one acquire; None leaves them to the limiter.
+        `max_sleep` (seconds; 0: not at all) and `on_wait` stand for this one acquire; None leaves them to the limiter.
 
         Raises CostExceedsCapacityError for what can never pass; when entered or awaited, MaxSleepExceededError when its turn
-        is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked; from a block, with
-        on_lost="cancel", LeaseLostError. Without a block a lost lease shows on the permit alone.
+        is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked; from a block (also
+        from one that is entered later, `with permit:`), with on_lost="cancel", LeaseLostError. Without a block a lost lease
+        shows on the permit alone.
         """
-        return self._acquire(self._line, self._request(cost, max_sleep, on_wait, units))
+        return Acquire(self._line, self._request(cost, max_sleep, on_wait, units))
 
     def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Permit:
         """The permit of `acquire(...)`, by blocking this thread until it is there."""
@@ -193,7 +192,7 @@ class Limiter(Entrance):
 
         Raises ValueError or TypeError before anything is sent. A server that is away does not hear of it.
         """
-        check_settlement(self._line.declared, self.name, left, "drain")
+        check_settlement(self._line.declared, self._line.name, left, "drain")
         for unit, number in left.items():
             self._line.drain(unit, number)
 
@@ -216,17 +215,25 @@ class Limiter(Entrance):
         declared = self._line.declared
         limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
-        return Request(asked(declared, self.name, cost, units), limit, self._max_waiters, told)
+        return Request(asked(declared, self._line.name, cost, units), limit, self._max_waiters, told)
+
+    # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
+    __iter__ = None
+    __contains__ = None
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f"[{self.key!r}]"
         return f"<Limiter {self.name!r}{key}: {self._line.describe()}>"
 
 
-class Acquire:
-    """A permit that has been asked for and not been waited for yet: to be awaited, or entered with `async with` or `with`."""
+class Acquire(Coroutine[Any, Any, Permit]):
+    """A permit that the caller has asked for and not waited for yet.
 
-    __slots__ = ("_line", "_permit", "_request", "_used")
+    Await it, enter it with `async with` or `with`, or give it to a task, as
+    `asyncio.create_task(limiter.acquire())` does. Each of these once.
+    """
+
+    __slots__ = ("_line", "_permit", "_request", "_running", "_used")
 
     def __init__(self, line: Front, request: Request) -> None:
         self._line = line
@@ -236,19 +243,38 @@ class Acquire:
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._line.acquire(self._once()).__await__()
 
+    def send(self, value: Any) -> Any:
+        """One step of the coroutine, for the task that runs it."""
+        if not self._used:
+            self._running = self._line.acquire(self._once())
+        return self._running.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """An exception for the coroutine, from the task that runs it."""
+        if not self._used:
+            self._running = self._line.acquire(self._once())
+        return self._running.throw(*error)
+
+    def close(self) -> None:
+        """The end of the coroutine: a task gives it up."""
+        if not self._used:
+            self._used = True
+        else:
+            self._running.close()
+
     async def __aenter__(self) -> Permit:
-        self._permit = await self._line.acquire(self._once())
-        return self._permit
+        permit = self._permit = await self._line.acquire(self._once())
+        return permit if permit.guard is None else await permit.__aenter__()
 
     async def __aexit__(self, *outcome: Outcome) -> None:
-        self._permit.release()
+        await self._permit.__aexit__(*outcome)
 
     def __enter__(self) -> Permit:
-        self._permit = self._line.acquire_sync(self._once())
-        return self._permit
+        permit = self._permit = self._line.acquire_sync(self._once())
+        return permit if permit.guard is None else permit.__enter__()
 
     def __exit__(self, *outcome: Outcome) -> None:
-        self._permit.release()
+        self._permit.__exit__(*outcome)
 
     def _once(self) -> Request:
         if self._used:
@@ -259,37 +285,15 @@ class Acquire:
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(
-                f"acquire() of limiter {unquote(self._line.name)!r} was never awaited or entered: nothing was limited",
+                f"acquire() of {title(self._line.name)} was never awaited or entered: nothing was limited",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,
             )
 
-
-class WatchedAcquire(Acquire):
-    """The same with a watch over its block (on_lost="cancel"); one that is awaited has no block that anybody knew of."""
-
-    __slots__ = ("_watch",)
-
-    async def __aenter__(self) -> Permit:
-        permit = await super().__aenter__()
-        self._watch = Watch(permit, self._line)
-        self._watch.begin()
-        return permit
-
-    async def __aexit__(self, *outcome: Outcome) -> None:
-        self._watch.end()
-        self._watch.tell(outcome[1])
-
-    def __enter__(self) -> Permit:
-        permit = super().__enter__()
-        self._watch = Watch(permit, self._line)
-        self._watch.begin_sync()
-        return permit
-
-    def __exit__(self, *outcome: Outcome) -> None:
-        self._watch.end()
-        self._watch.tell(outcome[1])
+    def __repr__(self) -> str:
+        cost = "" if self._request.text == NOTHING else f": {self._request.text.replace(',', ', ')}"
+        return f"<acquire() of {title(self._line.name)}{cost}{', used' if self._used else ''}>"
 
 
 def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:

@@ -10,15 +10,18 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
+from types import TracebackType
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote
 
 from headgate.gate.gate import ONE_EACH, Grant, Units
+from headgate.names import title
 from headgate.request import check_settlement
 
 if TYPE_CHECKING:
     from headgate.line import Back
     from headgate.watch import Watch
+
+Outcome = type[BaseException] | BaseException | TracebackType | None
 
 
 class Permit:
@@ -30,9 +33,15 @@ class Permit:
 
     A permit is released once: by leaving its `with` block, or by `release()`. A permit that holds capacity and is dropped
     without either warns (ResourceWarning) and goes back.
+
+    `with permit:` and `async with permit:` release it at the end of the block, as
+    `with limiter.acquire() as permit:` does.
     """
 
-    __slots__ = ("__weakref__", "_actual", "_line", "believed", "fence", "held", "home", "key", "t", "units", "waited", "watch")
+    __slots__ = (
+        *("__weakref__", "_actual", "_line", "_lost", "believed", "fence", "guard", "held", "home"),
+        *("key", "t", "units", "waited", "watch"),
+    )
 
     def __init__(
         self, line: Back, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
@@ -47,12 +56,47 @@ class Permit:
         self.home = home  # where the store keeps what renews this permit
         self.held = believed is not None
         self.believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
-        self.watch: Watch | None = None  # over the body that holds it: see watch.py
+        self.watch: Watch | None = None  # over the block that holds it: see watch.py
+        self.guard: Callable[[Permit], Watch] | None = None  # makes the watch of a block, if there is to be one
+        self._lost: bool | None = None  # once it is released: whether it was lost then
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended before the release, as far as this process can know: it errs on the side of lost."""
-        return self.held and monotonic() >= self.believed
+        """Whether the lease ended before the release, as far as this process can know. For good.
+
+        Where the process cannot know, because the store did not answer in time, it says True.
+        """
+        return self.held and monotonic() >= self.believed if self._lost is None else self._lost
+
+    def __enter__(self) -> Permit:
+        self._check_unreleased()
+        if self.guard is not None:
+            self.guard(self).begin_sync()
+        return self
+
+    def __exit__(self, *outcome: Outcome) -> None:
+        self._leave(outcome[1])
+
+    async def __aenter__(self) -> Permit:
+        self._check_unreleased()
+        if self.guard is not None:
+            self.guard(self).begin()
+        return self
+
+    async def __aexit__(self, *outcome: Outcome) -> None:
+        self._leave(outcome[1])
+
+    def _check_unreleased(self) -> None:
+        if self._lost is not None:
+            raise RuntimeError(f"{self!r} was released before, and a block would hold nothing: acquire another one.")
+        if self.watch is not None:
+            raise RuntimeError(f"{self!r} is held by a block already: acquire another one for this one.")
+
+    def _leave(self, error: object) -> None:
+        if self.watch is None:
+            self.release()
+        else:
+            self.watch.close(error)
 
     def renewed(self, believed: float) -> None:
         """For the store: the lease is certain until `believed`, on the monotonic clock; until now: it is lost, and stays lost."""
@@ -67,11 +111,17 @@ class Permit:
 
     def release(self) -> None:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""
+        self._remember_loss()
         self._line.release(self)
 
     async def arelease(self) -> bool:
         """Give back what is held and wait until the store knows. False when it was not held any more."""
+        self._remember_loss()
         return await self._line.arelease(self)
+
+    def _remember_loss(self) -> None:
+        if self._lost is None:
+            self._lost = self.lost
 
     def settle(self, **actual: int) -> None:
         """Say what the call really took, as in `settle(tokens=usage.total_tokens)`. Never blocks.
@@ -81,7 +131,7 @@ class Permit:
 
         Raises TypeError or ValueError for anything but whole numbers of units that a limit counts.
         """
-        check_settlement(self._line.declared, unquote(self._line.name), actual)
+        check_settlement(self._line.declared, self._line.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
         extras = {unit: amount - known.get(unit, 0) for unit, amount in actual.items()}
         self._actual = {**self._actual, **actual}
@@ -100,18 +150,18 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held" if self.held else "passed"
-        return f"<Permit of {unquote(self._line.name)!r}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
+        return f"<Permit of {title(self._line.name)}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """What `try_acquire` returns instead of a permit: false in a condition.
 
-    `retry_after` is how many seconds until the same acquire could succeed; 0.0 when only a permit that somebody holds stands in
-    the way, which may come back at any time.
+    `retry_after` is how many seconds until the same acquire could succeed; None when only a release
+    can say, which may come at any time.
     """
 
-    retry_after: float
+    retry_after: float | None
 
     def __bool__(self) -> Literal[False]:
         return False

@@ -11,10 +11,11 @@ from collections import defaultdict
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headgate.errors import LeaseLostError
+from headgate.names import title
+from headgate.permit import Permit, Refusal
 from headgate.stores.doors import shut
 from headgate.stores.inside import visitor
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
     from headgate.gate.rules import Declaration
     from headgate.line import Back, Front
-    from headgate.permit import Permit
     from headgate.request import Request
+
+T = TypeVar("T", Permit, Permit | Refusal)
 
 # A body is cancelled a little before its lease stops being certain: timers are late, and it is to be out before anybody else is in.
 EARLY = 0.02  # seconds, but
@@ -48,6 +50,11 @@ class Watch:
         self._alone = False  # and when the body ended nobody else had
         permit.watch = self
         permit.go_by(Noting)
+
+    def close(self, error: object) -> None:
+        """The body is over, with `error`, and the permit goes back."""
+        self.end()
+        self.tell(error)
 
     def begin(self) -> None:
         """The body begins in the running task."""
@@ -125,7 +132,7 @@ class Watch:
     def _error(self) -> LeaseLostError:
         now, until = monotonic(), self._permit.believed
         return LeaseLostError(
-            f"A block of limiter {unquote(self._name)!r} lost its permit {max(0.0, until - self._began):.3f} s after it began, "
+            f"A block of {title(self._name)} lost its permit {max(0.0, until - self._began):.3f} s after it began, "
             f"{max(0.0, now - until):.3f} s ago: its lease was not renewed in time, or the store has forgotten it. Somebody else "
             "may hold it: check what the block has done and do it again; where pauses are longer, give Concurrency a longer lease."
         )
@@ -188,7 +195,6 @@ class Watched:
     def __init__(self, line: Front) -> None:
         self.name = line.name
         self.enter = shut
-        self.acquire, self.acquire_sync, self.take, self.atake = line.acquire, line.acquire_sync, line.take, line.atake
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
         self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
         self.drain = line.drain
@@ -199,13 +205,34 @@ class Watched:
     def declared(self) -> Declaration:
         return self._line.declared
 
+    async def acquire(self, request: Request) -> Permit:
+        return self._guarded(await self._line.acquire(request))
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return self._guarded(self._line.acquire_sync(request))
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return self._guarded(await self._line.atake(request))
+
+    def take(self, request: Request) -> Permit | Refusal:
+        return self._guarded(self._line.take(request))
+
+    def _guarded(self, answer: T) -> T:
+        """A permit whose blocks are watched over."""
+        if isinstance(answer, Permit):
+            answer.guard = self._watch
+        return answer
+
+    def _watch(self, permit: Permit) -> Watch:
+        return Watch(permit, self)
+
     async def enter_later(self, request: Request) -> None:
-        watch = Watch(await self._line.acquire(request), self)
+        watch = self._watch(await self._line.acquire(request))
         watch.begin()
         self._inside[visitor()].append(watch)
 
     def enter_sync(self, request: Request) -> None:
-        watch = Watch(self._line.acquire_sync(request), self)
+        watch = self._watch(self._line.acquire_sync(request))
         watch.begin_sync()
         self._inside[visitor()].append(watch)
 

@@ -419,3 +419,86 @@ async def _acquired(limiter: Limiter, **cost: int) -> Permit:
 def _joined(threads: list[threading.Thread]) -> None:
     for thread in threads:
         thread.join()
+
+
+# Blocks of permits that are there ----------------------------------------------------------------------------------------------
+
+
+@told
+async def test_a_permit_is_released_at_the_end_of_its_block(world: World) -> None:
+    """After `await acquire()` and after a try, with `with` and with `async with`; an error in the block comes out."""
+    limiter = world.limiter(Concurrency(1))
+
+    async with await limiter.acquire() as permit:
+        assert permit.held
+    with await limiter.acquire() as permit:
+        assert permit.held
+    with pytest.raises(ZeroDivisionError):
+        async with await limiter.acquire():
+            raise ZeroDivisionError
+    tried = await limiter.atry_acquire()
+    assert isinstance(tried, Permit)
+    with tried:
+        assert tried.held
+
+    await at_rest(limiter)
+
+
+@told
+async def test_a_permit_that_was_released_has_no_block(world: World) -> None:
+    """It would hold nothing: the error says so, and the way out."""
+    for limit in (Concurrency(1), Rate(5, per=HOUR)):
+        permit = await world.limiter(limit, name=f"{world.name}-{type(limit).__name__}").acquire()
+        permit.release()
+
+        with pytest.raises(RuntimeError, match=r"was released before.*acquire another"):
+            permit.__enter__()
+        with pytest.raises(RuntimeError, match=r"was released before.*acquire another"):
+            await permit.__aenter__()
+
+
+# Acquires as coroutines --------------------------------------------------------------------------------------------------------
+
+
+@told
+async def test_an_acquire_can_be_made_a_task(world: World) -> None:
+    """By create_task, a task group and gather: each is a permit, in order of arrival."""
+    limiter = world.limiter(Concurrency(4))
+
+    first = asyncio.create_task(limiter.acquire())
+    async with asyncio.TaskGroup() as group:
+        others = [group.create_task(limiter.acquire()) for _ in range(2)]
+    fence = (await first).fence
+    assert [each.result().fence > fence for each in others] == [True, True]
+    (last,) = await asyncio.gather(limiter.acquire())
+    waiter = asyncio.create_task(limiter.acquire())
+    await waiting(limiter, 1)
+    for permit in (await first, *(each.result() for each in others), last):
+        permit.release()
+
+    (await soon(waiter)).release()
+    await at_rest(limiter)
+
+
+@told
+async def test_a_task_of_an_acquire_can_be_cancelled_at_any_time(world: World) -> None:
+    """Before it has begun, and while it waits: the place is free again, and no warning says that it was never awaited."""
+    limiter = world.limiter(Concurrency(1))
+    holder = await limiter.acquire()
+    unbegun, waiter = (asyncio.create_task(limiter.acquire()) for _ in range(2))
+    unbegun.cancel()
+    await waiting(limiter, 1)
+    waiter.cancel()
+    await asyncio.wait([unbegun, waiter])
+
+    assert (unbegun.cancelled(), waiter.cancelled()) == (True, True)
+    await waiting(limiter, 0)
+    holder.release()
+    await at_rest(limiter)
+
+
+def test_an_acquire_shows_what_it_asks_for(name: str) -> None:
+    acquire = Limiter(name, "5/second burst 5", "100 tokens/minute burst 100").acquire(2, tokens=30)
+    assert repr(acquire) == f"<acquire() of limiter '{name}': requests=2, tokens=30>"
+    acquire.close()
+    assert repr(acquire).endswith("used>")

@@ -232,6 +232,49 @@ def test_by_default_a_block_that_loses_its_lease_is_only_marked(leases: Leases, 
     assert run(leases, story()) == [True, True]
 
 
+@pytest.mark.parametrize("way", ["async with", "with"])
+def test_a_block_that_a_permit_is_given_later_is_watched_too(leases: Leases, api: Limiter, way: str) -> None:
+    """After `await acquire()`: a task is cancelled where it awaits, and the block raises the error."""
+    ran = []
+
+    async def story() -> None:
+        permit = await api.acquire()
+        with pytest.raises(LeaseLostError):
+            if way == "async with":
+                async with permit:
+                    await asyncio.sleep(3600)
+                    ran.append("on")
+            else:
+                with permit:
+                    leases.clock.jump(2 * LEASE)
+        assert permit.lost
+
+    run(leases, story())
+    assert ran == []
+
+
+def test_a_permit_is_in_one_block_at_a_time(leases: Leases, api: Limiter) -> None:
+    async def story() -> None:
+        async with api.acquire() as permit:
+            with pytest.raises(RuntimeError, match="held by a block already"):
+                permit.__enter__()
+
+    run(leases, story())
+
+
+def test_a_lost_permit_stays_lost_after_its_release(leases: Leases, api: Limiter) -> None:
+    """And one that was released in time never becomes lost."""
+
+    async def story() -> list[bool]:
+        late, in_time = await api.acquire(), await api.acquire()
+        in_time.release()
+        await asyncio.sleep(2 * LEASE)
+        late.release()
+        return [late.lost, in_time.lost]
+
+    assert run(leases, story()) == [True, False]
+
+
 def test_in_memory_nothing_is_leased_and_nothing_watched() -> None:
     limiter = Limiter("api", "5 concurrent", store=MemoryStore(), on_lost="cancel")
 
