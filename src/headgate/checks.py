@@ -72,13 +72,13 @@ def seconds(call: str, field: str, value: object, *, zero: bool = False, least: 
 
 
 def check_max_sleep(value: object, call: str = "acquire") -> float | None:
-    """Seconds, however few, or None for as long as it takes; 0 means None, as in the classic primitives."""
+    """Seconds, 0 for not at all, or None for as long as it takes."""
     if value is None:
         return None
     if type(value) is float and 0 < value < TEN_YEARS:  # every acquire comes by here: the usual case at once
         return value
-    way = "pass None to wait as long as it takes, or call try_acquire, which never waits"
-    return seconds(call, "max_sleep", value, zero=True, least=0.0, way=way) or None
+    way = "pass None to wait as long as it takes, 0 not to wait at all, or call try_acquire"
+    return seconds(call, "max_sleep", value, zero=True, least=0.0, way=way)
 
 
 def instant(call: str, field: str, value: object) -> float:

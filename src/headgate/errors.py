@@ -25,11 +25,12 @@ class HeadgateError(Exception):
 class MaxSleepExceededError(HeadgateError):
     """Not now: the turn would come later than `max_sleep` allows. Nothing was charged and no place was kept.
 
-    `retry_after` is the number of seconds until the same acquire could succeed. Way out: try again after that
-    long, drop the call, or allow a longer `max_sleep` (None waits for as long as it takes).
+    `retry_after` is the number of seconds until the same acquire could succeed; None when only a
+    release can say. Way out: try again after that long, drop the call, or allow a longer `max_sleep`
+    (None waits for as long as it takes).
     """
 
-    def __init__(self, message: str, retry_after: float) -> None:
+    def __init__(self, message: str, retry_after: float | None) -> None:
         super().__init__(message, retry_after)  # both: pickle and copy rebuild an error from its args
         self.retry_after = retry_after
 
@@ -40,15 +41,15 @@ class MaxSleepExceededError(HeadgateError):
 class QueueFullError(MaxSleepExceededError):
     """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was charged.
 
-    `position` is how many live waiters stood before this one, and `retry_after` the seconds until its turn behind them, 0.0 when
-    only a release can make room.
+    `position` is how many live waiters stood before this one. `retry_after` is how many seconds its
+    turn behind them would be away; None when only a release can say.
 
     Way out: try again after `retry_after` seconds, shed the call, or allow a longer queue. It is a kind of
     MaxSleepExceededError because a full queue is a wait too long by another measure, and because code written
     for self_limiters has one handler for "I would have to wait too long", which must go on working.
     """
 
-    def __init__(self, message: str, retry_after: float, position: int = 0) -> None:
+    def __init__(self, message: str, retry_after: float | None, position: int = 0) -> None:
         super().__init__(message, retry_after)
         self.position = position
 

@@ -12,11 +12,16 @@ from headgate.checks import check_max_sleep, microseconds, show
 from headgate.errors import CostExceedsCapacityError
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.gate.rules import Declaration
+from headgate.names import title
 
 if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
 LARGEST = 2**53
+MISTAKES = {  # arguments of other libraries' acquire, and what to write here
+    "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire(), which never waits",
+    "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
+}
 NOTHING = "-"  # in particular: what every acquire takes anyway
 
 
@@ -49,7 +54,7 @@ def units_of(text: str) -> Units:
 
 
 def sleep_of(max_sleep: float | None, call: str) -> int | None:
-    """Seconds as the gate counts them: None and 0 are as long as it takes."""
+    """Seconds as the gate counts them: 0 is not at all, None as long as it takes."""
     seconds = check_max_sleep(max_sleep, call)
     return None if seconds is None else microseconds(seconds)
 
@@ -61,7 +66,7 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
     for unit, capacity in declared.capacity.items():
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
             raise CostExceedsCapacityError(
-                f"acquire of limiter {name!r} asks for {units.get(unit, 1)} {unit}, and its limit never holds more than "
+                f"acquire of {title(name)} asks for {units.get(unit, 1)} {unit}, and its limit never holds more than "
                 f"{capacity}: this can never succeed; ask for less at a time, or raise the capacity."
             )
     return units
@@ -69,12 +74,14 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
 
 def check_cost(declared: Declaration, name: str, unit: str, number: object) -> int:
     call = f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
+    if unit in MISTAKES and unit not in declared.capacity:
+        raise TypeError(f"{call} of {title(name)}: {MISTAKES[unit]}.")
     if unit in ("max_sleep", "on_wait"):
-        raise TypeError(f"{call} of limiter {name!r}: a try never waits and takes no {unit}; leave it out, or call acquire.")
+        raise TypeError(f"{call} of {title(name)}: a try never waits and takes no {unit}; leave it out, or call acquire.")
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{call} of limiter {name!r}: a cost is an int, not a {type(number).__name__}; pass an int such as 3.")
+        raise TypeError(f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an int such as 3.")
     if not 0 < number < LARGEST:
-        raise ValueError(f"{call} of limiter {name!r}: a cost is at least 1 and below 2**53; leave a unit out to take none of it.")
+        raise ValueError(f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to take none of it.")
     check_unit(declared, name, call, unit)
     return int(number)
 
@@ -82,7 +89,7 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> i
 def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
     if unit not in declared.capacity:
         raise ValueError(
-            f"{call} of limiter {name!r}: none of its limits counts {show(unit)}; they count "
+            f"{call} of {title(name)}: none of its limits counts {show(unit)}; they count "
             f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with that unit."
         )
 
@@ -93,11 +100,9 @@ def check_settlement(declared: Declaration, name: str, actual: Mapping[str, obje
     for unit, number in actual.items():
         call = f"{verb}({unit[:64]}={show(number)})"
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{call} of limiter {name!r}: what {was} is an int; pass how many {unit} it were in all.")
+            raise TypeError(f"{call} of {title(name)}: what {was} is an int; pass how many {unit} it were in all.")
         if not 0 <= number < LARGEST:
-            raise ValueError(
-                f"{call} of limiter {name!r}: what {was} is from 0 to below 2**53; pass how many {unit} it were in all."
-            )
+            raise ValueError(f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass how many {unit} it were in all.")
         check_unit(declared, name, call, unit)
         if unit not in declared.rated:
-            raise ValueError(f"{call} of limiter {name!r}: {unit} are held until the release; {verb} what a rate counts.")
+            raise ValueError(f"{call} of {title(name)}: {unit} are held until the release; {verb} what a rate counts.")

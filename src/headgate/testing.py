@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import accumulate, count
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote
 from weakref import WeakKeyDictionary, WeakSet
 
 from headgate import clock as clocks
@@ -31,6 +30,7 @@ from headgate.gate.rules import Declaration
 from headgate.limiter import declared_limits
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
+from headgate.names import title
 from headgate.stores.memory import STORES, MemoryLine, MemoryStore
 from headgate.stores.status import Status
 from headgate.stores.waiters import Waiter
@@ -279,7 +279,7 @@ def _turn_away(waiter: Waiter, name: str) -> None:
     """Nobody would ever wake it."""
     waiter.look_at = 0
     waiter.refused = RuntimeError(
-        f"A ManualClock was entered or left while this acquire of limiter {unquote(name)!r} waited, and who waits is forgotten "
+        f"A ManualClock was entered or left while this acquire of {title(name)} waited, and who waits is forgotten "
         "then: let it finish in the clock's block, or cancel it there."
     )
     waiter.wake()

@@ -17,13 +17,15 @@ from headgate.gate.slots import NEVER
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What `on_wait` is told: `position`, how many live waiters stand before this one, and `estimate`, seconds until its turn.
+    """The argument of `on_wait`: the place of an acquire in the queue.
 
-    `estimate` is None when only a release can make room. Otherwise it reckons that nobody gives up and that permits are free.
+    `position` is how many live waiters stand before this one. `retry_after` is how many seconds are
+    left until its turn, if no waiter before it gives up and permits are free; None when only a
+    release can say.
     """
 
     position: int
-    estimate: float | None
+    retry_after: float | None
 
 
 OnWait = Callable[[Waiting], object]
@@ -31,8 +33,16 @@ LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgene
 
 
 def queued_at(position: int, delay: int) -> Waiting:
-    """From what a gate says: `delay` in microseconds, none at all where it is not the time that stands in the way."""
-    return Waiting(position, delay / 1_000_000 if 0 < delay < NEVER // 2 else None)
+    """The same from a gate's numbers: `delay` in microseconds."""
+    return Waiting(position, seconds_of(delay))
+
+
+def seconds_of(delay: int) -> float | None:
+    """Microseconds until the turn of an acquire that cannot pass now, in seconds.
+
+    None where no moment stands in the way, or none that is known: then only a release can say.
+    """
+    return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 
 def check_on_wait(value: object, call: str) -> OnWait | None:

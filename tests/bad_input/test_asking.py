@@ -239,3 +239,41 @@ async def test_a_bad_settlement_changes_nothing(world: World) -> None:
     permit.settle(tokens=40)
     assert used(await soon(limiter.astatus())) == [2, 40, 1, 1]
     permit.release()
+
+
+# Arguments of other libraries --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("argument", "value", "way_out"),
+    [("timeout", 3, "max_sleep"), ("timeout", 2.5, "max_sleep"), ("blocking", False, "try_acquire")],
+)
+def test_an_argument_of_another_librarys_acquire_names_ours(
+    way: str, argument: str, value: Any, way_out: str, limiter: Limiter
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        WAYS[way](limiter, **{argument: value})
+    assert_sentence(caught.value, f"acquire({argument}={value})", "limiter 'api'", way_out)
+
+
+def test_a_unit_may_be_called_as_another_librarys_argument(name: str) -> None:
+    limiter = Limiter(name, Rate(5, per=1, unit="timeout"))
+    assert limiter.try_acquire(timeout=5)
+    assert not limiter.try_acquire(timeout=1)
+
+
+def test_a_limiter_is_no_container_of_its_keys(limiter: Limiter) -> None:
+    """Without this, Python would look for limiter[0], limiter[1] and so on."""
+    with pytest.raises(TypeError, match="not a container"):
+        "key" in limiter  # type: ignore[operator]  # noqa: B015
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(limiter)  # type: ignore[call-overload]
+
+
+def test_a_class_is_not_decorated(limiter: Limiter) -> None:
+    class Client:
+        pass
+
+    with pytest.raises(TypeError, match=r"Limiter 'api' decorates functions, not the class Client.*decorate its methods"):
+        limiter(Client)

@@ -38,7 +38,7 @@ def semaphore(store: str, name: Any = "x", capacity: Any = 1, **options: Any) ->
 def bucket(
     store: str, name: Any = "x", capacity: Any = 1, refill_amount: Any = 1, refill_frequency: Any = 1, **options: Any
 ) -> TokenBucket:
-    return TokenBucket(name, capacity, refill_amount, refill_frequency, redis_url=store, **options)
+    return TokenBucket(name, capacity, refill_frequency, refill_amount, redis_url=store, **options)
 
 
 def rate_limiter(store: str, rate_limit: Any = 1, concurrency_limit: Any = 1) -> RateLimiter:

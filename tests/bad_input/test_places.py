@@ -151,6 +151,11 @@ def test_an_unknown_scheme_is_refused_with_those_that_are_known(where: str) -> N
         assert secrets_in(caught.value) == []
 
 
+def test_a_mistyped_url_is_shown() -> None:
+    with pytest.raises(ValueError, match=r"store='redis:/localhost' names no store"):
+        Limiter("x", "5/second", store="redis:/localhost")
+
+
 @pytest.mark.parametrize("where", NO_URL)
 def test_a_url_that_makes_no_sense_is_refused_before_anybody_is_asked(where: str) -> None:
     """And whatever is wrong with it is not shown: it may be half of a password."""
@@ -230,7 +235,7 @@ def test_two_places_are_one_too_many(make: Callable[..., Any]) -> None:
     "make",
     [
         lambda url: Limiter("x", "5/second", url),
-        lambda url: TokenBucket("x", 1, 60, 1, url),  # by position, in the order of self_limiters
+        lambda url: TokenBucket("x", 1, 1, 60, None, url),
         lambda url: Semaphore("x", 1, url),
         lambda url: Semaphore("x", 1, 60, url),
         lambda url: Limiter("x", "5/second").acquire(url),

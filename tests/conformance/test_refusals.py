@@ -50,7 +50,7 @@ def test_try_acquire_is_a_permit_or_a_false_refusal(store: object, name: str) ->
     assert permit
     assert isinstance(refusal, Refusal)
     assert not refusal
-    assert refusal.retry_after == 0.0  # only a release can help, and it may come at any time
+    assert refusal.retry_after is None  # only a release can help, and it may come at any time
     permit.release()
     again = limiter.try_acquire()
     assert again
@@ -158,7 +158,7 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: o
 
 @told
 async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World) -> None:
-    """Given a limiter that would wait three beats: one acquire is willing to wait less, another as long as it takes."""
+    """Given a limiter that would wait three beats: one acquire is willing to wait less, another more."""
     limit = Rate(1, per=world.beat, capacity=5, initial=0)
     limiter, other = [world.limiter(limit, max_sleep=3 * world.beat, name=f"{world.name}-{number}") for number in range(2)]
 
@@ -168,7 +168,7 @@ async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World)
         await other.acquire(2, max_sleep=world.beat / 2)
 
     await limiter.acquire(2)
-    await limiter.acquire(5, max_sleep=0)
+    await limiter.acquire(5, max_sleep=HOUR)
 
 
 @told
@@ -224,11 +224,35 @@ async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
     with pytest.raises(MaxSleepExceededError) as refused:
         await limiter.acquire(max_sleep=world.beat)
 
-    assert refused.value.retry_after == 0.0
+    assert refused.value.retry_after is None
+    assert "only a release can say when its turn comes" in str(refused.value)
     assert world.beat - 1e-9 <= world.now() - start <= world.beat + world.slack
     await waiting(limiter, 0)
     holder.release()
     await at_rest(limiter)
+
+
+@told
+async def test_max_sleep_of_zero_waits_not_at_all(world: World) -> None:
+    """Of an acquire, and of a limiter: it passes if it can, and is refused if it cannot, whatever stands in the way."""
+    permits, rate = world.limiter(Concurrency(1)), world.limiter(Rate(1, per=HOUR), name=world.name + "r")
+    strict = world.limiter(Concurrency(1), max_sleep=0)
+    start = world.now()
+
+    async with permits.acquire(max_sleep=0):
+        for late in (permits.acquire(max_sleep=0), permits.acquire(max_sleep=0.0), strict, strict.acquire()):
+            with pytest.raises(MaxSleepExceededError) as refused:
+                await soon(late.__aenter__())
+            assert refused.value.retry_after is None
+    await rate.acquire(max_sleep=0)
+    with pytest.raises(MaxSleepExceededError) as refused:
+        await rate.acquire(max_sleep=0)
+
+    assert refused.value.retry_after == pytest.approx(HOUR, abs=world.slack or 0.01)
+    assert world.now() - start <= world.slack
+    async with strict:
+        pass
+    await at_rest(permits)
 
 
 @told
@@ -264,7 +288,8 @@ async def test_a_full_queue_refuses_at_once(world: World) -> None:
         await soon(limiter.acquire())
 
     assert isinstance(refused.value, MaxSleepExceededError)
-    assert refused.value.retry_after >= 0.0
+    assert refused.value.retry_after is None
+    assert "raise max_waiters" in str(refused.value)
     status = await limiter.astatus()
     assert (used(status), status.waiting) == ([1, 1], 2)
     await _given_up(limiter, queue[:1])

@@ -69,7 +69,7 @@ async def test_who_is_turned_away_from_permits_knows_that_a_release_decides(worl
         with pytest.raises(QueueFullError, match="only a release can say") as refused:
             await soon(limiter.acquire())
 
-    assert (refused.value.position, refused.value.retry_after) == (0, 0.0)
+    assert (refused.value.position, refused.value.retry_after) == (0, None)
     await at_rest(limiter)
 
 
@@ -87,7 +87,7 @@ async def test_each_hears_its_position_and_its_estimate(world: World) -> None:
 
     assert [(who, its.position) for who, its in heard] == [(0, 0), (1, 1), (2, 2)]
     for who, its in heard:
-        assert its.estimate == pytest.approx((who + 1) * HOUR, abs=world.slack or 0.01)
+        assert its.retry_after == pytest.approx((who + 1) * HOUR, abs=world.slack or 0.01)
     await gone(limiter, callers)
     assert len(heard) == 3
 

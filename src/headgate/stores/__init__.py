@@ -16,6 +16,7 @@ __all__ = ["MemoryStore", "StoreLike", "store_of"]
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
 
+LONGEST_SHOWN = 64  # characters of a wrong URL in a message
 
 MEMORY = MemoryStore()
 _by_url: dict[str, Store] = {}  # those that were found once
@@ -36,10 +37,9 @@ def _found(where: StoreLike) -> Store:
             return MEMORY
         scheme, found, _ = where.partition("://")
         if not found or scheme not in REDIS_SCHEMES:
-            said = f"'{scheme}://...'" if found and scheme.replace("+", "").isalnum() else "a text"  # the rest may hold a password
             raise ValueError(
-                f"store={said} names no store that headgate knows; write 'memory://', or a redis://, rediss://, unix://, "
-                "redis+sentinel:// or redis+cluster:// URL."
+                f"store={without_password(where)!r} names no store that headgate knows; write 'memory://', or a redis://, "
+                "rediss://, unix://, redis+sentinel:// or redis+cluster:// URL."
             )
     try:
         from headgate.stores.redis import redis_store
@@ -51,3 +51,10 @@ def _found(where: StoreLike) -> Store:
             "pip install 'headgate[redis]' brings both."
         ) from missing
     return redis_store(where)
+
+
+def without_password(text: str) -> str:
+    """A wrong URL for a message, without the parts that may hold a password."""
+    _, at, host = text.partition("?")[0].partition("#")[0].rpartition("@")
+    shown = f"...@{host}" if at else host
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."

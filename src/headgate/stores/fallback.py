@@ -21,7 +21,7 @@ from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.shares import share_of
 from headgate.logs import log
-from headgate.names import encoded
+from headgate.names import encoded, title
 from headgate.permit import Permit, Refusal
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside
@@ -271,7 +271,7 @@ class OpenLine:
 
     async def astatus(self) -> Status:
         raise StoreError(
-            f"The store of limiter {unquote(self.name)!r} cannot be asked, and what passes without it is not counted: there is no "
+            f"The store of {title(self.name)} cannot be asked, and what passes without it is not counted: there is no "
             "status; ask again when the store is back."
         ) from self._cause
 
@@ -320,7 +320,7 @@ class Local:
         for unit, number in units.items():
             if number > share.capacity.get(unit, number):
                 raise StoreError(
-                    f"An acquire of limiter {unquote(name)!r} asks for {number} {unit}. Its store cannot be asked, and without it "
+                    f"An acquire of {title(name)} asks for {number} {unit}. Its store cannot be asked, and without it "
                     f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back."
                 ) from cause
         line = self._store.line(name, share)

@@ -29,7 +29,7 @@ from headgate.stores.lock import Lock
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of
 from headgate.stores.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter, place_here
-from headgate.waiting import queued_at
+from headgate.waiting import queued_at, seconds_of
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
@@ -134,7 +134,7 @@ class MemoryLine:
             decision = self._gate.acquire(self._clock.now(), request, request.units, max_sleep=0)
             if isinstance(decision, Grant):
                 return self._permit_now(request, decision)
-            return Refusal(max(0, decision.t - self._gate.t) / 1_000_000)
+            return Refusal(seconds_of(decision.t - self._gate.t))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         return self.take(request)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from headgate.errors import CostExceedsCapacityError, MaxSleepExceededError, QueueFullError
-from headgate.gate.slots import NEVER
+from headgate.names import title
+from headgate.waiting import seconds_of
 
 if TYPE_CHECKING:
     from headgate.gate.rules import Declaration
@@ -14,20 +14,25 @@ if TYPE_CHECKING:
 
 
 def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
-    retry_after = _seconds(delay)
-    return MaxSleepExceededError(
-        f"An acquire of limiter {unquote(name)!r} may wait {(request.max_sleep or 0) / 1_000_000:g} s (max_sleep), and its turn is "
-        f"{retry_after:g} s away; nothing was charged. Try again after that (retry_after), or raise max_sleep.",
-        retry_after,
-    )
+    retry_after = seconds_of(delay)
+    patience = f"An acquire of {title(name)} may wait {(request.max_sleep or 0) / 1_000_000:g} s"
+    if retry_after is None:
+        turn = "only a release can say when its turn comes; nothing was charged. Try again later"
+    else:
+        turn = f"its turn is {retry_after:g} s away; nothing was charged. Try again then"
+    return MaxSleepExceededError(f"{patience} (max_sleep), and {turn} (retry_after), or raise max_sleep.", retry_after)
 
 
 def queue_full(name: str, request: Request, delay: int, position: int) -> QueueFullError:
-    retry_after = _seconds(delay)
-    turn = f"its turn would be {retry_after:g} s away" if retry_after else "only a release can say when its turn would be"
+    retry_after = seconds_of(delay)
+    turn = "only a release can say when its turn would be"
+    if retry_after is not None:
+        turn = f"its turn would be {retry_after:g} s away"
+    option = "max_position" if "/" in name else "max_waiters"  # a classic has the classics' option
     return QueueFullError(
-        f"An acquire of limiter {unquote(name)!r} found {position} waiting before it, and its queue is full at "
-        f"{request.max_waiters}; {turn}. Nothing was charged. Try again later (retry_after), or raise max_waiters (max_position).",
+        f"An acquire of {title(name)} found {position} waiting before it, and its queue is full at "
+        f"{request.max_waiters}; {turn}. Nothing was charged. Try again later (retry_after), "
+        f"or raise {option}.",
         retry_after,
         position,
     )
@@ -39,10 +44,6 @@ def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapa
     known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
     less = f"no more than {', '.join(f'{unit}={number}' for unit, number in most.items())}" if known else "less than that"
     return CostExceedsCapacityError(
-        f"An acquire of limiter {unquote(name)!r} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold "
+        f"An acquire of {title(name)} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold "
         f"{less}: it can never pass. Ask for less."
     )
-
-
-def _seconds(delay: int) -> float:
-    return 0.0 if delay >= NEVER // 2 else max(0, delay) / 1_000_000

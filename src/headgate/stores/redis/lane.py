@@ -12,11 +12,11 @@ from itertools import islice
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration, parsed
+from headgate.names import title
 from headgate.request import Request
 from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import (
@@ -524,9 +524,7 @@ class Lane:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
         sent, self._sent = self._sent, None
         begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
-        error = StoreError(
-            f"The Redis server at {self.link.topology} refused a call of limiter {unquote(self.line.name)!r}: {refusal}"
-        )
+        error = StoreError(f"The Redis server at {self.link.topology} refused a call of {title(self.line.name)}: {refusal}")
         for errand in sent.errands if sent else []:
             errand.told(error)
             if errand.owed and not errand.words.startswith(("settle ", "rejoin ")):  # once too often must change nothing
