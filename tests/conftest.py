@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import secrets
 import signal
@@ -14,6 +15,7 @@ import pytest
 from headgate import logs
 from headgate.stores.memory import MemoryStore
 from tests import loops
+from tests.alone import set_apart
 from tests.places import PLACES, SERVERS, Place, missing
 from tests.portals import end_portal
 from tests.proofs import Proofs, kind_of
@@ -54,6 +56,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         told = [item for item in items if _needs_redis(item) and (place in SERVERS or not _needs_one_server(item))]
         config.hook.pytest_deselected(items=[item for item in items if item not in told])
         items[:] = told
+    set_apart(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: many tests wait for moments of real time, so two processes keep one core busy."""
+    return 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def _needs_redis(item: pytest.Item) -> bool:

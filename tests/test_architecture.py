@@ -11,14 +11,12 @@ import inspect
 import re
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
-
-import pytest
 
 import headgate
 from tests.processes import finished
@@ -82,6 +80,7 @@ FILE_NAME = re.compile(r"\b[\w/]*\w\.(?:py|lua|md)\b")
 HOSTS = {"keepachangelog.com", "semver.org", "localhost", "127.0.0.1", "user", "h", "host"}  # that a URL here may name
 URL = re.compile(r"\bhttps?://([\w.-]*\w)")
 ONE_MACHINE = re.compile(r"(?<![\w.])/(?:work|root|home|tmp|Users|var/lib)/\w")
+OWN_SIGNAL = re.compile(r"\b(?:signal\.(?:signal|raise_signal|pthread_kill|setitimer|alarm)|os\.getpid\(\), signal)\b")
 REGISTRY = re.compile("py" + r"pi\.|python" + r"hosted|index-" + r"url|artif" + r"actory", re.IGNORECASE)
 
 
@@ -109,6 +108,13 @@ def tree(path: Path) -> ast.Module:
 
 def module(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+
+
+def assert_kept(paths: Iterable[Path], breach: Callable[[Path], object]) -> None:
+    """Fail with every file that breaks a rule, and with what `breach` finds wrong in it."""
+    found = {title(path): breach(path) for path in paths}
+    wrong = [f"{name}: {each}" for name, each in found.items() if each]
+    assert not wrong, "\n".join(wrong)
 
 
 PYTHON = sorted(PACKAGE.rglob("*.py"))
@@ -177,37 +183,60 @@ def test_the_gate_decides_and_does_nothing_else() -> None:
     assert told_the_time == [], "time is an argument"
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=title)
-def test_what_is_not_ours_is_known_in_one_place(path: Path) -> None:
-    """redis-py and hiredis are imported by the Redis store alone, and that store by `store_of` alone, when it is asked for; each
-    HTTP client and framework by its own module, which nobody else imports."""
-    if in_folder(path, "stores/redis"):
-        return
-    foreign = {name.partition(".")[0] for name in imported(path)} & {*EXTRAS}
-    assert foreign == FOREIGN.get(path.relative_to(PACKAGE).as_posix(), set())
-    ours = {name for name in of_us(path) if name.startswith("headgate.stores.redis")}
-    assert ours == ({"headgate.stores.redis"} if path == PACKAGE / "stores/__init__.py" else set())
+OUTSIDE_REDIS = [path for path in PYTHON if not in_folder(path, "stores/redis")]
+STORE = "headgate.stores.redis"
+
+
+def test_an_extra_is_imported_in_one_place() -> None:
+    """The Redis store alone imports redis-py and hiredis; the module of a client or framework alone imports that."""
+
+    def breach(path: Path) -> set[str]:
+        allowed = FOREIGN.get(path.relative_to(PACKAGE).as_posix(), set())
+        return ({name.partition(".")[0] for name in imported(path)} & {*EXTRAS}) ^ allowed
+
+    assert_kept(OUTSIDE_REDIS, breach)
+
+
+def test_only_the_choice_of_a_store_imports_the_redis_store() -> None:
+    """`store_of` imports it where a Redis store is asked for, not at the top of its module."""
+
+    def breach(path: Path) -> set[str]:
+        allowed = {STORE} if path == PACKAGE / "stores/__init__.py" else set()
+        at_the_top = {node.module or "" for node in tree(path).body if isinstance(node, ast.ImportFrom)}
+        return ({name for name in of_us(path) if name.startswith(STORE)} ^ allowed) | (at_the_top & {STORE})
+
+    assert_kept(OUTSIDE_REDIS, breach)
+
+
+def test_no_module_imports_that_of_a_client_or_framework() -> None:
+    """They import one another only for the answers of servers."""
     foreign = {module(PACKAGE / name) for name in FOREIGN}
-    assert of_us(path) & (foreign - ANSWERS if module(path) in foreign else foreign) == set()
-    at_the_top = {node.module for node in tree(path).body if isinstance(node, ast.ImportFrom)}
-    assert "headgate.stores.redis" not in at_the_top, "import it where a Redis store is asked for"
+
+    def breach(path: Path) -> set[str]:
+        return of_us(path) & (foreign - ANSWERS if module(path) in foreign else foreign)
+
+    assert_kept(OUTSIDE_REDIS, breach)
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=title)
-def test_each_layer_knows_those_below_it(path: Path) -> None:
-    """Errors and names know nobody, limits know their checks, stores do not know who uses them, and the shells only send."""
+def test_each_layer_imports_only_those_below_it() -> None:
+    """Errors and names import nothing of ours, limits their checks, and stores none of their users; the shells wait for nothing."""
+    assert_kept(PYTHON, above)
+
+
+def above(path: Path) -> set[str]:
+    """Return what a module imports and must not, by its layer."""
     knows = {name.removeprefix("headgate.") for name in of_us(path)}
     if path.name in ("errors.py", "names.py", "clock.py", "checks.py") and path.parent == PACKAGE:
-        assert knows == set()
-    elif path == PACKAGE / "limits.py":
-        assert knows <= {"checks"}
-    elif path == PACKAGE / "grammar.py":
-        assert knows <= {"checks", "limits"}
-    elif in_folder(path, "stores"):
-        assert knows & {"limiter", "entrance", "classics", "decorate", "grammar"} == set()
-    elif path.name in ("limiter.py", "entrance.py", "classics.py", "decorate.py"):
-        waits = {"asyncio", "threading", "time", "select", "socket", "concurrent.futures"}
-        assert imported(path) & waits == set(), "who waits, and how, is the store's to know"
+        return knows
+    if path == PACKAGE / "limits.py":
+        return knows - {"checks"}
+    if path == PACKAGE / "grammar.py":
+        return knows - {"checks", "limits"}
+    if in_folder(path, "stores"):
+        return knows & {"limiter", "entrance", "classics", "decorate", "grammar"}
+    if path.name in ("limiter.py", "entrance.py", "classics.py", "decorate.py"):
+        return imported(path) & {"asyncio", "threading", "time", "select", "socket", "concurrent.futures"}
+    return set()
 
 
 def test_what_is_for_tests_is_known_to_tests_alone() -> None:
@@ -234,17 +263,22 @@ print(sorted(name for name in sys.modules if name.partition('.')[0] in {EXTRAS!r
     assert finished(f"import headgate, sys; print(sorted({{*{EXTRAS!r}}} & {{*sys.modules}}))") == "[]\n"
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=title)
-def test_nothing_is_generated_or_guessed_at_run_time(path: Path) -> None:
-    names = {node.func.id for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    assert names & {"eval", "exec", "compile", "isawaitable", "__import__"} == set()
+def test_nothing_is_generated_or_guessed_at_run_time() -> None:
+    def breach(path: Path) -> set[str]:
+        calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+        return {call.id for call in calls if isinstance(call, ast.Name)} & {"eval", "exec", "compile", "isawaitable", "__import__"}
+
+    assert_kept(PYTHON, breach)
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=title)
-def test_the_users_own_chance_is_left_alone(path: Path) -> None:
-    """Whoever seeds `random` gets the same numbers with headgate and without: it has a generator of its own."""
-    drawn = {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random"}
-    assert drawn <= {"Random", "SystemRandom"}
+def test_the_users_own_random_numbers_stay_as_they_are() -> None:
+    """A user who seeds `random` gets the same numbers with headgate and without: headgate has generators of its own."""
+
+    def breach(path: Path) -> set[str]:
+        attributes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)]
+        return {node.attr for node in attributes if ast.unparse(node.value) == "random"} - {"Random", "SystemRandom"}
+
+    assert_kept(PYTHON, breach)
 
 
 # Twins -------------------------------------------------------------------------------------------------------------------------
@@ -276,22 +310,26 @@ def test_every_algorithm_has_its_twin() -> None:
     assert set(TWINS) >= {"gate", "bucket", "window", "quota", "slots"}
 
 
-@pytest.mark.parametrize("name", TWINS)
-def test_twins_have_the_same_functions_in_the_same_order(name: str) -> None:
+def test_twins_have_the_same_functions_in_the_same_order() -> None:
     """What stands in one alone is named at the top of this file, with its reason."""
-    python = [function for function in python_functions(name) if function not in ONLY_PYTHON]
-    lua = [function for function in lua_functions(name) if function not in ONLY_LUA]
-    if name == "gate":
-        python.remove("idle_at")  # promises.lua asks the rules themselves
+    python = {name: [each for each in python_functions(name) if each not in ONLY_PYTHON] for name in TWINS}
+    python["gate"].remove("idle_at")  # promises.lua asks the rules themselves
+    lua = {name: [each for each in lua_functions(name) if each not in ONLY_LUA] for name in TWINS}
     assert lua == python
 
 
-@pytest.mark.parametrize("name", [name for name in TWINS if name != "gate"])
-def test_twins_take_the_same_arguments(name: str) -> None:
-    """The rules do; the gate's own functions are told in Lua what in Python they find in the gate."""
-    python, lua = python_functions(name), lua_functions(name)
-    both = [function for function in lua if function in python and function not in ONLY_LUA]
-    assert {function: lua[function] for function in both} == {function: python[function] for function in both}
+def test_twins_take_the_same_arguments() -> None:
+    """Those of the rules do: the gate's own functions take as arguments in Lua what they find in the gate in Python."""
+
+    rules = [name for name in TWINS if name != "gate"]
+    python = {name: python_functions(name) for name in rules}
+    lua = {name: lua_functions(name) for name in rules}
+
+    def shared(functions: dict[str, dict[str, list[str]]]) -> dict[tuple[str, str], list[str]]:
+        both = [(name, each) for name in rules for each in lua[name] if each in python[name] and each not in ONLY_LUA]
+        return {(name, each): functions[name][each] for name, each in both}
+
+    assert shared(lua) == shared(python)
 
 
 def test_nobody_is_excused_who_is_not_there() -> None:
@@ -299,39 +337,69 @@ def test_nobody_is_excused_who_is_not_there() -> None:
     assert (ONLY_PYTHON.keys() | ONLY_LUA.keys()) - functions == set()
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=title)
-def test_no_lua_stands_in_a_python_string(path: Path) -> None:
+def test_no_lua_stands_in_a_python_string() -> None:
     """Lua lives in .lua files; what script.py puts around them decides nothing."""
-    strings = [node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    assert [text for text in strings if LUA.search(text)] == []
+
+    def breach(path: Path) -> list[str]:
+        values = [node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)]
+        return [value for value in values if isinstance(value, str) and LUA.search(value)]
+
+    assert_kept(PYTHON, breach)
 
 
 # Files -------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [path for path in ours() if path.suffix in (".py", ".lua")], ids=title)
-def test_a_file_opens_with_its_law(path: Path) -> None:
-    """What lives here, and what must not, in its first line and those after it."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".lua":
-        assert re.match(r"-- \w.{20,}", text)
-    elif text or path.is_relative_to(SOURCE):
-        assert len(ast.get_docstring(tree(path)) or "") > 20
-        assert text.removeprefix("#!/usr/bin/env python3\n").startswith('"""')
+CODE = [path for path in ours() if path.suffix in (".py", ".lua")]
+DOCUMENTS = [path for path in ours() if path.suffix == ".md"]
 
 
-@pytest.mark.parametrize("path", [*PYTHON, *SCRIPTS, *(path for path in ours() if path.suffix == ".md")], ids=title)
-def test_a_file_that_is_spoken_of_is_there(path: Path) -> None:
+def test_a_file_opens_with_its_law() -> None:
+    """It says what lives there, and what must not, in its first line and those after it."""
+
+    def breach(path: Path) -> bool:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".lua":
+            return not re.match(r"-- \w.{20,}", text)
+        said = len(ast.get_docstring(tree(path)) or "") > 20 and text.removeprefix("#!/usr/bin/env python3\n").startswith('"""')
+        return not said and bool(text or path.is_relative_to(SOURCE))
+
+    assert_kept(CODE, breach)
+
+
+def test_a_file_that_is_named_exists() -> None:
     known = {each.name for each in ours()} | {"x.py", "x.lua"}  # any pair of twins
-    named = {Path(name).name for name in FILE_NAME.findall(path.read_text(encoding="utf-8"))}
-    assert named - known == set()
+
+    def breach(path: Path) -> set[str]:
+        return {Path(name).name for name in FILE_NAME.findall(path.read_text(encoding="utf-8"))} - known
+
+    assert_kept([*PYTHON, *SCRIPTS, *DOCUMENTS], breach)
 
 
-@pytest.mark.parametrize("path", [path for path in ours() if path.suffix in (".py", ".lua")], ids=title)
-def test_modules_and_functions_are_short(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) < LONGEST_MODULE
-    assert {name: length for name, length in lengths(path, lines) if length >= LONGEST_FUNCTION} == {}
+def test_modules_are_short() -> None:
+    def breach(path: Path) -> int:
+        length = len(path.read_text(encoding="utf-8").splitlines())
+        return length if length >= LONGEST_MODULE else 0
+
+    assert_kept(CODE, breach)
+
+
+def test_a_test_that_signals_its_own_process_runs_in_one_of_its_own() -> None:
+    """Each file with such a test marks it: @pytest.mark.signals."""
+
+    def breach(path: Path) -> list[str]:
+        text = path.read_text(encoding="utf-8")
+        return [] if "pytest.mark.signals" in text else OWN_SIGNAL.findall(text)
+
+    assert_kept(sorted((ROOT / "tests").rglob("test_*.py")), breach)
+
+
+def test_functions_are_short() -> None:
+    def breach(path: Path) -> dict[str, int]:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return {name: length for name, length in lengths(path, lines) if length >= LONGEST_FUNCTION}
+
+    assert_kept(CODE, breach)
 
 
 def lengths(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:
@@ -409,15 +477,22 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize(("name", "written"), sorted(WRITTEN.items()))
-def test_what_the_modules_beside_the_package_itself_offer_is_written_about(name: str, written: str) -> None:
+def test_what_the_modules_beside_the_package_itself_offer_is_written_about() -> None:
     """All of it stands in `__all__`, says what it is, down to the methods, and is found in its document."""
-    offered = import_module(module(PACKAGE / name))
-    document = (ROOT / written).read_text()
-    assert sorted(offered.__all__) == offered.__all__
-    assert [each for each in offered.__all__ if not getattr(offered, each).__doc__] == []
-    assert [each for each in offered.__all__ if not re.search(rf"\b{each}\b", document)] == []
-    silent = [
+
+    def breach(path: Path) -> list[str]:
+        offered = import_module(module(path))
+        document = (ROOT / WRITTEN[path.relative_to(PACKAGE).as_posix()]).read_text()
+        unwritten = [each for each in offered.__all__ if not re.search(rf"\b{each}\b", document)]
+        unsorted = [] if sorted(offered.__all__) == offered.__all__ else ["__all__"]
+        return [*unsorted, *unwritten, *silent(offered)]
+
+    assert_kept([PACKAGE / name for name in sorted(WRITTEN)], breach)
+
+
+def silent(offered: ModuleType) -> list[str]:
+    """Return what a module offers without a docstring, down to the methods."""
+    methods = [
         f"{each}.{attribute}"
         for each in offered.__all__
         if isinstance(kind := getattr(offered, each), type)
@@ -425,7 +500,7 @@ def test_what_the_modules_beside_the_package_itself_offer_is_written_about(name:
         if attribute in vars(kind) and not attribute.startswith("_") and isinstance(value, property | FunctionType)
         if not value.__doc__
     ]
-    assert silent == []
+    return [*(each for each in offered.__all__ if not getattr(offered, each).__doc__), *methods]
 
 
 # What ships --------------------------------------------------------------------------------------------------------------------

@@ -250,6 +250,7 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, former)
 
 
+@pytest.mark.signals
 def test_an_interrupted_thread_leaves_no_trace(store: object, name: str, ctrl_c: None) -> None:
     """F1: Ctrl-C in a blocking wait comes out of it, and the place in the queue is gone."""
     limiter = Limiter(name, Concurrency(1), store=store)

@@ -109,6 +109,7 @@ def test_a_flush_in_a_handler_does_not_wait_for_itself() -> None:
     assert flushed == [False]
 
 
+@pytest.mark.signals
 def test_a_signal_handler_can_log_while_the_same_thread_logs() -> None:
     records: list[logging.LogRecord] = []
     interrupts = 0
