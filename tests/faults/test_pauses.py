@@ -181,13 +181,13 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     async def wait_for_a_moment(former: Permit) -> Permit:
         waiter = asyncio.create_task(enter(limiter))
         await waiting(limiter, 1)
-        await eventually(lambda: its._wire)
+        await eventually(lambda: own_proxy.met >= 2 and any(task is not None and not task.done() for task in its.tasks()))
         former.release()
         return await soon(waiter)
 
     permit = await wait_for_a_moment(permit)
     own_proxy.announcements.resume()
-    await eventually(lambda: its.task is not None and its.task.done())
+    await eventually(lambda: all(task is not None and task.done() for task in its.tasks()))
     met = own_proxy.met
     for _ in range(5):
         permit = await wait_for_a_moment(permit)

@@ -69,6 +69,11 @@ class Slots:
         if port == self._targets.get(key_slot(keys[0])):
             self._gone |= set(keys) & set(self._there())
 
+    def keep(self, port: int, channel: bytes) -> None:
+        """Raises what the server at `port` says to who subscribes to a sharded channel of a slot that it does not own."""
+        if port != self.owner(slot := key_slot(channel)):
+            raise Failure(f"MOVED {slot} :{self.owner(slot)}")
+
     def told(self) -> list[Any]:
         """CLUSTER SLOTS; who names no host means the one under which it was asked."""
         begins = {0, HALF, *self._owners, *(slot + 1 for slot in self._owners)} - {REDIS_CLUSTER_HASH_SLOTS}

@@ -331,7 +331,7 @@ class Fleet:
         if slots is not None and slots.begin(slot := key_slot(key)):
             for part in (b"", b":who", b":log"):
                 self.world.after(chance.randrange(fault.span), partial(slots.move, key + part))
-            self.world.after(fault.span, partial(slots.end, slot))
+            self.world.after(fault.span, partial(self.server.end_move, slot))
 
     def _empty(self, fault: Fault) -> None:
         self._lose(fault.span, None, False)
@@ -545,7 +545,7 @@ class Fleet:
             if left:
                 self.witness.blame("L6", f"{process.name} still has the tasks {left}")
             cables = self.network.cables_of(process.name)
-            if len(cables) > (3 if self.plan.cluster else 2):
+            if len(cables) > (4 if self.plan.cluster else 2):
                 self.witness.blame("L6", f"{process.name} has {len(cables)} connections")
 
 

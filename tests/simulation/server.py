@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from hiredis import Reader
+from redis.crc import key_slot
 
 from tests.simulation.cluster import Slots
 from tests.simulation.commands import Failure, Keyspace, Reply, Simple
@@ -45,6 +46,7 @@ class Server:
         self.slots: Slots | None = None  # of a Cluster, both of whose servers this is
         self.connections: list[Connection] = []
         self._listeners: dict[bytes, list[Connection]] = {}
+        self._port = 0  # at which the call that is being run has arrived
 
     # Life ----------------------------------------------------------------------------------------------------------------
 
@@ -78,9 +80,8 @@ class Server:
         if name in (b"FCALL", b"EVALSHA", b"EVAL"):
             self._ready()
             return self._call(connection, name, words)
-        if name == b"SUBSCRIBE":
-            self._listeners.setdefault(words[1], []).append(connection)
-            return [b"subscribe", words[1], 1]
+        if name in (b"SUBSCRIBE", b"SSUBSCRIBE", b"SUNSUBSCRIBE") and (name == b"SUBSCRIBE" or self._shards):
+            return self._subscribe(connection, name, words[1])
         if name == b"PING":
             self._ready()
             return Simple("PONG")
@@ -114,6 +115,7 @@ class Server:
 
     def _call(self, connection: Connection, verb: bytes, words: list[bytes]) -> Reply:
         asking, connection.asking = connection.asking, False
+        self._port = connection.port
         if verb == b"FCALL" and not self._functions:
             raise Failure("ERR unknown command 'FCALL', with args beginning with: ")
         its = self.machine.functions if verb == b"FCALL" else self.machine.scripts
@@ -136,14 +138,51 @@ class Server:
 
     def _within(self, words: list[bytes]) -> Reply:
         """What a script calls."""
-        return self._publish(*words[1:]) if words[0] == b"PUBLISH" else self.keys.call(words)
+        if words[0] == b"PUBLISH":
+            return self._publish(b"message", words[1], words[2])
+        if words[0] == b"SPUBLISH":
+            if not self._shards:
+                raise Failure("ERR Unknown Redis command called from script")
+            return self._publish(b"smessage", words[1], words[2])
+        return self.keys.call(words)
 
-    def _publish(self, channel: bytes, message: bytes) -> int:
+    def _publish(self, kind: bytes, channel: bytes, message: bytes) -> int:
+        """To all who are subscribed; in a sharded channel, to those who are subscribed on the server that runs the script."""
         listeners = self._listeners.get(channel, [])
+        if kind == b"smessage":
+            listeners = [listener for listener in listeners if listener.port == self._port]
         if self.published(channel, message):
             for listener in listeners:
-                listener.say([b"message", channel, message])
+                listener.say([kind, channel, message])
         return len(listeners)
+
+    def _subscribe(self, connection: Connection, name: bytes, channel: bytes) -> Reply:
+        if name != b"SUBSCRIBE" and self.slots is not None:
+            self.slots.keep(connection.port, channel)
+        listeners = self._listeners.setdefault(channel, [])
+        if name == b"SUNSUBSCRIBE":
+            self._listeners[channel] = [listener for listener in listeners if listener is not connection]
+        elif connection not in listeners:
+            listeners.append(connection)
+        return [name.lower(), channel, 1]
+
+    @property
+    def _shards(self) -> bool:
+        """Whether it has sharded channels: a Cluster of Redis 7."""
+        return self._functions and self.slots is not None
+
+    def end_move(self, slot: int) -> None:
+        """The slot has arrived: who is subscribed to its channels where it was loses the subscription, and hears of it."""
+        assert self.slots is not None, "it is the slot of a Cluster"
+        self.slots.end(slot)
+        for channel, listeners in self._listeners.items():
+            for listener in [each for each in listeners if listener_lost(channel, each, slot, self.slots)]:
+                listeners.remove(listener)
+                listener.say([b"sunsubscribe", channel, 0])
+
+
+def listener_lost(channel: bytes, listener: Connection, slot: int, slots: Slots) -> bool:
+    return b"{" in channel and key_slot(channel) == slot and listener.port != slots.owner(slot)
 
 
 class Connection:

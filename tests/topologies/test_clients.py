@@ -105,7 +105,7 @@ async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections
     await eventually(lambda: connections(place, "pubsub") > before[1])
 
     calls, ears = connections(place) - before[0], connections(place, "pubsub") - before[1]
-    assert ears == 1
+    assert 1 <= ears <= (MASTERS if isinstance(place, Cluster) else 1)
     if isinstance(place, Sentinels):
         assert sum(connections_of(watcher.admin, "pubsub", GUEST) for watcher in place.watchers) - asked <= 1
     assert calls <= (MASTERS if isinstance(place, Cluster) else 1)

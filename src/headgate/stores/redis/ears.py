@@ -1,101 +1,249 @@
-"""The ears of a link: a subscription, made when somebody waits for the first time, to what other processes grant to this one.
+"""The subscriptions of a link: notifications of what other processes grant to this one.
 
-Here lives that one connection. What is heard is a hint: it may come late, twice or never, and every lane asks by itself in time.
-Nothing else is said on it, and a network may forget it without a word: while anybody waits it is asked from time to time.
+A subscription stands beside the connection for calls, on the same server, and ends with it. A
+notification is a hint: it may come late, twice or never, and every lane asks by itself in time.
+
+On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has a channel of its own,
+on the server that keeps the name. Everywhere else a link has one channel. A Cluster without sharded
+channels (Redis 6.2) carries a notification to all of its servers: one subscription is enough.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from math import inf
 from typing import TYPE_CHECKING, Any
+
+from hiredis import HiredisError
+from redis.exceptions import ResponseError
 
 from headgate.stores.redis.chores import begun, pause, trouble_of
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.topology import slot_of
 from headgate.stores.redis.wire import Wire, packed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headgate.stores.redis.endpoint import Endpoint
+    from headgate.stores.redis.lane import Lane
     from headgate.stores.redis.link import Link
 
 LONGEST = 5.0  # seconds before another attempt, at most
 
 
 class Ears:
-    """The subscription of one event loop."""
+    """All subscriptions of one event loop."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._wire: Wire | None = None
-        self._attempts = 0  # that were over since the last one at which something was heard
-        self._asked: float | None = inf  # when, by the loop's clock, if that was not answered since; inf: nobody is there
-        self._new = True  # nothing was heard on this connection yet
-        self._doubt: asyncio.TimerHandle | None = None
-        self.task: asyncio.Task[None] | None = None
+        self._subscribers: dict[Endpoint, Subscriber] = {}
 
-    def listen(self) -> None:
-        """Somebody waits."""
+    def listen(self, lane: Lane) -> None:
+        """`lane` has waiters: subscribe for it, on the server that answers its calls."""
+        if lane.peer is None or lane.peer.gone:
+            return  # the next reply comes by another connection
+        subscriber = self._subscriber(lane.peer.endpoint)
+        if lane.key not in subscriber.keys:
+            for former in self._subscribers.values():
+                former.leave([lane.key])
+            subscriber.join(lane.key)
+        subscriber.watch()
+
+    def counts(self, lane: Lane) -> bool:
+        """Whether the server that keeps the name counts this link among those that it notifies."""
+        peer = lane.peer
+        if peer is None or (self._link.topology.several and not self._link.topology.sharded):
+            return False
+        subscriber = self._subscribers.get(peer.endpoint)
+        return subscriber is not None and subscriber.stands(lane.key)
+
+    def drop(self, server: Endpoint) -> None:
+        """The connection for calls to `server` is gone.
+
+        The lanes with waiters ask for news, and subscribe where they are answered.
+        """
+        subscriber = self._subscribers.pop(server, None)
+        if subscriber is not None:
+            subscriber.close()
+            self.look(subscriber.keys)
+
+    def look(self, keys: Iterable[str]) -> None:
+        """The lanes of `keys` ask for what was announced while they were not subscribed."""
+        for key in list(keys):
+            if key in self._link.lanes:
+                self._link.lanes[key].look()
+
+    def do_without_sharding(self) -> None:
+        """A server of the Cluster has no sharded channels, or this user may not use them."""
+        self._link.topology.sharded = False
+        for server in list(self._subscribers):
+            self.drop(server)
+
+    def tasks(self) -> list[asyncio.Task[None] | None]:
+        return [subscriber.task for subscriber in self._subscribers.values()]
+
+    def _subscriber(self, server: Endpoint) -> Subscriber:
+        one_is_enough = self._link.topology.several and not self._link.topology.sharded
+        if one_is_enough and self._subscribers:
+            return next(iter(self._subscribers.values()))
+        if server not in self._subscribers:
+            self._subscribers[server] = Subscriber(self, self._link, server)
+        return self._subscribers[server]
+
+
+class Subscriber:
+    """One connection, subscribed on one server for the names of `keys`."""
+
+    def __init__(self, ears: Ears, link: Link, server: Endpoint) -> None:
+        self.keys: set[str] = set()  # of lanes that had waiters at the last look
+        self.task: asyncio.Task[None] | None = None
+        self._ears = ears
+        self._link = link
+        self._server = server
+        self._sharded = link.topology.sharded
+        self._verb = "SSUBSCRIBE" if self._sharded else "SUBSCRIBE"
+        self._wire: Wire | None = None
+        self._channels: dict[str, bool] = {}  # of this connection, and whether each is confirmed
+        self._attempts = 0  # that ended since the server has confirmed a channel
+        self._asked: float | None = None  # when, by the loop's clock, if no reply came since
+        self._timer: asyncio.TimerHandle | None = None
+
+    def stands(self, key: str) -> bool:
+        """Whether the server has confirmed the channel of `key`."""
+        return self._channels.get(self._channel(key), False)
+
+    def join(self, key: str) -> None:
+        self.keys.add(key)
+        if self._wire is not None and self._channel(key) not in self._channels:
+            self._subscribe(self._wire, key)
+
+    def leave(self, keys: Iterable[str]) -> None:
+        """These names have no waiters any more, or are kept elsewhere."""
+        for key in self.keys.intersection(keys):
+            self.keys.remove(key)
+            if self._sharded:
+                self._unsubscribe(self._channel(key))
+
+    def watch(self) -> None:
+        """A name has waiters: see to it that the connection stands, and that it answers."""
         if self.task is None or self.task.done():
-            self.task = begun(self._hear(), "headgate-ears")
-        if self._doubt is None:
-            self._doubt = self._link.loop.call_later(REPLY_TIMEOUT, self._make_sure)
+            self.task = begun(self._run(), "headgate-ears")
+        if self._timer is None:
+            self._timer = self._link.loop.call_later(REPLY_TIMEOUT, self._make_sure)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.task is not None:
+            self.task.cancel()
+
+    def _channel(self, key: str) -> str:
+        return f"{key}:{self._link.id}" if self._sharded else f"headgate:{self._link.id}"
+
+    def _waits(self, key: str) -> bool:
+        return key in self._link.lanes and self._link.lanes[key].waits
 
     def _make_sure(self) -> None:
-        """A server that does not answer in time is as good as gone, here too. Who has subscribed may do so again."""
-        self._doubt = None
-        if self._wire is None:
+        """A network may forget a connection without a word: the subscriber asks from time to time."""
+        self._timer = None
+        self.leave([key for key in self.keys if not self._waits(key)])
+        if self._wire is None or not self.keys:
             return
         if self._asked is None:
-            self._subscribe(self._wire)
+            self._subscribe(self._wire, next(iter(self.keys)))
         elif self._link.loop.time() - self._asked >= REPLY_TIMEOUT:
             self._wire.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
 
-    def _subscribe(self, wire: Wire) -> None:
-        self._asked = self._link.loop.time()
-        wire.send(packed("SUBSCRIBE", f"headgate:{self._link.id}"))
+    def _subscribe(self, wire: Wire, key: str) -> None:
+        if self._asked is None:
+            self._asked = self._link.loop.time()
+        self._channels.setdefault(self._channel(key), False)
+        wire.send(packed(self._verb, self._channel(key)))
 
-    async def _hear(self) -> None:
-        """Until the connection is lost at a time when nobody waits: the next who does listens again."""
+    def _unsubscribe(self, channel: str) -> None:
+        if channel in self._channels and self._wire is not None:
+            del self._channels[channel]
+            self._wire.send(packed("SUNSUBSCRIBE", channel))
+
+    async def _run(self) -> None:
+        """Until the connection is lost at a time when no lane waits: the next one that does begins again."""
         while True:
             if self._attempts:
                 await asyncio.sleep(pause(self._attempts, LONGEST))
-            await trouble_of(self._listen(again=self._attempts > 1))
+            await trouble_of(self._connect())
             self._attempts += 1
-            if not any(lane.waits for lane in self._link.lanes.values()):
+            if not any(map(self._waits, self.keys)):
                 return
 
-    async def _listen(self, again: bool) -> None:
+    async def _connect(self) -> None:
         """Until the connection is lost."""
-        server = await self._link.anybody(again)
         over: asyncio.Future[None] = self._link.loop.create_future()
-        self._wire = Wire(await server.connected(), self._replied, lambda lost: finished(over))
+        connection = await self._server.connected()
+        wire = self._wire = Wire(connection, self._replied, lambda lost: finished(over))
         try:
-            self._new = True
-            self._subscribe(self._wire)
+            for channel, key in {self._channel(key): key for key in self.keys}.items():
+                if channel not in self._channels:
+                    self._subscribe(wire, key)
             await over
         finally:
-            self._asked = inf
+            self._wire, self._asked = None, None
+            self._channels.clear()
             with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-                self._wire.close()
+                wire.close()
 
     def _replied(self, message: Any) -> None:
-        """What makes no sense, or an error, ends the connection: the next may do better."""
-        assert self._wire is not None, "it is what is heard"
+        """A message that makes no sense ends the connection: the next one may do better."""
+        assert self._wire is not None, "it brought the message"
         self._asked = None
         try:
-            self._heard(*message)
+            if isinstance(message, HiredisError):
+                self._refused(str(message))
+            else:
+                self._heard(*message)
         except Exception as senseless:
             self._wire.cut(senseless)
 
-    def _heard(self, kind: bytes, channel: bytes, news: Any) -> None:
-        if kind == b"subscribe" and self._new:
-            self._attempts, self._new = 0, False
-            for lane in self._link.lanes.values():
-                lane.look()  # what was announced before we listened
-        elif kind == b"message":
-            key, _, rest = news.decode().partition(" ")
+    def _heard(self, kind: bytes, channel: bytes, words: Any) -> None:
+        if kind in (b"message", b"smessage"):
+            key, _, rest = words.decode().partition(" ")
             if key in self._link.lanes:
                 self._link.lanes[key].heard(rest)
+        elif kind in (b"subscribe", b"ssubscribe"):
+            self._confirmed(channel.decode())
+        elif kind == b"sunsubscribe":
+            self._lost(channel.decode().rpartition(":")[0])
+
+    def _confirmed(self, channel: str) -> None:
+        if self._channels.get(channel):
+            return
+        self._attempts, self._channels[channel] = 0, True
+        self._ears.look([channel.rpartition(":")[0]] if self._sharded else self.keys)
+
+    def _lost(self, key: str) -> None:
+        """The slot of `key` has moved, unless the subscriber itself has left the channel."""
+        self._channels.pop(self._channel(key), None)
+        if key in self.keys:
+            self.keys.remove(key)
+            self._ears.look([key])  # and the reply says where to subscribe
+
+    def _refused(self, refusal: str) -> None:
+        if self._sharded and refusal.startswith("MOVED "):
+            slot = int(refusal.split()[1])
+            moved = {key for key in self.keys if slot_of(key) == slot}
+            self.keys -= moved  # the next call of each learns where it is
+            for key in moved:
+                self._channels.pop(self._channel(key), None)
+        elif self._sharded and lacks_sharding(refusal):
+            self._ears.do_without_sharding()
+        else:
+            raise ResponseError(refusal)
+
+
+def lacks_sharding(refusal: str) -> bool:
+    """A server that is too old for sharded channels, or lets this user subscribe to none."""
+    refusal = refusal.lower()
+    return "ssubscribe" in refusal and refusal.startswith(("err unknown command", "noperm"))
 
 
 def finished(future: asyncio.Future[None]) -> None:

@@ -578,7 +578,7 @@ class Lane:
             self._timer = None
         if not self._waiting:
             return
-        self.link.listen()
+        self.link.listen(self)
         if head is None:
             wait = self._overdue()
         else:

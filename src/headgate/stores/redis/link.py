@@ -37,6 +37,7 @@ LONGEST = 1.0  # seconds before another attempt, at most
 REVIVAL = 5.0  # the same while the store is away and nothing hangs on it
 FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
+SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
 
 
 class Link:
@@ -72,6 +73,7 @@ class Link:
         self._looking: asyncio.Task[None] | None = None
         self._ears = Ears(self)
         self.listen = self._ears.listen
+        self.counts = self._ears.counts
         self._guardian = begun(self._guard(), GUARDIAN)
 
     @property
@@ -111,7 +113,7 @@ class Link:
 
     def new_session(self) -> str:
         self._sessions += 1
-        return f"{self.id}.{self._sessions}"
+        return f"{self.id}.{self._sessions}{SHARDED if self.topology.sharded else ''}"
 
     # Sending -------------------------------------------------------------------------------------------------------------
 
@@ -203,6 +205,7 @@ class Link:
         self._doubted[peer.endpoint] = lost
         for call in calls:
             self._go_another_way(call._replace(there=None), peer.endpoint, lost)
+        self._ears.drop(peer.endpoint)
 
     def _go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""
@@ -399,11 +402,11 @@ class Link:
     def leave(self, peer: Peer) -> None:
         del self._peers[peer.endpoint]
         peer.close()
+        self._ears.drop(peer.endpoint)
 
-    async def anybody(self, again: bool) -> Endpoint:
-        """Any server of the store; `again`: the last was asked in vain."""
-        if again or self.topology.anywhere() is None:
-            await self.topology.look(self._doubted)
+    async def anybody(self) -> Endpoint:
+        """Any server of the store, after a look at where everything is."""
+        await self.topology.look(self._doubted)
         server = self.topology.anywhere()
         if server is None:
             raise NotThereError("no server of the store is known")
@@ -438,7 +441,7 @@ class Link:
 
     async def _ping(self, part: Endpoint | None) -> None:
         """Others may have taken over all that it had: then there is nothing that is away."""
-        server = await self.anybody(again=True)
+        server = await self.anybody()
         if part is None or part in self.topology.servers():
             await (part or server).asked("PING")
 
@@ -462,7 +465,7 @@ class Link:
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
             task
-            for task in (*self._seeking.values(), *self._reviving.values(), self._following, self._looking, self._ears.task)
+            for task in (*self._seeking.values(), *self._reviving.values(), self._following, self._looking, *self._ears.tasks())
             if task is not None and not task.done()
         ]
 

@@ -131,6 +131,19 @@ local function pause_left()
   return pause_told or (gate.act > max(gate.t, gate.booked) and ' !' .. State.int(gate.act - gate.t)) or ''
 end
 
+-- The end of a session that subscribes to sharded channels: one for each name, on its server.
+local SHARDED = string.byte('s')
+
+-- Returns how many connections to this server have received it; an error if the user may not publish.
+local function notify(session, text)
+  local link = string.match(session, '^[^.]+')
+  if string.byte(session, -1) == SHARDED then
+    local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
+    if type(received) == 'number' then return received end -- or the server is too old for it
+  end
+  return redis.pcall('PUBLISH', 'headgate:' .. link, text)
+end
+
 function Sessions.send_mail()
   seal()
   for session, box in pairs(boxes or {}) do
@@ -140,8 +153,7 @@ function Sessions.send_mail()
         local field = 'm' .. session
         redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. ' @' .. now .. ' ' .. text)
       end
-      local link = string.match(session, '^[^.]+')
-      redis.pcall('PUBLISH', 'headgate:' .. link, table.concat({ HASH, session, now, box.head or '-1', text }, ' ') .. (box.paused and pause_left() or ''))
+      notify(session, table.concat({ HASH, session, now, box.head or '-1', text }, ' ') .. (box.paused and pause_left() or ''))
     end
   end
 end

@@ -28,6 +28,7 @@ class Topology(Protocol):
     functions: bool  # until a server says that it has none for us
     informs: bool  # until a server says that we may not ask it for INFO
     several: bool  # servers, each with names of its own: one may be away while others are there
+    sharded: bool  # a Cluster, until a server says that it has no sharded channels for us
 
     def where(self, key: str) -> Endpoint | None:
         """Who has `key`, as far as is known; None: look first."""
@@ -36,7 +37,7 @@ class Topology(Protocol):
         """Who has names, as far as is known."""
 
     def anywhere(self) -> Endpoint | None:
-        """Any server on which announcements are heard."""
+        """Any server of the store."""
 
     def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint | None:
         """The server that another one has named; None: it is none of ours."""
@@ -53,7 +54,7 @@ class Standalone:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.functions = self.informs = True
-        self.several = False
+        self.several = self.sharded = False
         self._endpoint = endpoint
 
     def where(self, key: str) -> Endpoint:
@@ -83,7 +84,7 @@ class Sentinel:
 
     def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
         self.functions = self.informs = True
-        self.several = False
+        self.several = self.sharded = False
         self._like = like
         self._sentinels = list(sentinels)
         self._service = service
@@ -142,7 +143,7 @@ class Cluster:
     """The primaries of a Cluster, each with its slots."""
 
     def __init__(self, seeds: Sequence[Endpoint]) -> None:
-        self.functions = self.informs = self.several = True
+        self.functions = self.informs = self.several = self.sharded = True
         self._seeds = seeds
         self._servers: dict[tuple[str, int], Endpoint] = {}
         self._slots: dict[int, Endpoint] = {}

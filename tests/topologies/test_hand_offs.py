@@ -1,0 +1,203 @@
+"""Hand-offs between processes: after a failover, beside a silent node, and while a slot moves.
+
+The tests run without heartbeats. So a waiter that no notification reaches waits for ever, and the test
+fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from headgate import Concurrency, Limiter
+from headgate.stores.redis import ears, lane, peer, topology
+from tests.clusters import Cluster, Node
+from tests.faults.scene import enter, eventually
+from tests.rights import USER
+from tests.sentinels import Copy, Sentinels
+from tests.servers import connections_of
+from tests.topologies.test_cluster import Chance, key_of, listeners
+from tests.world import LONG, at_rest, soon, waiting
+
+SILENT = 3600.0  # seconds between two heartbeats: none within a test
+MOMENT = 0.15  # seconds between two looks at what is still used
+PROMOTION = 10.0  # seconds that a failover may take: about two
+ROUNDS = 10  # hand-offs, each from one process to the other
+
+Breaks = Callable[[Sentinels], Copy]
+
+
+@pytest.fixture(autouse=True)
+def without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+
+
+def two_processes(name: str, url: str) -> list[Limiter]:
+    """Two limiters of one name, each with connections of its own."""
+    urls = [f"{url}{'&' if '?' in url else '?'}socket_connect_timeout={5 + n}" for n in range(2)]
+    return [Limiter(name, Concurrency(1), store=its) for its in urls]
+
+
+async def hand_over(limiters: Sequence[Limiter], rounds: int = ROUNDS) -> None:
+    """A permit goes from one process to the other and back; its next holder waits already."""
+    holder = await soon(limiters[0].acquire())
+    for number in range(rounds):
+        waiter = asyncio.create_task(enter(limiters[(number + 1) % 2]))
+        await waiting(limiters[0], 1)
+        assert await soon(holder.arelease())
+        holder = await soon(waiter)
+    assert await soon(holder.arelease())
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [Sentinels.fail_over, Sentinels.kill_primary],
+    ids=["planned", "killed"],
+)
+async def test_the_subscription_moves_to_the_new_primary(name: str, own_sentinels: Sentinels, breaks: Breaks) -> None:
+    """L2, L5, F60: given two processes that are subscribed, when another server becomes the primary,
+    then both subscribe there, and notifications of grants reach them."""
+    limiters = two_processes(name, own_sentinels.user_url)
+    await hand_over(limiters, rounds=2)
+    own_sentinels.copy()
+
+    former = breaks(own_sentinels)
+    await eventually(lambda: own_sentinels.promoted(former), PROMOTION)
+    await hand_over(limiters)
+
+    assert connections_of(own_sentinels.primary.admin, "pubsub") == len(limiters)
+    await at_rest(limiters[0])
+
+
+def subscribers(server: Copy) -> set[str]:
+    """The connections by which the user of docs/redis.md is subscribed."""
+    clients = server.admin.client_list(_type="pubsub")
+    return {client["id"] for client in clients if client["user"] == USER}
+
+
+async def test_a_server_that_became_a_replica_loses_its_subscribers(name: str, own_sentinels: Sentinels) -> None:
+    """L2, F35, F60: given the URL of one server, which says READONLY to two processes, when they are
+    served again, then both have subscribed anew: the address may lead to another server by now."""
+    server = own_sentinels.primary
+    limiters = two_processes(name, server.user_url)
+    await hand_over(limiters, rounds=2)
+    former = subscribers(server)
+
+    server.admin.replicaof("127.0.0.1", own_sentinels.replica.port)
+    asked = [asyncio.create_task(limiter.astatus()) for limiter in limiters]
+    await eventually(lambda: not former & subscribers(server))
+    server.admin.replicaof("NO", "ONE")
+    for status in asked:
+        await soon(status)
+    await hand_over(limiters)
+
+    assert len(former) == len(subscribers(server)) == len(limiters)
+    await at_rest(limiters[0])
+
+
+@pytest.mark.parametrize("others", [1, 2])
+async def test_a_silent_node_delays_no_hand_off_of_names_that_other_nodes_keep(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """L2, L5, F36, F61: given two processes with names on all masters, when one master stands still,
+    then names that the others keep are handed over at once."""
+    silent, *healthy = cluster.masters()
+    monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
+    names = [cluster.name_on(node, name) for node in (silent, *healthy[:others])]
+    processes = [two_processes(its, cluster.user_url) for its in names]
+    for limiters in processes:
+        await hand_over(limiters, rounds=2)
+
+    silent.pause()
+    for limiters in processes[1:]:
+        await hand_over(limiters)
+
+
+async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
+    """L2, F40, F61: given a holder in one process and a waiter in another, when the slot of their name
+    moves to another node, then the waiter hears of its grant there."""
+    limiters = two_processes(name, cluster.user_url)
+    await hand_over(limiters, rounds=2)
+    holder = await soon(limiters[0].acquire())
+    waiter = asyncio.create_task(enter(limiters[1]))
+    await waiting(limiters[0], 1)
+
+    move = cluster.move(key_of(name)).open().carry()
+    move.close()
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
+    await hand_over(limiters)
+
+    assert channels(move.target, name)
+    assert not channels(move.source, name)
+
+
+def channels(node: Node, name: str) -> list[str]:
+    """The sharded channels of `name` that have subscribers on `node`."""
+    return list(node.admin.pubsub_shardchannels(f"{key_of(name)}:*"))
+
+
+async def test_only_names_with_waiters_are_subscribed(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9, F61: given two names of one node, when one has no waiter any more, then its channel is left,
+    and the other one's stays."""
+    monkeypatch.setattr(ears, "REPLY_TIMEOUT", MOMENT)
+    node = cluster.masters()[0]
+    left, kept = [Limiter(cluster.name_on(node, f"{name}-{its}"), Concurrency(1), store=cluster.user_url) for its in range(2)]
+    holders = [await limiter.acquire() for limiter in (left, kept)]
+    waiters = [asyncio.create_task(enter(limiter)) for limiter in (left, kept)]
+    for limiter in (left, kept):
+        await eventually(lambda its=limiter.name: channels(node, its))
+
+    assert await holders[0].arelease()
+    assert await (await soon(waiters[0])).arelease()
+    async with asyncio.timeout(LONG):
+        while channels(node, left.name):
+            await kept.astatus()
+
+    assert channels(node, kept.name)
+    assert await holders[1].arelease()
+    assert await (await soon(waiters[1])).arelease()
+
+
+async def test_a_node_that_is_not_used_any_more_keeps_no_subscriber(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S9, F61: given a name that had waiters, when its node is asked nothing any more, then both
+    connections to it are closed."""
+    monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(peer, "IDLE", MOMENT)
+    listening = listeners(cluster)
+    limiters = two_processes(name, cluster.user_url)
+    await hand_over(limiters, rounds=2)
+    assert len(listening()) == len(limiters)
+
+    await eventually(lambda: not listening())
+
+    await hand_over(limiters, rounds=2)
+
+
+@pytest.fixture
+def without_sharded_channels(cluster: Cluster) -> Iterator[None]:
+    """The user of docs/redis.md may not use them: as on Redis 6.2, which has none."""
+    words = ["ssubscribe", "sunsubscribe", "spublish"]
+    for node in cluster.nodes:
+        node.admin.acl_setuser(USER, enabled=True, commands=[f"-{word}" for word in words])
+    yield
+    for node in cluster.nodes:
+        node.admin.acl_setuser(USER, enabled=True, commands=[f"+{word}" for word in words])
+
+
+@pytest.mark.usefixtures("without_sharded_channels")
+async def test_without_sharded_channels_one_subscription_hears_of_all_nodes(name: str, cluster: Cluster) -> None:
+    """L2, S9, F40, F61: given names on all masters, when sharded channels cannot be used, then each
+    process has one subscription, on any node, and all names are handed over."""
+    listening = listeners(cluster)
+    names = [cluster.name_on(node, name) for node in cluster.masters()]
+    processes = [two_processes(its, cluster.user_url) for its in names]
+
+    for limiters in processes:
+        await hand_over(limiters)
+
+    assert len(listening()) == 2
