@@ -14,7 +14,6 @@ from typing import Any, Generic, Protocol, TypeVar
 from headgate.extras import extra
 
 with extra("aiohttp"):
-    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
     from aiohttp import (
         ClientHandlerType,
         ClientMiddlewareType,
@@ -25,9 +24,10 @@ with extra("aiohttp"):
     )
     from aiohttp.typedefs import StrOrURL
 
+    from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo
+    from headgate.http.heed import heeding
+
 from headgate.checks import positive_int, show
-from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo
-from headgate.http.heed import heeding
 from headgate.limiter import Limiter
 from headgate.limits import Rate
 from headgate.permit import Permit

@@ -12,16 +12,16 @@ from headgate.extras import extra
 
 with extra("anthropic"):
     import anthropic
-    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
     import httpx2
 
+    from headgate.http import metering, transports
+    from headgate.http.calls import Exempt
+    from headgate.http.estimates import Estimates, Learned
+    from headgate.http.heed import heeding
+    from headgate.http.metering import ByModel, Metering
+    from headgate.http.usage import Dialect, whole
+
 from headgate.checks import show
-from headgate.http import metering, transports
-from headgate.http.calls import Exempt
-from headgate.http.estimates import Estimates, Learned
-from headgate.http.heed import heeding
-from headgate.http.metering import ByModel, Metering
-from headgate.http.usage import Dialect, whole
 from headgate.limiter import Limiter
 
 __all__ = ["Estimates", "Learned", "limit"]

@@ -10,13 +10,13 @@ from typing import TypeVar
 from headgate.extras import extra
 
 with extra("httpx2"):
-    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
     import httpx2
 
+    from headgate.http import transports
+    from headgate.http.calls import Calls, Exempt, Key
+    from headgate.http.heed import heeding
+
 from headgate.checks import show
-from headgate.http import transports
-from headgate.http.calls import Calls, Exempt, Key
-from headgate.http.heed import heeding
 from headgate.limiter import Limiter
 
 __all__ = ["AsyncTransport", "Transport", "limit"]

@@ -17,14 +17,14 @@ from weakref import WeakMethod
 from headgate.extras import extra
 
 with extra("requests"):
-    import http_sf  # noqa: F401 - read by answers.py, and brought by the same extra
     from requests import PreparedRequest, Response, Session
     from requests.adapters import BaseAdapter, HTTPAdapter
     from urllib3.util.retry import Retry
 
+    from headgate.http.calls import Calls, Exempt, Held, Key, Place
+    from headgate.http.heed import heeding
+
 from headgate.checks import show
-from headgate.http.calls import Calls, Exempt, Held, Key, Place
-from headgate.http.heed import heeding
 from headgate.limiter import Limiter
 
 if TYPE_CHECKING:
