@@ -17,7 +17,8 @@ import pytest
 from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults import haste
 from tests.faults.scene import SLACK, Puppet, Room, enter, eventually, once_back
-from tests.sentinels import Copy, Sentinels, Watcher
+from tests.rights import PASSWORD, USER
+from tests.sentinels import GUEST, GUESTS_PASSWORD, Copy, Sentinels, Watcher
 from tests.servers import connections_of
 from tests.world import LONG, at_rest, soon, used, waiting
 
@@ -232,6 +233,27 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
 
     assert str(told.value).endswith("lets us in.")
     assert "canary" not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r} {limiter!r}"
+
+
+@pytest.mark.parametrize("database", [0, 1])
+@pytest.mark.parametrize(
+    "user",
+    ["", f"{GUEST}:{GUESTS_PASSWORD}@", f":{PASSWORD}@", f"{USER}:{PASSWORD}@"],
+    ids=["no user", "its user", "a password of the servers", "a user of the servers"],
+)
+async def test_a_single_server_that_turns_out_to_be_a_sentinel_says_so(
+    name: str, sentinels: Sentinels, user: str, database: int
+) -> None:
+    """Given a redis:// URL that leads to a Sentinel, when a task or a thread asks for anything, then the
+    StoreError names the URL that begins with redis+sentinel://."""
+    url = f"redis://{user}127.0.0.1:{sentinels.watchers[0].port}/{database}"
+    limiter = Limiter(name, Concurrency(1), store=url)
+    by_thread = partial(asyncio.to_thread, limiter.acquire_sync)
+
+    for ask in (limiter.acquire, limiter.atry_acquire, limiter.astatus, by_thread, by_thread):
+        with pytest.raises(StoreError, match=r"is a Sentinel.* redis\+sentinel://") as told:
+            await soon(ask())
+        assert "password" not in str(told.value)
 
 
 async def test_who_starts_when_there_is_no_primary_finds_the_next(name: str, own_sentinels: Sentinels) -> None:

@@ -18,7 +18,7 @@ from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
 from headgate.stores.redis.chores import begun, pause, trouble_of
-from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.endpoint import REPLY_TIMEOUT, is_unknown
 from headgate.stores.redis.topology import slot_of
 from headgate.stores.redis.wire import Wire, packed
 
@@ -242,8 +242,8 @@ class Subscriber:
 
 def lacks_sharding(refusal: str) -> bool:
     """A server that is too old for sharded channels, or lets this user subscribe to none."""
-    refusal = refusal.lower()
-    return "ssubscribe" in refusal and refusal.startswith(("err unknown command", "noperm"))
+    denied = refusal.startswith("NOPERM") and "'ssubscribe'" in refusal.lower()
+    return denied or is_unknown("SSUBSCRIBE", refusal)
 
 
 def finished(future: asyncio.Future[None]) -> None:

@@ -16,7 +16,7 @@ import redis.connection
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.retry import Retry as BlockingRetry
 
 from headgate.errors import StoreError
@@ -26,6 +26,10 @@ CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_time
 REPLY_TIMEOUT = 5.0  # seconds for a reply
 SILENCE = 0.5  # the same where a caller's `max_sleep` is less: a reply that is slow is no wait
 LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)  # what a server that is away looks like
+A_SENTINEL = (
+    "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and name the "
+    "service, as in redis+sentinel://host:26379/service/0"
+)
 CARRIED = (
     "host",
     "port",
@@ -62,6 +66,17 @@ def reason(lost: BaseException) -> str:
     return f"{type(lost).__name__}{f': {cause.verify_message}' if cause else ''}"
 
 
+def is_unknown(command: str, refusal: str) -> bool:
+    """Whether a server has said that it does not know `command`. redis-py drops the first word, ERR."""
+    said = refusal.lower().removeprefix("err ").replace("`", "'")  # Redis before 7
+    return said.startswith(f"unknown command '{command.lower()}'")
+
+
+def said_by_sentinel(role: Any) -> bool:
+    """Whether the reply to ROLE is a Sentinel's."""
+    return isinstance(role, list) and role[:1] == [b"sentinel"]
+
+
 class Endpoint:
     """One server, and how to connect to it."""
 
@@ -92,11 +107,27 @@ class Endpoint:
         try:
             async with asyncio.timeout(self._settings["socket_connect_timeout"]):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        except BaseException:
+        except BaseException as error:
             hang_up(connection._writer)
             await connection.disconnect(nowait=True)
+            if isinstance(error, RedisError) and await self._is_sentinel(error):
+                raise NotThereError(A_SENTINEL) from error
             raise
         return connection
+
+    async def _is_sentinel(self, refusal: RedisError) -> bool:
+        """Whether a server that knows no databases, or not this user, is a Sentinel."""
+        if is_unknown("SELECT", str(refusal)):
+            without = ["db"]
+        elif isinstance(refusal, AuthenticationError):
+            without = ["db", "username", "password", "credential_provider"]
+        else:
+            return False
+        settings = {name: value for name, value in self._settings.items() if name not in without}
+        try:
+            return said_by_sentinel(await Endpoint(self._kind, settings).asked("ROLE"))
+        except LOST:
+            return False
 
     @asynccontextmanager
     async def talk(self) -> AsyncIterator[AbstractConnection]:

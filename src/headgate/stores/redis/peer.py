@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from headgate.stores.redis.calls import Command
-from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.endpoint import A_SENTINEL, REPLY_TIMEOUT, is_unknown, said_by_sentinel
 from headgate.stores.redis.eviction import Eviction
 from headgate.stores.redis.script import library
 from headgate.stores.redis.wire import Wire, packed
@@ -175,8 +176,14 @@ class Peer:
             self._redirect(call, *elsewhere.groups())
         elif refusal.startswith(NOT_NOW):
             self._not_now(call, refusal)
+        elif is_unknown("EVALSHA", refusal):
+            self.send(partial(self._without_scripts, call, refusal), "ROLE")
         else:
             self.link.answered(call, ResponseError(refusal), self)
+
+    def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
+        told = A_SENTINEL if said_by_sentinel(role) else refusal
+        self.link.answered(call, ResponseError(told), self)
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
@@ -329,9 +336,7 @@ class Peer:
 
 def has_no_functions(refusal: str) -> bool:
     """A server that is too old for functions, or lets this user call none."""
-    refusal = refusal.lower()
-    unknown = refusal.startswith(("err unknown command 'fcall'", "err unknown command `fcall`"))
-    return unknown or (refusal.startswith("noperm") and "'fcall'" in refusal)
+    return is_unknown("FCALL", refusal) or (refusal.startswith("NOPERM") and "'fcall'" in refusal.lower())
 
 
 def _anything(reply: Any) -> None:
