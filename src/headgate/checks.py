@@ -13,6 +13,7 @@ import re
 import reprlib
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
@@ -23,15 +24,38 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
 RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})  # acquire has arguments of these names
+PARTS = 1_000_000  # of a token: as finely as an amount that is not whole is counted
+WHOLE_FROM = 2**21  # tokens: buckets below it count parts of a token, exactly in Lua, and ticks stay shorter than periods
 SINGULARS = {"request": "requests", "permit": "permits"}  # counted by nobody, one letter short of one that is
 
 _UNIT = re.compile(r"[a-z][a-z0-9_]*")
 _LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at all
 
 
-def positive_int(call: str, field: str, value: object) -> int:
-    """`value` as an int of at least 1."""
-    return _int(call, field, value, least=1)
+def positive_int(call: str, field: str, value: object, way: str = "") -> int:
+    """`value` as an int of at least 1. `way`: the way out for a fraction, where the call knows one."""
+    return _int(call, field, value, least=1, way=way)
+
+
+def tokens(call: str, field: str, value: object) -> float:
+    """`value` as a number of tokens above 0: an int where it is whole, otherwise a float of at least a millionth."""
+    number = _real(call, field, value, "write a number such as 10 or 2.5")
+    if number == number // 1:
+        return positive_int(call, field, int(number))
+    if number * PARTS < 1:
+        rule = f"{field} must be at least a millionth of a token"
+        raise ValueError(_sentence(call, field, value, rule, "write a larger amount, over a longer period"))
+    if number > WHOLE_FROM:
+        rule = f"{field} must be whole from {WHOLE_FROM} on"
+        raise ValueError(_sentence(call, field, value, rule, "round it"))
+    return number
+
+
+def rational(value: float) -> Fraction:
+    """What `value` was written for, in whole parts of a token and never more: 2.5 is 5/2, and 1/3 a third."""
+    written = Fraction(str(value))
+    near = written.limit_denominator(PARTS)
+    return near if near <= written or float(near) == value else Fraction(int(written * PARTS), PARTS)
 
 
 def count(call: str, field: str, value: object) -> int:
@@ -191,10 +215,10 @@ _FAR_AWAY = (
 )
 
 
-def _int(call: str, field: str, value: object, *, least: int) -> int:
+def _int(call: str, field: str, value: object, *, least: int, way: str = "") -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         rule = f"{field} must be an int, not {_kind(value)}"
-        raise TypeError(_sentence(call, field, value, rule, _way_to_int(value)))
+        raise TypeError(_sentence(call, field, value, rule, _way_to_int(value, way)))
     if value < least:
         rule = f"{field} must be at least {least}"
         raise ValueError(_sentence(call, field, value, rule, "write a larger number"))
@@ -204,11 +228,11 @@ def _int(call: str, field: str, value: object, *, least: int) -> int:
     return int(value)
 
 
-def _way_to_int(value: object) -> str:
+def _way_to_int(value: object, way: str) -> str:
     if isinstance(value, float) and value.is_integer():
         return f"pass an int: {show(int(value))}"
     if isinstance(value, float):
-        return "pass a whole number as an int"
+        return way or "pass a whole number as an int"
     return "pass an int such as 10"
 
 

@@ -4,7 +4,7 @@ Here live the grammar, its tokenizer and its parser; what a limit is and which n
 limits.py, which also writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit
 is a word of the grammar.
 
-    limit     = amount [unit] shape {option}
+    limit     = tokens [unit] shape {option}
     shape     = ("/" | "per") period      Window: at most so many in any interval of that length
                                           (Rate or Quota with the options that say so)
               | "in" "any" period         Window, and nothing else
@@ -17,6 +17,7 @@ is a word of the grammar.
               | "from" anchor             makes a Quota of it, with windows that start at the anchor
               | "slack" duration          all but Concurrency
               | "lease" duration          Concurrency
+    tokens    = amount, or with a fraction where the limit is a Rate: 2.5/second burst 3
     amount    = digits, _ between them, a suffix joined on: 1_000, 10k, 10kilo (thousand), 2m (million)
     unit      = a word such as tokens or mb, joined on or not; "requests" or "permits" when unsaid
     period    = [number] time
@@ -78,6 +79,11 @@ NOUNS = {
     "quota": "a quota",
     "concurrency": "a limit of concurrency",
 }
+WHOLE = {
+    "window": "write a longer period, or a burst",
+    "quota": "write a longer period",
+    "concurrency": "write a whole number",
+}
 OPTIONS = frozenset(word for words in FITTING.values() for word in words)
 WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}  # no unit in a text
 
@@ -123,7 +129,7 @@ class _Token:
 class _Draft:
     """What has been read so far."""
 
-    amount: int
+    amount: float
     unit: str | None
     period: float = 0.0
     burst: int | None = None
@@ -136,11 +142,11 @@ class _Draft:
         unit = self.unit or "requests"
         match kind:
             case "concurrency":
-                return Concurrency(self.amount, self.lease, self.unit or "permits")
+                return Concurrency(int(self.amount), self.lease, self.unit or "permits")
             case "window":
-                return Window(self.amount, self.period, unit, self.slack)
+                return Window(int(self.amount), self.period, unit, self.slack)
             case "quota":
-                return Quota(self.amount, self.period, self.anchor, unit, self.slack)
+                return Quota(int(self.amount), self.period, self.anchor, unit, self.slack)
         return Rate(self.amount, self.period, self.burst, self.initial, kind == "steps", unit, self.slack)
 
 
@@ -156,9 +162,12 @@ class _Parser:
     # The rules, from the top down.
 
     def limit(self) -> Limit:
-        draft = _Draft(self.amount(), self.unit())
+        first = self.here
+        draft = _Draft(self.count(), self.unit())
         self.shape(draft)
         self.options(draft)
+        if not isinstance(draft.amount, int) and self.kind not in {"rate", "steps"}:
+            self.fail(first, f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}")
         try:
             return draft.limit(self.kind)
         except ValueError as error:  # two numbers, each good, that do not go together
@@ -203,17 +212,30 @@ class _Parser:
             case "lease":
                 draft.lease = self.duration()
 
+    def count(self) -> float:
+        """What the limit counts: an int where it is whole. Only a rate takes a fraction."""
+        number = self.here
+        total = self.quantity()
+        if not 0 < total < BEYOND:
+            self.fail(number, f"{number.text!r} is out of range; write a number from 1 to below 2**53")
+        return int(total) if total.denominator == 1 else float(total)
+
     def amount(self, *, least: int = 1) -> int:
+        """A whole number from `least` on."""
+        number = self.here
+        total = self.quantity()
+        if total.denominator != 1:
+            self.fail(number, f"{number.text!r} is not whole; write a whole number")
+        if not least <= total < BEYOND:
+            self.fail(number, f"{number.text!r} is out of range; write a number from {least} to below 2**53")
+        return int(total)
+
+    def quantity(self) -> Fraction:
         number = self.number("a number, such as 100")
         factor = 1
         if self.here.tight and self.here.text in SUFFIXES:
             factor = SUFFIXES[self.advance().text]
-        total = Fraction(number.text) * factor
-        if total.denominator != 1:
-            self.fail(number, f"{number.text!r} is not whole; count whole ones, over a longer period")
-        if not least <= total < BEYOND:
-            self.fail(number, f"{number.text!r} is out of range; write a number from {least} to below 2**53")
-        return int(total)
+        return Fraction(number.text) * factor
 
     def unit(self) -> str | None:
         word = self.here

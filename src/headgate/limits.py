@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import ceil
 
 from headgate.checks import (
     EPOCH,
+    TEN_YEARS,
+    WHOLE_FROM,
     check_unit,
     filling,
     flag,
@@ -21,10 +24,12 @@ from headgate.checks import (
     plain,
     positive_int,
     seconds,
+    tokens,
 )
 
 DEFAULT_LEASE = 30.0
 
+_WAY_TO_WHOLE = "count whole calls over a longer time, as Window(5, per=2) does for 2.5 a second, or take a Rate"
 _PERIODS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -59,12 +64,14 @@ class Rate:
     """A token bucket: `amount` tokens come back every `per` seconds, and up to `capacity` are saved up.
 
     They come back one by one, or with `steps=True` all `amount` of them at the end of every `per` seconds.
+    `amount` need not be whole: `Rate(2.5, per=1)` grants exactly five tokens in two seconds. Parts of a
+    token are counted to a millionth. `capacity` is an int: the amount rounded up when unsaid.
     The bucket starts with `initial` tokens, full when unsaid. Its first period can see `capacity + amount`
     calls; where the service counts a sliding window, take `Window`. `slack` lengthens the period, for a
     service that counts arrivals. As text: "10/second burst 20".
     """
 
-    amount: int
+    amount: float
     per: float
     capacity: int | None = None
     initial: int | None = None
@@ -73,12 +80,13 @@ class Rate:
     slack: float = 0.0
 
     def __post_init__(self) -> None:
-        amount = positive_int("Rate", "amount", self.amount)
-        capacity = amount if self.capacity is None else positive_int("Rate", "capacity", self.capacity)
+        amount, per = tokens("Rate", "amount", self.amount), seconds("Rate", "per", self.per)
+        capacity = ceil(amount) if self.capacity is None else positive_int("Rate", "capacity", self.capacity)
+        _refuse_uncountable(amount, per, capacity)
         _store(
             self,
             amount=amount,
-            per=seconds("Rate", "per", self.per),
+            per=per,
             capacity=capacity,
             initial=filling("Rate", "initial", self.initial, capacity),
             steps=flag("Rate", "steps", self.steps),
@@ -89,11 +97,11 @@ class Rate:
     @property
     def burst(self) -> int:
         """The most tokens that can be granted at one instant: `capacity`, filled in."""
-        return self.amount if self.capacity is None else self.capacity
+        return ceil(self.amount) if self.capacity is None else self.capacity
 
     def __str__(self) -> str:
         word = "every" if self.steps else "per"
-        burst = "" if self.steps and self.burst == self.amount else f" burst {self.burst}"
+        burst = "" if self.steps and self.burst == ceil(self.amount) else f" burst {self.burst}"
         initial = "" if self.initial is None else f" initial {self.initial}"
         options = f"{burst}{initial}{_slack(self.slack)}"
         return f"{_counted(self.amount, self.unit)} {word} {_period(self.per)}{options}"
@@ -116,7 +124,7 @@ class Window:
     def __post_init__(self) -> None:
         _store(
             self,
-            amount=positive_int("Window", "amount", self.amount),
+            amount=positive_int("Window", "amount", self.amount, _WAY_TO_WHOLE),
             per=seconds("Window", "per", self.per),
             unit=check_unit("Window", self.unit),
             slack=seconds("Window", "slack", self.slack, zero=True),
@@ -145,7 +153,7 @@ class Quota:
         per = seconds("Quota", "per", self.per)
         _store(
             self,
-            amount=positive_int("Quota", "amount", self.amount),
+            amount=positive_int("Quota", "amount", self.amount, _WAY_TO_WHOLE),
             per=per,
             anchor=None if self.anchor is None else instant("Quota", "anchor", self.anchor),
             unit=check_unit("Quota", self.unit),
@@ -180,8 +188,22 @@ def _shorter(slack: float, per: float) -> float:
     return slack
 
 
-def _counted(amount: int, unit: str, unsaid: str = "requests") -> str:
-    return str(amount) if unit == unsaid else f"{amount} {unit}"
+def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:
+    """Parts of a token that come too seldom, or are too many, for numbers that a script on Redis counts exactly."""
+    if amount < 1 and per / amount >= TEN_YEARS:
+        raise ValueError(
+            f"Rate(amount={plain(amount)}, per={plain(per)}): a token would come every {plain(per / amount)} seconds, "
+            f"and must come within ten years; write a larger amount."
+        )
+    if not isinstance(amount, int) and capacity >= WHOLE_FROM:
+        raise ValueError(
+            f"Rate(amount={plain(amount)}, capacity={capacity}): a bucket of {WHOLE_FROM} tokens or more counts whole ones; "
+            f"write a whole amount, or a smaller capacity."
+        )
+
+
+def _counted(amount: float, unit: str, unsaid: str = "requests") -> str:
+    return plain(amount) if unit == unsaid else f"{plain(amount)} {unit}"
 
 
 def _period(value: float) -> str:

@@ -15,13 +15,14 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import partial
 from itertools import accumulate, count
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from headgate import clock as clocks
-from headgate.checks import flag, instant, microseconds, positive_int, seconds, show
+from headgate.checks import MICROSECOND, flag, instant, microseconds, positive_int, rational, seconds, show
 from headgate.classics import RateLimiter
 from headgate.clock import Clock, SystemClock
 from headgate.entrance import Entrance
@@ -255,6 +256,9 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 def _microseconds(call: str, duration: float) -> int:
+    """Whole microseconds. The rest that float arithmetic leaves, as in `0.3 - 0.1 * 3`, is no time at all."""
+    if isinstance(duration, float) and abs(duration) < MICROSECOND / 2:
+        return 0
     return microseconds(seconds(call, "seconds", duration, zero=True))
 
 
@@ -385,16 +389,16 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
                 raise AssertionError(
                     f"Calls {begin + 1} to {last + 1} of {len(calls)} took {taken} {limit.unit} within "
                     f"{(end - moments[begin]) / 1_000_000:g} s, from {calls[begin].begin - calls[0].begin:g} s after the first on, "
-                    f"and {limit} allows {most} in that time."
+                    f"and {limit} allows {int(most)} in that time."
                 )
 
 
-def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float:
+def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:
     """What has come back by `end` of what was taken since `begin`."""
     return _most(limit, begin, end) - _most(limit, begin, begin)
 
 
-def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float:
+def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:
     """What the limit allows between two moments, both included."""
     span, per = end - begin, microseconds(limit.per) + microseconds(limit.slack)
     match limit:
@@ -404,9 +408,9 @@ def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float:
             origin, period = microseconds(limit.origin), microseconds(limit.per)
             return limit.amount if (begin - origin) // period == (end - origin) // period else math.inf
         case Rate() if limit.steps:
-            return limit.burst + limit.amount * (span // per + 1)
+            return limit.burst + rational(limit.amount) * (span // per + 1)
         case Rate():
-            return limit.burst + limit.amount * span // per
+            return limit.burst + rational(limit.amount) * span // per
 
 
 # What is left ------------------------------------------------------------------------------------------------------------------

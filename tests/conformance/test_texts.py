@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from headgate import Limiter
+from headgate import Limiter, Rate
 from tests.world import HOUR, World, told, until, used
 
 MINUTE = 60_000_000  # microseconds
@@ -59,6 +59,21 @@ async def test_no_interval_sees_more_calls_than_a_text_says(world: World) -> Non
     granted = await moments(world.limiter(f"8/{period // 1000} ms"), 28)
 
     assert most_within(granted, period) == 8
+
+
+@pytest.mark.parametrize(
+    ("limit", "hours"), [("0.5/hour burst 1", 2), ("2.5/hour burst 1", 0.4), (Rate(0.1, per=HOUR, steps=True), 10)], ids=str
+)
+@told
+async def test_a_fraction_of_a_token_comes_back_when_its_rate_says(world: World, limit: str | Rate, hours: float) -> None:
+    """T4, T11."""
+    limiter = world.limiter(limit)
+    assert await limiter.atry_acquire()
+
+    refusal = await limiter.atry_acquire()
+
+    assert not refusal
+    assert refusal.retry_after == pytest.approx(hours * HOUR, abs=world.slack)
 
 
 @told

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Sequence
 from itertools import count
+from math import ceil
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -24,14 +25,15 @@ PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
 # Limits --------------------------------------------------------------------------------------------------------------------------
 
 amounts = st.integers(1, 12)
+fractions = st.sampled_from([0.5, 2.5, 0.1, 1 / 3, 7.25, 0.007, 3.333])  # amounts of a rate alone
 periods = st.sampled_from(PERIODS)
 slacks = st.sampled_from([0, 0, 0.0005])
 
 
 @st.composite
 def rates(draw: st.DrawFn, initial: bool = True) -> Rate:
-    amount, capacity = draw(amounts), draw(st.none() | amounts)
-    start = draw(st.none() | st.integers(0, capacity or amount)) if initial else None
+    amount, capacity = draw(amounts | fractions), draw(st.none() | amounts)
+    start = draw(st.none() | st.integers(0, capacity or ceil(amount))) if initial else None
     return Rate(amount, draw(periods), capacity, start, draw(st.booleans()), slack=draw(slacks))
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.checks import rational
 from headgate.gate.bucket import MARKS, Bucket
 from headgate.gate.gate import Gate, Grant
 from headgate.gate.rules import Declaration, lengthened, rule_of, rules_of
@@ -24,7 +25,7 @@ LONG_RUN = 10_000_000
 
 
 def tokens_a_microsecond(rate: Rate) -> Fraction:
-    return Fraction(rate.amount, lengthened(rate))
+    return rational(rate.amount) / lengthened(rate)
 
 
 def bucket_at_start(rate: Rate) -> Bucket:
@@ -145,10 +146,10 @@ def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(rate: 
 
     pass_all(crowd)
 
-    steps, level, expected = 0, 0, []
+    steps, level, expected = 0, Fraction(0), []
     for cost in costs:
         while level < cost:
-            steps, level = steps + 1, min(rate.burst, level + rate.amount)
+            steps, level = steps + 1, min(Fraction(rate.burst), level + rational(rate.amount))
         level -= cost
         expected.append(steps * lengthened(rate))
     assert times(crowd)[1:] == expected
@@ -224,7 +225,7 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
     gate = crowd.gate
     untouched = twin(gate)
     cost = data.draw(st.integers(1, rate.burst))
-    grant = gate.acquire(gate.t, "regrets it", {"requests": cost}, horizon=10**12)
+    grant = gate.acquire(gate.t, "regrets it", {"requests": cost}, horizon=10**15)
     assert isinstance(grant, Grant)
 
     gate.cancel(gate.t, {"requests": cost}, grant.t)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.checks import microseconds
+from headgate.checks import WHOLE_FROM, microseconds, rational
 from headgate.gate.bucket import Bucket
 from headgate.gate.quota import Quota as QuotaRule
 from headgate.gate.rules import Declaration, lengthened, parsed, program, rule_of, rules_of
@@ -20,7 +20,13 @@ from tests.gate.crowd import START, kinds
 TEN_YEARS = 10 * 365 * 86_400
 EXACT = 2**53  # beyond it a double, as Lua has it, loses count
 amounts = st.one_of(st.integers(1, 100), st.integers(1, 10**9))
+tokens = st.one_of(amounts, st.floats(0.001, 2**21, exclude_max=True), st.sampled_from([2.5, 0.5, 1 / 3, 0.1, 1e-3]))
 periods = st.one_of(st.sampled_from([1e-6, 0.001, 1 / 3, 1, 60, 3600, 86_400]), st.floats(1e-6, TEN_YEARS * 0.999))
+
+
+def countable(amount: float, per: float, capacity: int | None) -> bool:
+    """Whether a rate may be declared so: parts of a token are not for huge buckets, nor for tokens that take ten years."""
+    return isinstance(amount, int) or (per / amount < TEN_YEARS and max(amount, capacity or 1) <= WHOLE_FROM - 1)
 
 
 def bucket(rate: Rate) -> Bucket:
@@ -32,25 +38,27 @@ def bucket(rate: Rate) -> Bucket:
 # Buckets -------------------------------------------------------------------------------------------------------------------------
 
 
-@given(amounts, periods, st.none() | amounts, st.booleans(), st.sampled_from([0, 0.0005, 3]))
+@given(tokens, periods, st.none() | amounts, st.booleans(), st.sampled_from([0, 0.0005, 3]))
 def test_a_bucket_never_refills_faster_than_declared(
-    amount: int, per: float, capacity: int | None, steps: bool, slack: float
+    amount: float, per: float, capacity: int | None, steps: bool, slack: float
 ) -> None:
     """T1: given any rate, then what its bucket gains in a tick is no more than the rate brings, and hardly less."""
+    assume(countable(amount, per, capacity))
     rate = Rate(amount, per, capacity, steps=steps, slack=slack)
     rule = bucket(rate)
 
     gained = Fraction(rule.gain, rule.price * rule.tick)
 
-    declared = Fraction(amount, lengthened(rate))
+    declared = rational(amount) / lengthened(rate)
     assert gained <= declared
-    assert rule.tick == 1 or gained == declared or gained * (lengthened(rate) + rule.tick) >= amount
+    assert rule.tick == 1 or gained == declared or gained * (lengthened(rate) + rule.tick) >= rational(amount)
     assert rule.size == rate.burst * rule.price
 
 
-@given(amounts, periods, st.none() | amounts, st.booleans())
-def test_a_bucket_counts_with_numbers_that_lua_can_count_with(amount: int, per: float, capacity: int | None, steps: bool) -> None:
+@given(tokens, periods, st.none() | amounts, st.booleans())
+def test_a_bucket_counts_with_numbers_that_lua_can_count_with(amount: float, per: float, capacity: int | None, steps: bool) -> None:
     """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact as doubles."""
+    assume(countable(amount, per, capacity))
     rule = bucket(Rate(amount, per, capacity, steps=steps))
 
     assert rule.price == 1 or rule.size * 256 <= EXACT
@@ -63,6 +71,29 @@ def test_a_steady_bucket_ticks_each_microsecond() -> None:
     rule = bucket(Rate(5, per=1))
 
     assert (rule.price, rule.gain, rule.tick, rule.size) == (200_000, 1, 1, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "interval"),
+    [(2.5, 1, 400_000), (0.5, 1, 2_000_000), (0.1, 1, 10_000_000), (1 / 3, 1, 3_000_000), (0.1 * 3, 3, 10_000_000)],
+    ids=str,
+)
+def test_a_fraction_of_a_token_comes_back_to_the_microsecond(amount: float, per: float, interval: int) -> None:
+    """T2, T11: given an empty bucket, when as many tokens have passed as make whole microseconds, then no part is over."""
+    rule = bucket(Rate(amount, per, capacity=1))
+    rule.open(START)
+
+    moments = []
+    for _ in range(1000):
+        moments.append(rule.ready(1, START))
+        rule.take(1, moments[-1], moments[-1])
+
+    assert moments == [START + interval * number for number in range(1000)]
+
+
+def test_a_fraction_of_a_token_is_the_same_rate_as_its_whole_tokens() -> None:
+    assert program([bucket(Rate(2.5, per=1, capacity=9))]) == program([bucket(Rate(5, per=2, capacity=9))])
+    assert program([bucket(Rate(0.5, per=60))]) == program([bucket(Rate(1, per=120))])
 
 
 def test_a_full_bucket_that_would_be_too_much_has_coarser_ticks() -> None:

@@ -94,7 +94,10 @@ def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(limit: Limit,
         assert_never_over([*moments[:-1], moments[-1] - 0.001], limit)
 
 
-@pytest.mark.parametrize("limit", [*LIMITS[:4], Rate(2, per=7, capacity=5, steps=True), Quota(4, per=60)], ids=str)
+PARTS = [Rate(2.5, per=7, capacity=5), Rate(2.5, per=7, capacity=5, steps=True)]
+
+
+@pytest.mark.parametrize("limit", [*LIMITS[:4], *PARTS, Rate(2, per=7, capacity=5, steps=True), Quota(4, per=60)], ids=str)
 @given(gaps=st.lists(st.sampled_from([0, 0.5, 2, 3.5, 6.999, 7, 10, 11]), max_size=12))
 @example(gaps=[3.5, 0, 0, 0, 3.5, 0, 0, 0.5])  # of steps the worst need not begin with the first call that still counts
 def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:

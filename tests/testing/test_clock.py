@@ -314,6 +314,24 @@ def test_two_clocks_cannot_be_in_use() -> None:
         pass
 
 
+LEFT_OVER = [(0.3 - 0.1 * 3, 0), (0.1 * 3 - 0.3, 0), (0.1 * 3, 300_000), (0.7 + 0.1, 800_000), (1e-6, 1), (-0.0, 0)]
+
+
+@pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
+async def test_the_rest_that_float_arithmetic_leaves_is_no_time(seconds: float, ticks: int) -> None:
+    clock = ManualClock()
+    clock.advance(seconds)
+    await clock.aadvance(seconds)
+    assert clock.moment - clock.start == 2 * ticks
+
+
+@pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
+def test_the_rest_that_float_arithmetic_leaves_is_no_time_in_a_virtual_loop(seconds: float, ticks: int) -> None:
+    clock = ManualClock()
+    clock.run(clock.aadvance(seconds))
+    assert clock.moment - clock.start == ticks
+
+
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), True, "1", None], ids=repr)
 async def test_bad_seconds_are_refused(seconds: float) -> None:
     clock = ManualClock()

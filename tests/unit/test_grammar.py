@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from datetime import timedelta
+from math import ceil
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
         ("10/second burst 1", Rate(10, 1, 1)),
         ("10 per second initial 0 burst 20", Rate(10, 1, 20, 0)),
         ("2m tokens/min burst 4M", Rate(2_000_000, 60, 4_000_000, unit="tokens")),
+        ("2.5/second burst 3", Rate(2.5, 1, 3)),
+        ("0.5 per second burst 1", Rate(0.5, 1)),
+        ("1.5/s burst 1_000", Rate(1.5, 1, 1_000)),
+        ("0.0025k tokens/s burst 1k", Rate(2.5, 1, 1_000, unit="tokens")),
+        ("2.5 every 10s", Rate(2.5, 10, steps=True)),
         ("10/s slack 10ms burst 10", Rate(10, 1, slack=0.01)),
         ("5 every 10s", Rate(5, 10, steps=True)),
         ("5 tokens every minute burst 7", Rate(5, 60, 7, steps=True, unit="tokens")),
@@ -121,10 +127,12 @@ anchors = st.one_of(
 
 @st.composite
 def rates(draw: st.DrawFn) -> Rate:
-    amount = draw(counts)
-    capacity = draw(st.one_of(st.none(), counts))
-    initial = draw(st.one_of(st.none(), st.integers(0, capacity or amount)))
-    return Rate(amount, draw(lengths), capacity, initial, draw(st.booleans()), draw(units), draw(slacks))
+    amount = draw(st.one_of(counts, st.floats(1e-6, 2**21, exclude_max=True), st.sampled_from([2.5, 0.1, 1 / 3])))
+    capacity = draw(st.one_of(st.none(), counts if isinstance(amount, int) else st.integers(1, 2**21 - 1)))
+    initial = draw(st.one_of(st.none(), st.integers(0, capacity or ceil(amount))))
+    per = draw(lengths)
+    assume(per / amount < checks.TEN_YEARS)
+    return Rate(amount, per, capacity, initial, draw(st.booleans()), draw(units), draw(slacks))
 
 
 @st.composite
@@ -187,8 +195,12 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str,
         ("9007199254740992/s", 1, "out of range"),
         ("9" * 200 + "/s", 1, "out of range"),
         ("10000000000000k/s", 1, "out of range"),
-        ("1.5/s", 1, "'1.5' is not whole"),
+        ("1.5/s", 1, "'1.5' is not whole, and a sliding window counts whole ones; write a longer period, or a burst"),
         ("1.2345k/s", 1, "'1.2345' is not whole"),
+        ("2.5/day from midnight", 1, "'2.5' is not whole, and a quota counts whole ones; write a longer period"),
+        ("2.5 concurrent", 1, "'2.5' is not whole, and a limit of concurrency counts whole ones; write a whole number"),
+        ("2.5/s burst 2.5", 13, "'2.5' is not whole"),
+        ("0.0/s burst 1", 1, "'0.0' is out of range"),
         ("-5/min", 1, "'-' has no meaning here"),
         ("+5/min", 1, "'+' has no meaning here"),
         (".5/min", 1, "'.' has no meaning here"),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.checks import show
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
 NAN, INF = math.nan, math.inf
@@ -26,7 +27,6 @@ VALID: dict[type[Any], dict[str, Any]] = {
 }
 COUNTS = [
     (Concurrency, "capacity"),
-    (Rate, "amount"),
     (Rate, "capacity"),
     (Window, "amount"),
     (Quota, "amount"),
@@ -59,6 +59,17 @@ def test_the_limits_of_the_readme() -> None:
 def test_a_bucket_holds_one_period_when_nothing_else_is_said() -> None:
     assert Rate(10, 1).capacity == Rate(10, 1).burst == 10
     assert Rate(10, 1, capacity=1).capacity == Rate(10, 1, capacity=1).burst == 1
+
+
+@pytest.mark.parametrize(("amount", "capacity"), [(2.5, 3), (0.5, 1), (0.1, 1), (7.0, 7), (10**6 + 0.5, 10**6 + 1)])
+def test_a_rate_may_bring_parts_of_a_token_and_its_bucket_holds_them_rounded_up(amount: float, capacity: int) -> None:
+    assert Rate(amount, per=1).amount == amount
+    assert Rate(amount, per=1).capacity == capacity
+
+
+def test_an_amount_that_is_whole_is_kept_as_an_int() -> None:
+    assert Rate(7.0, per=1) == Rate(7, per=1)
+    assert type(Rate(7.0, per=1).amount) is int
 
 
 @pytest.mark.parametrize("initial", [None, 0, 7, 20])
@@ -133,6 +144,31 @@ def test_a_count_is_above_zero_and_below_what_lua_can_count(kind: type[Any], fie
 @pytest.mark.parametrize(("kind", "field"), [pair for pair in COUNTS if pair != (Rate, "capacity")])
 def test_a_count_cannot_be_left_open(kind: type[Any], field: str) -> None:
     assert "not None" in refused(TypeError, kind, **{field: None})
+
+
+@pytest.mark.parametrize("value", [True, False, "5", b"5", Decimal(5), [5], None], ids=repr)
+def test_what_is_no_number_is_no_rate(value: object) -> None:
+    assert "amount must be an int or a float" in refused(TypeError, Rate, amount=value)
+
+
+@pytest.mark.parametrize("value", [*BAD_COUNT, -0.5, -0.0, NAN, INF, 1e-7, 1e-320, 2**21 + 0.5, 1e300], ids=show)
+def test_a_rate_is_finite_and_within_reason(value: float) -> None:
+    refused(ValueError, Rate, amount=value)
+
+
+@pytest.mark.parametrize(
+    ("made", "way"),
+    [
+        (lambda: Rate(0.000_001, per=3600), "a token would come every 3600000000 seconds, .*; write a larger amount"),
+        (lambda: Rate(2.5, per=1, capacity=2**21), "a bucket of 2097152 tokens or more counts whole ones; write a whole amount"),
+        (lambda: Window(2.5, per=1), "amount must be an int, not a float; .* Window\\(5, per=2\\) .*Rate"),
+        (lambda: Quota(0.5, per=60), "amount must be an int, not a float"),
+    ],
+    ids=["seldom", "full", "window", "quota"],
+)
+def test_parts_of_a_token_that_cannot_be_counted_are_refused_with_a_way_out(made: Any, way: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=way):
+        made()
 
 
 @pytest.mark.parametrize(("kind", "field"), PERIODS + SLACKS)
@@ -243,6 +279,9 @@ def test_a_count_is_taken_whole_or_refused(where: tuple[type[Any], str], value: 
         (Rate(1, 1.5), "1 per 1.5 seconds burst 1"),
         (Rate(1, 1e-6), "1 per 0.000001 seconds burst 1"),
         (Rate(1, 90), "1 per 90 seconds burst 1"),
+        (Rate(2.5, 1), "2.5 per second burst 3"),
+        (Rate(0.5, 60, 4, unit="tokens"), "0.5 tokens per minute burst 4"),
+        (Rate(1e-5, 60, steps=True), "0.00001 every minute"),
         (Window(100, 60), "100 in any minute"),
         (Window(10, 900, "tokens", 1.5), "10 tokens in any 15 minutes slack 1.5s"),
         (Quota(1000, 86_400), "1000 per day from midnight"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import gcd
 
-from headgate.checks import microseconds
+from headgate.checks import microseconds, rational
 from headgate.gate.bucket import Bucket
 from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
 from headgate.gate.quota import Quota as QuotaRule
@@ -45,9 +45,10 @@ def bucket_of(limit: Rate) -> Bucket:
     capacity = limit.burst
     start = capacity if limit.initial is None else limit.initial
     per = lengthened(limit)
+    amount = rational(limit.amount)
     if limit.steps:
-        return Bucket(limit.unit, capacity, 1, limit.amount, per, start)
-    price, gain, tick = smooth(limit.amount, per, capacity)
+        return Bucket(limit.unit, capacity, amount.denominator, amount.numerator, per, start)
+    price, gain, tick = smooth(amount.numerator, per * amount.denominator, capacity)
     return Bucket(limit.unit, capacity, price, gain, tick, start)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from fractions import Fraction
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -274,10 +273,9 @@ class Call(Generic[T]):
 
 
 def bucket_of(rate: object, max_tokens: int) -> Rate:
-    """`rate` tokens a second: 2.5 are 5 in 2 seconds, since tokens are whole."""
+    """`rate` tokens a second, into a bucket of `max_tokens`."""
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise TypeError(f"RateLimiter(rate={show(rate)}): a rate is an int or a float, tokens a second; write a number such as 10.")
     if not 0.000_001 <= rate <= 1_000_000:
         raise ValueError(f"RateLimiter(rate={show(rate)}): a rate is from 0.000001 to 1000000 tokens a second.")
-    share = Fraction(str(rate)).limit_denominator(1_000_000)
-    return Rate(share.numerator, per=share.denominator, capacity=max_tokens)
+    return Rate(rate, per=1, capacity=max_tokens)

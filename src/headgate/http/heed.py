@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import ceil
 
 from headgate.checks import flag
 from headgate.gate.rules import Declaration, rules_of
@@ -123,5 +124,5 @@ def as_told(limit: Limit, budget: Budget) -> Limit:
     if isinstance(limit, Rate):
         changes["initial"] = None
         if budget.limit is not None:
-            changes["capacity"] = budget.limit if limit.burst == limit.amount else min(limit.burst, budget.limit)
+            changes["capacity"] = budget.limit if limit.burst == ceil(limit.amount) else min(limit.burst, budget.limit)
     return replace(limit, **changes)  # type: ignore[arg-type]  # each has these fields, but for a Concurrency, which counts no calls
