@@ -39,7 +39,7 @@ class Permit:
     """
 
     __slots__ = (
-        *("__weakref__", "_actual", "_line", "_lost", "believed", "fence", "guard", "held", "home"),
+        *("__weakref__", "_actual", "_line", "_lost", "_reported", "believed", "fence", "guard", "held", "home"),
         *("key", "t", "units", "waited", "watch"),
     )
 
@@ -59,6 +59,7 @@ class Permit:
         self.watch: Watch | None = None  # over the block that holds it: see watch.py
         self.guard: Callable[[Permit], Watch] | None = None  # makes the watch of a block, if there is to be one
         self._lost: bool | None = None  # once it is released: whether it was lost then
+        self._reported = False  # the loss of its lease
 
     @property
     def lost(self) -> bool:
@@ -104,6 +105,12 @@ class Permit:
             self.believed = believed
         if self.watch is not None:
             self.watch.look()
+
+    def report_loss(self) -> bool:
+        """For the store, which logs each loss once: whether the lease is lost, and this is news."""
+        news = self.lost and not self._reported
+        self._reported = self._reported or news
+        return news
 
     def go_by(self, around: Callable[[Back], Back]) -> None:
         """For what is put around the line that granted it: from now on what is done with the permit goes by that."""

@@ -17,7 +17,7 @@ import pytest
 from redis import Redis
 
 import headgate
-from headgate import Concurrency, LeaseLostError, Limiter, Rate
+from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
 from headgate.stores.redis.lane import Lane
 from tests.faults.proxy import Proxy
 from tests.faults.scene import SLACK, Puppet, elsewhere, eventually, keys_of
@@ -123,6 +123,42 @@ def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, adm
         pass
 
     assert ran == ["to its end"]
+
+
+async def test_each_lost_lease_is_logged_once(name: str, redis_url: str, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    """S4: three permits that the server has forgotten are one line, by the name, with their fences; releases add none."""
+    limiter = Limiter(name, Concurrency(3, lease=LEASE), store=redis_url)
+    permits = [await limiter.acquire() for _ in range(3)]
+
+    admin.delete(*keys_of(admin, name))
+    await eventually(lambda: all(permit.lost for permit in permits))
+    for permit in permits:
+        permit.release()
+    await limiter.astatus()
+
+    logs.flush()
+    lines = [record for record in caplog.records if "lost the lease" in record.message]
+    fences = ", ".join(str(permit.fence) for permit in permits)
+    assert [(line.levelname, line.message.partition(":")[0]) for line in lines] == [
+        ("WARNING", f"3 held permit(s) of limiter {name!r} lost the lease (fence {fences})")
+    ]
+    assert [permit.lost for permit in permits] == [True, True, True]
+
+
+async def test_a_lease_that_ends_without_an_answer_is_logged_too(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F13, S2: the server stands still for longer than the lease."""
+    limiter = Limiter(name, ONE, store=own_server.url)
+    permit = await limiter.acquire()
+
+    own_server.pause()
+    await eventually(lambda: permit.lost)
+    permit.release()
+    own_server.resume()
+
+    logs.flush()
+    assert sum("1 held permit(s)" in record.message for record in caplog.records) == 1
 
 
 # What nobody says --------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import cannot
+from headgate.stores.redis.lost_leases import log_lost
 from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.status import Status, status_of
 
@@ -282,6 +283,8 @@ class RedisLine:
         if not isinstance(lane, Lane) or not lane.link.here or lane.link.closed:
             permit.release()
         elif not lane.succession.hand_over(permit):
+            if permit.lost:
+                log_lost(self.name, [permit])
             permit.held = False
             lane.post(f"release {permit.key}")
 
@@ -318,7 +321,10 @@ class RedisLine:
         with self._lock:
             held, permit.held = permit.held, False
         home = permit.home
-        return held and (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
+        ours = held and (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
+        if ours and permit.lost:
+            log_lost(self.name, [permit])
+        return ours
 
     def _home(self, permit: Permit, errand: Callable[[Lane], None]) -> None:
         """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""

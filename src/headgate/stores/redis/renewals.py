@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from headgate.errors import StoreError
 from headgate.stores.redis.calls import Errand
+from headgate.stores.redis.lost_leases import log_lost
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
@@ -31,6 +32,7 @@ class Renewals:
         self._timer: TimerHandle | None = None
         self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
         self._enough = inf
+        self._lost: list[Permit] = []  # as the reply shows that is being read
 
     @property
     def planned(self) -> bool:
@@ -50,6 +52,7 @@ class Renewals:
 
         What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
         """
+        log_lost(self._lane.line.name, list(self._held))
         held = [(permit, lease) for permit, lease in self._held.items() if permit.held and not permit.lost]
         if self._timer is not None:
             self._timer.cancel()
@@ -78,3 +81,10 @@ class Renewals:
             permit.renewed(self._lane.asked_at + lease / 1_000_000)
         else:
             permit.renewed(monotonic())
+            if not self._lost:  # one line for all that this reply shows
+                self._lane.link.loop.call_soon(self._log_lost)
+            self._lost.append(permit)
+
+    def _log_lost(self) -> None:
+        lost, self._lost = self._lost, []
+        log_lost(self._lane.line.name, lost)
