@@ -13,7 +13,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, StoreError
 from tests.faults.proxy import Proxy
-from tests.faults.scene import visit
+from tests.faults.scene import elsewhere, once_back, visit
 from tests.world import at_rest, soon
 
 OLD, OLDEST, NEWER = b"\x01 and numbers", b"\x8e, as MessagePack began", "\x7f and whatever"
@@ -67,6 +67,40 @@ async def test_who_gets_a_reply_without_sense_is_told_so(name: str, proxy: Proxy
     proxy.replies.alter = None
     permit.release()
     await at_rest(limiter)
+
+
+async def test_limits_that_are_damaged_on_the_way_are_not_adopted(name: str, proxy: Proxy, redis_url: str) -> None:
+    """S1: given limits that nobody can have declared, then the call fails, and the process keeps its own until it is answered."""
+    limiter, other = Limiter(name, Concurrency(2), store=proxy.url), elsewhere(name, Concurrency(2), url=redis_url)
+    await soon(visit(limiter))
+    await other.aupdate(Concurrency(3))
+    ours = limiter._line.declared.program
+    whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
+    proxy.replies.alter = lambda piece: whole.sub(lambda reply: bulk(reply[1].replace(b"permits 3 ", b"permits 0 ")), piece)
+
+    with pytest.raises(StoreError):
+        await soon(limiter.acquire())
+    assert limiter._line.declared.program == ours
+
+    proxy.replies.alter = None
+    await once_back(lambda: visit(limiter))
+    assert (await limiter.astatus()).limits[0].capacity == 3
+    await at_rest(limiter)
+
+
+@pytest.mark.parametrize("limits", ["slots permits 0 30000000", "slats permits 2 30000000", "slots permits 2"])
+async def test_limits_that_are_damaged_on_the_server_are_declared_anew(
+    name: str, redis_url: str, admin: Redis, limits: str
+) -> None:
+    """Given a process that has declared them before, and one that is new."""
+    for declares in (Limiter(name, Concurrency(2), store=redis_url), elsewhere(name, Concurrency(2), url=redis_url)):
+        await soon(visit(declares))
+        admin.hset(f"headgate:{{{name}}}", "limits", limits)
+
+        await soon(visit(declares))
+
+        assert admin.hget(f"headgate:{{{name}}}", "limits") == "slots permits 2 30000000"
+        assert (await declares.astatus()).limits[0].capacity == 2
 
 
 def bulk(reply: bytes) -> bytes:

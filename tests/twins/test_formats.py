@@ -4,12 +4,45 @@ from __future__ import annotations
 
 import pytest
 import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from headgate.gate.rules import program, read_program, rules_of
+from headgate.stores.redis.script import composed, sources
+from tests.gate.crowd import kinds
 from tests.twins.wire import NOON, Acquire, Call, Status, Wire
 
 LIMITS = "bucket requests 5 1 1 1000000 5"
 FIRST, OLDER = b"\x8e, as the first one began", b"\x01 and numbers"
 NEWER = [b"\x05 and more numbers", b"\x7f and whatever"]
+
+IS_SOUND = f"{composed(sources(), ('rules',))}\nreturn Rules.sound(ARGV[1]) and 1 or 0"
+DAMAGED = [
+    "",
+    ";",
+    "slots permits 5 30000000;",
+    "slots permits 5",
+    "slots permits 5 30000000 7",
+    "slots permits 5 0",
+    "slots permits 0 30000000",
+    "slots permits -5 30000000",
+    "slots permits 5.5 30000000",
+    "slots permits 1e3 30000000",
+    "slots permits 0x5 30000000",
+    "slots permits 9007199254740992 30000000",
+    "slots Permits 5 30000000",
+    "slots permits! 5 30000000",
+    "slats permits 5 30000000",
+    "window requests 5 0",
+    "bucket requests 5 0 1 1 5",
+    "bucket requests 5 1 0 1 5",
+    "bucket requests 5 1 1 0 5",
+    "bucket requests 5 1 1 1 6",
+    "bucket requests 94906266 94906266 1 1 1",
+    "quota requests 5 60 60 0",
+    "quota requests 5 60 0 60",
+    f"{LIMITS}\n",
+]
 
 
 def spoiled(wire: Wire, field: str, value: bytes | None) -> Wire:
@@ -31,6 +64,49 @@ def test_what_cannot_be_read_is_begun_afresh(wire: Wire, field: str, value: byte
     reply = name.call(Call(LIMITS, f"{wire.token}-1.1", 2, (Status(),), waits), NOON)
 
     assert [reply.verdict, *(left for *_, left in reply.answers)] == said
+
+
+@pytest.mark.parametrize("limits", DAMAGED)
+@pytest.mark.parametrize(("waits", "said"), [("0", ["ok", 5]), (f"1 ok {NOON}", ["lapsed"])])
+def test_limits_that_no_declaration_writes_are_begun_afresh(wire: Wire, limits: str, waits: str, said: list[object]) -> None:
+    """L5: the first call begins the name anew with its own limits."""
+    name = spoiled(wire, "limits", limits.encode())
+
+    reply = name.call(Call(LIMITS, f"{wire.token}-1.1", 2, (Status(),), waits), NOON)
+
+    assert [reply.verdict, *(left for *_, left in reply.answers)] == said
+    if said == ["ok", 5]:
+        assert wire.client.hget(wire.key, "limits") == LIMITS.encode()
+
+
+@pytest.mark.parametrize("limits", DAMAGED)
+def test_a_client_refuses_the_limits_that_the_script_refuses(limits: str) -> None:
+    with pytest.raises(ValueError, match="damaged"):
+        read_program(limits)
+
+
+PIECES = ["slots", "bucket", "window", "quota", "permits", "5", "1", "0", "60", "9007199254740991", "9007199254740992", ";"]
+damaged = st.text("0159 ;abkw-", max_size=12) | st.lists(st.sampled_from(PIECES), max_size=9).map(" ".join)
+sound = st.lists(kinds, min_size=1, max_size=4).map(lambda limits: program(rules_of(limits)))
+
+
+@given(damaged | sound | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;")))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> None:
+    """What a client can read, the script can read, and the other way round."""
+    try:
+        read_program(limits)
+    except ValueError:
+        readable = 0
+    else:
+        readable = 1
+
+    assert client.eval(IS_SOUND, 0, limits) == readable
+
+
+@given(sound)
+def test_limits_that_were_declared_can_be_read(limits: str) -> None:
+    assert read_program(limits).program == limits
 
 
 @pytest.mark.parametrize("state", NEWER)

@@ -6,10 +6,11 @@ Lua. `program` is what travels to the Lua twin.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from math import gcd
 
-from headgate.checks import microseconds, rational
+from headgate.checks import BEYOND, microseconds, rational, show
 from headgate.gate.bucket import Bucket
 from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
 from headgate.gate.quota import Quota as QuotaRule
@@ -100,6 +101,31 @@ def parsed(text: str) -> Rule:
     return KINDS[kind](unit, *map(int, numbers))
 
 
+def read_program(program: str) -> Declaration:
+    """The limits of `program`, which a server has kept. ValueError for a text that no declaration writes: it was damaged."""
+    for text in program.split(";"):
+        if not is_sound(text):
+            raise ValueError(f"{show(text)} is not the text of a limit: it was damaged")
+    return Declaration([parsed(text) for text in program.split(";")])
+
+
+def is_sound(text: str) -> bool:
+    """Whether the rule of a checked limit could have written `text`. Twin: rules.lua."""
+    found = WRITTEN.fullmatch(text)
+    numbers = [int(number) for number in found[2].split()] if found else []
+    if not numbers or max(numbers) >= BEYOND:
+        return False
+    match text.split(" ")[0], numbers:
+        case "bucket", [capacity, price, gain, tick, start]:
+            return min(capacity, price, gain, tick) > 0 and start <= capacity and capacity * price < BEYOND
+        case "window" | "slots", [capacity, time]:
+            return min(capacity, time) > 0
+        case "quota", [capacity, per, anchor, slack]:
+            return min(capacity, per) > 0 and max(anchor, slack) < per
+    return False
+
+
+WRITTEN = re.compile("([a-z]+ [a-z][a-z0-9_]*)([0-9 ]*)")
 KINDS: dict[str, Callable[..., Rule]] = {
     "bucket": Bucket,
     "window": WindowRule,

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration, parsed
 from headgate.names import title
 from headgate.request import Request
 from headgate.stores.redis.bookings import Bookings
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
     from collections.abc import Iterable, Sequence
 
+    from headgate.gate.rules import Declaration
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.link import Link
     from headgate.stores.redis.peer import Peer
@@ -549,7 +549,7 @@ class Lane:
             return
         if verdict in ("stale", "held"):
             wait = int(words.pop(0)) if verdict == "held" else None
-            self._learn(sent, wait, Declaration([parsed(text) for text in " ".join(words).split(";")]))
+            self._learn(sent, wait, self.line.read(" ".join(words)))
         else:
             self._begin_again()
             self.renewals.renew()  # what is held may be forgotten, too

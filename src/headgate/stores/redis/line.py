@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote
 
 from headgate.errors import MaxSleepExceededError
-from headgate.gate.rules import Declaration, parsed
+from headgate.gate.rules import Declaration, parsed, read_program
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
@@ -94,6 +94,15 @@ class RedisLine:
         with self._lock:
             if (program, how) == (self.declared.program, self.declares):
                 self.declares = KNOWN
+
+    def read(self, program: str) -> Declaration:
+        """The limits that the server says hold. When they are damaged, the next call declares ours again."""
+        try:
+            return read_program(program)
+        except ValueError:
+            with self._lock:
+                self._declare(self.declared, self.declares or DECLARED)
+            raise
 
     def overruled(self, holds: Declaration) -> bool:
         """Others have declared something else than was known here. False: so have we."""

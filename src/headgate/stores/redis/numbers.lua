@@ -92,14 +92,14 @@ local function take_known(program, text)
   return state
 end
 
--- False: it is of an older format, and worth nothing. One of a newer format is left alone.
+-- False: it is of an older format, or its limits are damaged, and it is worth nothing. One of a newer format is left alone.
 function Numbers.load(program, text)
   gate = take_known(program, text)
   if gate then return true end
   local format = string.byte(text) -- the first format had no number here, and began with one above 127
   if format > 127 then format = 1 end
   assert(format <= FORMAT, 'headgate: a newer version of headgate keeps the state of this name: update this one, too')
-  if format < FORMAT then return false end
+  if format < FORMAT or not Rules.sound(program) then return false end
   gate = { program = program, rules = Rules.parsed(program), waiting = {} }
   local _, at
   _, gate.t, gate.act, gate.booked, gate.fence, gate.order, gate.ttl, gate.soonest, gate.held, gate.queued, gate.sweep, gate.cursor,

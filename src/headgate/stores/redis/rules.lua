@@ -32,6 +32,45 @@ local function rules_declared(program)
   return declared[program]
 end
 
+-- What no declaration writes was damaged on the way, or here. Twin: is_sound() of rules.py.
+local sound = {}
+
+function sound.bucket(capacity, price, gain, tick, start, more)
+  if not start or more or min(capacity, price, gain, tick) == 0 then return false end
+  return start <= capacity and capacity * price < NEVER
+end
+
+function sound.window(capacity, time, more)
+  return time and not more and min(capacity, time) > 0
+end
+
+sound.slots = sound.window
+
+function sound.quota(capacity, per, anchor, slack, more)
+  return slack and not more and min(capacity, per) > 0 and max(anchor, slack) < per
+end
+
+local function is_sound(text)
+  local kind, _, words = string.match(text, '^(%l+) (%l[%l%d_]*)([%d ]*)$')
+  if not sound[kind] then return false end
+  local numbers = {}
+  for word in string.gmatch(words, '%d+') do
+    local number = tonumber(word)
+    if number >= NEVER then return false end
+    numbers[#numbers + 1] = number
+  end
+  return sound[kind](unpack(numbers))
+end
+
+-- Whether rules can be made of `program`. One that is known is sound.
+function Rules.sound(program)
+  if declared[program] then return true end
+  for text in string.gmatch(program .. ';', '([^;]*);') do
+    if not is_sound(text) then return false end
+  end
+  return true
+end
+
 -- Fresh rules: each state has its own.
 function Rules.parsed(program)
   local its = rules_declared(program)
