@@ -19,6 +19,7 @@ def end_portal() -> None:
         return
     found.close()
     found.loop.call_soon_threadsafe(found.loop.stop)
+    assert found._thread is not None, "it could be started"
     found._thread.join()
     left = asyncio.all_tasks(found.loop)
     for task in left:

@@ -32,6 +32,11 @@ class Inside:
         """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
         self._passed.append(None)
 
+    def left_behind(self) -> list[Permit]:
+        """The permits of tasks whose loops were closed under them: such a task never runs again."""
+        tasks = [who for who in list(self._entered) if isinstance(who, asyncio.Task) and who.get_loop().is_closed()]
+        return [permit for task in tasks for permit in self._entered[task]]
+
     def leave(self) -> None:
         """Return what was entered with."""
         permit = self.left()

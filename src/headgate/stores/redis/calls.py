@@ -6,7 +6,9 @@ Here lives writing and reading them; when they are sent, and what is done about 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import inf
 from time import monotonic
@@ -90,6 +92,12 @@ class Errand:
     words: str
     told: Callable[[Answer], object]
 
+    def forget(self) -> None:
+        """The loop in which the answer is awaited has ended."""
+        if isinstance(self.told, partial) and self.told.func is settle:
+            abandon(self.told.args[0])
+            self.told = nobody
+
     @property
     def owed(self) -> bool:
         """What gives back must arrive, even when whoever waited for the answer has been told that the server is away.
@@ -138,6 +146,12 @@ def settle(future: Future[Any], outcome: Grant | Answer | BaseException) -> None
             future.set_exception(outcome)
         else:
             future.set_result(outcome)
+
+
+def abandon(future: Future[Any]) -> None:
+    """Cancel a future that may belong to a loop that is closed."""
+    with suppress(RuntimeError):
+        future.cancel()
 
 
 def nobody(answer: Answer) -> None:

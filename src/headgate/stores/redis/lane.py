@@ -91,6 +91,7 @@ class Lane:
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
         self._patience = Patience(self)
+        self.why = "it has not answered in time"  # what stood in the way of the last call that failed
         self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
         self.renewals = Renewals(self)
         self.succession = Succession(self)
@@ -468,6 +469,7 @@ class Lane:
 
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
+        self.why = str(error)
         sent, self._sent = self._sent or self._owed, None
         self._early = []  # hints: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False

@@ -189,6 +189,12 @@ class RedisLine:
             lane = self._last = self._store.lane(self)
         return lane
 
+    def adopt(self, lane: Lane) -> None:
+        """In the portal: go on with a lane whose loop has ended. The tasks of that loop hold nothing any more."""
+        for permit in self._inside.left_behind():
+            permit.release()
+        self._store.link().adopt(lane)
+
     def forgotten(self, lane: Lane) -> None:
         """The link of `lane` does not know it any more."""
         if self._last is lane:

@@ -14,19 +14,26 @@ import threading
 from contextlib import suppress
 from itertools import chain, compress, count
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from redis.exceptions import AuthenticationError
 
 from headgate.errors import StoreError
+from headgate.names import title
 from headgate.stores.redis.chores import begun, pause, trouble_of
+from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, words_of
 from headgate.stores.redis.ears import Ears
 from headgate.stores.redis.endpoint import LOST, NotThereError, reason
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.peer import NOT_NOW, UNREADY, Call, Peer
-from headgate.stores.redis.portal import GUARDIAN
+from headgate.stores.redis.portal import GUARDIAN, portal
+from headgate.stores.redis.shutdown import register
 from headgate.stores.redis.topology import Sentinel
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterable
+
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.topology import Topology
@@ -50,7 +57,9 @@ class Link:
         self.thread = threading.get_ident()
         self.process = os.getpid()
         self.lanes: dict[str, Lane] = {}
+        self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
         self._closed = False
+        self.ended = False  # the portal has what the lanes owe and hold
         self._most = FEWEST_LANES
         self._sessions = 0
         self._ready: list[Lane] = []
@@ -75,6 +84,7 @@ class Link:
         self.listen = self._ears.listen
         self.counts = self._ears.counts
         self._guardian = begun(self._guard(), GUARDIAN)
+        register(self)
 
     @property
     def closed(self) -> bool:
@@ -103,6 +113,11 @@ class Link:
                 self._forget_idle()
             lane = self.lanes[line.key] = Lane(self, line)
         return lane
+
+    def adopt(self, lane: Lane) -> None:
+        """Go on with a lane whose loop has ended."""
+        self._adopted.add(lane)
+        move(lane, self)
 
     def _forget_idle(self) -> None:
         for key, lane in list(self.lanes.items()):
@@ -455,12 +470,26 @@ class Link:
             for _ in range(3):
                 await asyncio.sleep(0)
             await self._say_goodbye()
-            self._close()
+            self.end()
             if chores := self._chores():  # made after the loop began to end, it may be: nobody else waits for them
                 await asyncio.wait(chores, timeout=FAREWELL)
             raise
         finally:
             self._close()
+
+    def end(self) -> None:
+        """No call is made here any more. The portal goes on with what the lanes owe and hold."""
+        self._close()
+        self.ended = True
+        lanes, self.lanes = [lane for lane in self.lanes.values() if lasts(lane)], {}
+        if lanes:
+            portal().loop.call_soon_threadsafe(adopt, lanes)
+
+    async def deliver(self, until: float) -> list[tuple[str, str, Counter[str]]]:
+        """Wait until all that was said here has arrived, at most until then by the monotonic clock. Return what has not."""
+        lanes = [lane for lane in (*self.lanes.values(), *self._adopted) if unsaid(lane)]
+        await asyncio.gather(*(deliver(lane, until) for lane in lanes))
+        return [(title(lane.line.name), lane.why, words_of(lane)) for lane in lanes if words_of(lane)]
 
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
@@ -471,11 +500,10 @@ class Link:
 
     def _close(self) -> None:
         self._closed = True
-        with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-            for chore in self._chores():
-                chore.cancel()
-            for peer in self._peers.values():
-                peer.close()
+        ends: list[Callable[[], object]] = [chore.cancel for chore in self._chores()]
+        for end in (*ends, *(peer.close for peer in self._peers.values())):
+            with suppress(RuntimeError):  # the loop was closed without a word to its tasks
+                end()
 
     async def _say_goodbye(self) -> None:
         try:
@@ -491,6 +519,12 @@ class Link:
     def _something_to_say(self) -> bool:
         on_no_connection = self._paused or any(self._stranded.values())
         return bool(self._ready or on_no_connection or any(peer.busy for peer in self._peers.values()))
+
+
+def adopt(lanes: Iterable[Lane]) -> None:
+    """In the portal: go on with lanes whose loop has ended."""
+    for lane in lanes:
+        lane.line.adopt(lane)
 
 
 def cannot(topology: Topology, lost: BaseException) -> StoreError:

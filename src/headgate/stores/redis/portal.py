@@ -1,31 +1,56 @@
 """The portal: an event loop in a thread of its own, where threads without a loop have their calls made.
 
 Here lives the way from blocking code into asyncio, and nothing of limits. One portal serves a process; it starts with the first
-blocking call and ends with the process, giving a moment to what is still to be sent.
+blocking call and ends with the process: see shutdown.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures.thread import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 GUARDIAN = "headgate-link"  # the name of the task that ends with a link
-FAREWELL = 2.0  # seconds for the last releases of a process that ends
+CLOSING = 1.0  # seconds for the links to close their connections, once all that they had to say is sent
+
+
+class Resolver(ThreadPoolExecutor):
+    """Looks up host names while the interpreter ends: then ThreadPoolExecutor refuses all work, and perhaps no thread can start."""
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **named: Any) -> concurrent.futures.Future[T]:
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(function(*args, **named))
+            except BaseException as error:
+                future.set_exception(error)
+
+        try:
+            threading.Thread(target=run, name="headgate-resolver", daemon=True).start()
+        except RuntimeError:
+            run()
+        return future
 
 
 class Portal:
-    """A running loop for blocking callers."""
+    """A running loop for blocking callers. Where no thread can start, because the interpreter ends, it runs in the caller's."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="headgate-portal", daemon=True)
-        self._thread.start()
+        self.loop.set_default_executor(Resolver())
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="headgate-portal", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
@@ -36,6 +61,8 @@ class Portal:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`; an interrupted wait cancels it."""
+        if self._thread is None:
+            return self.loop.run_until_complete(work)
         future = self.start(work)
         try:
             return future.result()
@@ -44,9 +71,12 @@ class Portal:
             raise
 
     def close(self) -> None:
-        """Let the links say goodbye. The loop itself runs on: threads that still wait are not woken by the end of the process."""
-        if self._thread.is_alive():
-            concurrent.futures.wait([self.start(farewell())], FAREWELL)
+        """Let the links close. The loop itself runs on: threads that still wait are not woken by the end of the process."""
+        if self._thread is None:
+            self.loop.run_until_complete(farewell())
+            self.loop.close()
+        elif self._thread.is_alive():
+            concurrent.futures.wait([self.start(farewell())], CLOSING)
 
 
 async def farewell() -> None:
@@ -60,6 +90,7 @@ async def farewell() -> None:
 _lock = threading.Lock()
 _ended: set[int] = set()  # processes that end: no thread can be started any more
 _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
+STARTED: list[Callable[[], None]] = []  # called when the portal of a process starts
 
 
 def portal() -> Portal:
@@ -70,6 +101,8 @@ def portal() -> Portal:
         found = _portals.get(os.getpid())
         if found is None:
             found = _portals[os.getpid()] = Portal()
+            for call in STARTED:
+                call()
         return found
 
 
@@ -91,7 +124,8 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     return found.run(work)
 
 
-def _close() -> None:
+def close_portal() -> None:
+    """Close the connections of the portal. After that, no call can be made in this process."""
     found = _portals.pop(os.getpid(), None)
     _ended.add(os.getpid())
     if found is not None:
@@ -104,4 +138,3 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-atexit.register(_close)

@@ -38,6 +38,10 @@ class Renewals:
     def planned(self) -> bool:
         return self._timer is not None
 
+    @property
+    def holds(self) -> bool:
+        return any(permit.held for permit in self._held)
+
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew `permit`, granted for `lease`, until it is released or dropped: soon, when the news of the grant came late."""
         self._held[permit] = lease

@@ -50,15 +50,22 @@ class RedisStore:
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` in the running loop."""
+        return self.link().lane(line)
+
+    def link(self) -> Link:
+        """The connections of the running loop."""
         loop = asyncio._get_running_loop()
         if loop is None:
             raise no_loop()
         link = self._links.get(loop)
         if link is None or link.closed:
             with self._lock:
+                closed = [link for link in self._links.values() if link.closed]
                 self._links = {loop: link for loop, link in self._links.items() if not link.closed}
                 link = self._links[loop] = Link(self.topology)
-        return link.lane(line)
+            for each in closed:
+                each.end()  # some loops are closed without a last word to their tasks
+        return link
 
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""

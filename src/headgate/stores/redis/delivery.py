@@ -1,0 +1,79 @@
+"""Delivery: what the callers of a lane have said reaches the server, though their loop ends.
+
+Here lives waiting for it, naming what has not arrived, and moving a lane from a loop that has ended to one that runs. It belongs to
+lane.py, and knows its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from contextlib import suppress
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headgate.errors import StoreError
+from headgate.stores.redis.bookings import Bookings
+from headgate.stores.redis.calls import Errand, abandon, nobody
+from headgate.stores.redis.chores import pause
+from headgate.stores.redis.patience import Patience
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.lane import Lane
+    from headgate.stores.redis.link import Link
+
+SAID = ("release", "settle", "update", "pause", "drain")  # the errands that a caller asked for
+LONGEST = 0.5  # seconds before another attempt, at most
+
+
+def unsaid(lane: Lane) -> list[Errand]:
+    """The errands that the server has not answered, and one for a call that may have granted something in vain."""
+    sent = lane._sent or lane._owed
+    in_vain = lane._quits or (sent is not None and any(ticket.future.done() for ticket in sent.tickets))
+    return [*(sent.errands if sent else ()), *lane._errands, *([Errand("cancel", nobody)] if in_vain else ())]
+
+
+def lasts(lane: Lane) -> bool:
+    """Whether the lane has to go on when its loop ends."""
+    return bool(unsaid(lane) or lane._waiting or lane._booked.queue or lane.renewals.holds)
+
+
+def move(lane: Lane, link: Link) -> None:
+    """Go on in the loop of `link`, where none of the callers waits: the former loop has ended."""
+    asked = [*lane._waiting.values(), *lane._tickets, *(ticket for _, ticket, _ in lane._booked.queue)]
+    lane.link, lane.peer, lane._timer, lane._queued, lane._hears = link, None, None, False, False
+    lane._owed, lane._sent, lane._tickets = lane._sent or lane._owed, None, []
+    lane._booked, lane._patience = Bookings(link.loop), Patience(lane)
+    for errand in unsaid(lane):
+        errand.forget()
+    for ticket in asked:
+        abandon(ticket.future)
+        lane._give_up(ticket)
+    lane.renewals.renew()
+    lane.line.declare_in_time(link.loop)
+    lane.send_errands()
+
+
+async def flush(lane: Lane) -> None:
+    """Wait until the server has answered all that was said before. Raises StoreError when it cannot be asked."""
+    if unsaid(lane):
+        await lane.ask("status -")  # the calls of a lane are carried out in their order
+
+
+async def deliver(lane: Lane, until: float) -> None:
+    """The same, tried again and again until a moment by the monotonic clock."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(max(0.0, until - monotonic())):
+            for attempt in count(1):
+                try:
+                    await flush(lane)
+                    return
+                except StoreError:
+                    await asyncio.sleep(pause(attempt, LONGEST))
+
+
+def words_of(lane: Lane) -> Counter[str]:
+    """How often the callers have said what to no avail so far."""
+    verbs = (errand.words.partition(" ")[0] for errand in unsaid(lane))
+    return Counter(verb for verb in verbs if verb in SAID)

@@ -1,0 +1,46 @@
+"""Children of multiprocessing: what they released and settled has arrived when they have ended.
+
+Python ends such a child without its atexit callbacks (before 3.14). Every process here is a real one: see programs/children.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.processes import finished
+
+METHODS = ["fork", "forkserver", "spawn"]
+WAYS = ["exits", "fails", "loop", "thread", "pool", "executor"]
+SETTLED = 5000
+
+
+def check(url: str, name: str, method: str, way: str, count: int) -> None:
+    said = finished("children", url, name, method, way, count).splitlines()
+    assert said == [f"0 {SETTLED * (child + 1)} True" for child in range(count)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_a_child_released_and_settled_has_arrived_when_it_has_ended(name: str, redis_url: str, method: str) -> None:
+    """L6, S7: each start method of multiprocessing."""
+    check(redis_url, name, method, "returns", 2)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_it_has_arrived_however_the_child_ends(name: str, redis_url: str, way: str) -> None:
+    """L6, S7: by sys.exit, by an exception, with a stopped loop, with a thread that goes on, in a pool, in an executor."""
+    check(redis_url, name, "fork", way, 2)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("method", METHODS[1:])
+@pytest.mark.parametrize("way", WAYS)
+def test_it_has_arrived_by_every_start_method_and_end(name: str, redis_url: str, method: str, way: str) -> None:
+    """L6, S7: the same of forkserver and spawn."""
+    check(redis_url, name, method, way, 2)
+
+
+@pytest.mark.proof("stress")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_thousand_children_lose_nothing(name: str, redis_url: str, method: str) -> None:
+    """L6, S7: children one after another; each finds the only permit free."""
+    check(redis_url, name, method, "returns", 1000)
