@@ -7,7 +7,7 @@ do not meet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
@@ -16,7 +16,7 @@ from headgate.gate.rules import Declaration, rules_of
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded
 from headgate.request import Request, sleep_of
-from headgate.stores import MemoryStore, StoreLike, store_of
+from headgate.stores import MemoryStore, StoreLike, check_portable, store_of
 
 Numbers = ParamSpec("Numbers")
 Terms = TypeVar("Terms")
@@ -35,7 +35,7 @@ class Semaphore(Entrance):
     The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there.
     """
 
-    __slots__ = ("_name", "_terms")
+    __slots__ = ("_name", "_terms", "_where")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Semaphore(Entrance):
         check_pool_size("Semaphore", connection_pool_size)
         self._name = check_name(name, "Semaphore")
         self._terms = terms = check_semaphore(capacity, max_sleep, expiry, max_position)
+        self._where = redis_url if store is None else store
         super().__init__(line_of("Semaphore", name, terms.declared, redis_url, store), terms.request)
 
     @property
@@ -79,6 +80,13 @@ class Semaphore(Entrance):
         """How many may wait before a caller; None: any number."""
         return self._terms.max_position
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: what another process makes the same semaphore from."""
+        check_portable(f"Semaphore({self.name!r})", self._where)
+        terms = self._terms
+        options: dict[str, Any] = {"expiry": terms.expiry, "max_position": terms.max_position, "store": self._where}
+        return partial(Semaphore, **options), (self.name, terms.capacity, terms.max_sleep)
+
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r}: {self._line.describe()}>"
 
@@ -95,7 +103,7 @@ class TokenBucket(Entrance):
     The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there.
     """
 
-    __slots__ = ("_name", "_terms")
+    __slots__ = ("_name", "_terms", "_where")
 
     def __init__(
         self,
@@ -113,6 +121,7 @@ class TokenBucket(Entrance):
         check_pool_size("TokenBucket", connection_pool_size)
         self._name = check_name(name, "TokenBucket")
         self._terms = terms = check_bucket(capacity, refill_frequency, refill_amount, max_sleep, initial_tokens)
+        self._where = redis_url if store is None else store
         super().__init__(line_of("TokenBucket", name, terms.declared, redis_url, store), terms.request)
 
     @property
@@ -145,6 +154,13 @@ class TokenBucket(Entrance):
         """How many tokens a new bucket holds; None: it is full."""
         return self._terms.initial_tokens
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: what another process makes the same bucket from."""
+        check_portable(f"TokenBucket({self.name!r})", self._where)
+        terms = self._terms
+        options: dict[str, Any] = {"max_sleep": terms.max_sleep, "initial_tokens": terms.initial_tokens, "store": self._where}
+        return partial(TokenBucket, **options), (self.name, terms.capacity, terms.refill_frequency, terms.refill_amount)
+
     def __repr__(self) -> str:
         return f"<TokenBucket {self.name!r}: {self._line.describe()}>"
 
@@ -163,6 +179,17 @@ class RateLimiter:
         self.concurrency_limit = positive_int("RateLimiter", "concurrency_limit", concurrency_limit)
         declared = Declaration(rules_of([Concurrency(concurrency_limit), Rate(rate_limit, per=1)]))
         self._entrance = Entrance(MemoryStore().line("RateLimiter/", declared), Request({}))
+
+    def __copy__(self) -> RateLimiter:
+        """A copy would share its state: it is the same one."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> RateLimiter:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: the same numbers, with a state of its own."""
+        return RateLimiter, (self.rate_limit, self.concurrency_limit)
 
     def throttle(self) -> Entrance:
         """What to enter around each request, with `async with` or `with`."""

@@ -5,7 +5,7 @@ Here lives entering and leaving, and nothing else: what is asked for is the noun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 from headgate.permit import Outcome
 from headgate.watch import Lost
@@ -25,6 +25,16 @@ class Entrance:
     def __init__(self, line: Front, default: Request) -> None:
         self._line = line
         self._default = default
+
+    def __copy__(self) -> Self:
+        """A copy would share its state: it is the same one."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"{self!r} cannot be pickled: its state belongs to this process; send what it was made from.")
 
     async def __aenter__(self) -> None:
         if not self._line.enter():

@@ -21,7 +21,7 @@ from headgate.line import Front
 from headgate.names import encoded, title
 from headgate.permit import Permit, Refusal
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
-from headgate.stores import MemoryStore, StoreLike, store_of
+from headgate.stores import MemoryStore, StoreLike, check_portable, store_of
 from headgate.stores.fallback import with_fallback
 from headgate.stores.status import Status
 from headgate.waiting import OnWait, check_on_wait
@@ -54,10 +54,13 @@ class Limiter(Entrance):
     `on_wait`: called once with a `Waiting` (position, retry_after) for each acquire that has to queue, by its task or thread
     before it sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up and reaches the caller.
 
+    Copied it is the same limiter. Pickled it is made again from these arguments, so that a child process with the same URL shares
+    the limits; the pickle holds the URL with its password. A client object cannot be pickled: TypeError.
+
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
 
-    __slots__ = ("_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_store", "key", "limits", "name")
+    __slots__ = ("_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_options", "_store", "key", "limits", "name")
 
     def __init__(
         self,
@@ -80,6 +83,15 @@ class Limiter(Entrance):
         self._on_wait = check_on_wait(on_wait, "Limiter")
         self._on_lost = choice("Limiter", "on_lost", on_lost, ("mark", "cancel"))
         self._store = with_fallback(store_of(store), name, declared, on_store_error, processes)
+        self._options = {
+            "store": store,
+            "max_sleep": max_sleep,
+            "max_waiters": max_waiters,
+            "on_wait": on_wait,
+            "on_lost": on_lost,
+            "on_store_error": on_store_error,
+            "processes": processes,
+        }
         self._open(declared)
 
     def _open(self, declared: Declaration) -> None:
@@ -100,6 +112,7 @@ class Limiter(Entrance):
         child.limits = self.limits
         child._store, child._on_lost = self._store, self._on_lost
         child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
+        child._options = self._options
         child._open(self._line.declared)
         return child
 
@@ -217,6 +230,11 @@ class Limiter(Entrance):
         told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
         return Request(asked(declared, self._line.name, cost, units), limit, self._max_waiters, told)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle: what another process makes the same limiter from."""
+        check_portable(self._called(), self._options["store"])
+        return remade, (type(self), self.name, self.key, self.limits, self._options)
+
     # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
     __iter__ = None
     __contains__ = None
@@ -291,9 +309,21 @@ class Acquire(Coroutine[Any, Any, Permit]):
                 source=self,
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled: it asks for one permit, once, in this process; "
+            "send the limiter, and call its acquire() there."
+        )
+
     def __repr__(self) -> str:
         cost = "" if self._request.text == NOTHING else f": {self._request.text.replace(',', ', ')}"
         return f"<acquire() of {title(self._line.name)}{cost}{', used' if self._used else ''}>"
+
+
+def remade(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
+    """The limiter that was pickled so."""
+    whole = kind(name, *limits, **options)
+    return whole if key is None else whole[key]
 
 
 def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:

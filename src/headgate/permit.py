@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headgate.gate.gate import ONE_EACH, Grant, Units
 from headgate.names import title
@@ -143,6 +143,11 @@ class Permit:
         extras = {unit: amount - known.get(unit, 0) for unit, amount in actual.items()}
         self._actual = {**self._actual, **actual}
         self._line.settle(self, {unit: extra for unit, extra in extras.items() if extra})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled: it is held once, by this process; release it here, and send its fence."
+        )
 
     def __bool__(self) -> Literal[True]:
         """True, as a `Refusal` is false."""

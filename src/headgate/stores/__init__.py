@@ -11,7 +11,7 @@ from typing import Any
 from headgate.line import Store
 from headgate.stores.memory import MemoryStore
 
-__all__ = ["MemoryStore", "StoreLike", "store_of"]
+__all__ = ["MemoryStore", "StoreLike", "check_portable", "store_of"]
 
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
@@ -51,6 +51,15 @@ def _found(where: StoreLike) -> Store:
             "pip install 'headgate[redis]' brings both."
         ) from missing
     return redis_store(where)
+
+
+def check_portable(call: str, where: StoreLike) -> None:
+    """TypeError for a store that another process cannot find: what is pickled names its store by a URL."""
+    if not (where is None or isinstance(where, str)):
+        raise TypeError(
+            f"{call} cannot be pickled: its store is a {type(where).__name__} object, which belongs to this process; "
+            "make it with the URL of the store, such as store='redis://localhost:6379'."
+        )
 
 
 def without_password(text: str) -> str:
