@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 from headgate.entrance import Entrance
-from headgate.gate.rules import Declaration, rules_of
+from headgate.gate.rules import Declaration, declaration
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded
 from headgate.request import Request, sleep_of
@@ -177,7 +177,7 @@ class RateLimiter:
     def __init__(self, rate_limit: int, concurrency_limit: int) -> None:
         self.rate_limit = positive_int("RateLimiter", "rate_limit", rate_limit)
         self.concurrency_limit = positive_int("RateLimiter", "concurrency_limit", concurrency_limit)
-        declared = Declaration(rules_of([Concurrency(concurrency_limit), Rate(rate_limit, per=1)]))
+        declared = declaration([Concurrency(concurrency_limit), Rate(rate_limit, per=1)])
         self._entrance = Entrance(MemoryStore().line("RateLimiter/", declared), Request({}))
 
     def __copy__(self) -> RateLimiter:
@@ -246,7 +246,7 @@ def check_semaphore(capacity: int, max_sleep: float | None, expiry: float | None
     lease = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
     patience = check_max_sleep(max_sleep, "Semaphore")
     position = check_count(max_position, "Semaphore", "max_position")
-    declared = Declaration(rules_of([Concurrency(capacity, lease)]))
+    declared = declaration([Concurrency(capacity, lease)])
     most = None if position is None else position + 1
     request = Request({}, sleep_of(patience or None, "Semaphore"), most)
     return SemaphoreTerms(capacity, patience, lease, position, declared, request)
@@ -259,7 +259,7 @@ def check_bucket(capacity: int, per: float, amount: int, max_sleep: float | None
     amount = positive_int("TokenBucket", "refill_amount", amount)
     per = seconds("TokenBucket", "refill_frequency", per)
     patience = check_max_sleep(max_sleep, "TokenBucket")
-    declared = Declaration(rules_of([Rate(amount, per, capacity, initial, steps=True)]))
+    declared = declaration([Rate(amount, per, capacity, initial, steps=True)])
     request = Request({}, sleep_of(patience or None, "TokenBucket"))
     return BucketTerms(capacity, per, amount, patience, initial, declared, request)
 

@@ -14,7 +14,7 @@ from headgate.checks import check_count, check_name, choice, microseconds, show
 from headgate.checks import seconds as check_seconds
 from headgate.decorate import limited
 from headgate.entrance import Entrance, Outcome
-from headgate.gate.rules import Declaration, rules_of
+from headgate.gate.rules import Declaration, declaration
 from headgate.grammar import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
@@ -77,7 +77,7 @@ class Limiter(Entrance):
         self.name = check_name(name)
         self.key: str | None = None
         self.limits = declared_limits(f"Limiter({name!r})", limits)
-        declared = Declaration(rules_of(self.limits))
+        declared = declaration(self.limits)
         self._max_sleep = sleep_of(max_sleep, "Limiter")
         self._max_waiters = check_count(max_waiters)
         self._on_wait = check_on_wait(on_wait, "Limiter")
@@ -168,13 +168,13 @@ class Limiter(Entrance):
         Raises ValueError or TypeError as the constructor does, before anything is sent. A server that is away hears of it later.
         """
         said = self._updated(limits)
-        self._line.update(Declaration(rules_of(said)))
+        self._line.update(declaration(said))
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
         """`update`, awaited until the store knows. Raises StoreError when it cannot be asked; in this process the limits hold."""
         said = self._updated(limits)
-        await self._line.aupdate(Declaration(rules_of(said)))
+        await self._line.aupdate(declaration(said))
         self.limits = said
 
     def pause(self, seconds: float) -> None:
@@ -195,6 +195,31 @@ class Limiter(Entrance):
         """`pause`, awaited until the store knows: from then on it holds everywhere. Raises StoreError when it cannot be asked."""
         if time := self._pause_of(seconds):
             await self._line.apause(time)
+
+    def resume(self) -> None:
+        """End a pause, for all who use this name: in this process and in every other.
+
+        Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause nothing happens. Of a key
+        (`limiter["k"].resume()`) it ends that key's pause alone. A server that is away does not hear of it: see `aresume`.
+        """
+        self._line.resume()
+
+    async def aresume(self) -> None:
+        """`resume`, awaited until the store knows. Raises StoreError when it cannot be asked."""
+        await self._line.aresume()
+
+    def reset(self) -> None:
+        """Forget what was counted: each rate, window and quota is as a new one, without debts, for all who use this name.
+
+        Never blocks. A permit that is held stays held, waiters keep their places, and a pause goes on: `resume` ends it. A `Rate`
+        has its `initial` tokens again, or is full. A call that was granted before gives nothing back. Of a key
+        (`limiter["k"].reset()`) it resets that key alone. A server that is away does not hear of it: see `areset`.
+        """
+        self._line.reset()
+
+    async def areset(self) -> None:
+        """`reset`, awaited until the store knows. Raises StoreError when it cannot be asked."""
+        await self._line.areset()
 
     def drain(self, **left: int) -> None:
         """The service says how much is left at this moment: `api.drain(requests=12)`. Where there is more, there is less.

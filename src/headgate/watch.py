@@ -197,6 +197,7 @@ class Watched:
         self.enter = shut
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
         self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
+        self.resume, self.aresume, self.reset, self.areset = line.resume, line.aresume, line.reset, line.areset
         self.drain = line.drain
         self._line = line
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread

@@ -231,3 +231,23 @@ async def test_a_pause_of_a_server_that_is_away_is_not_made_up_for(name: str) ->
     await eventually(lambda: not (its._queued or its._sent))
 
     assert not its._errands
+
+
+async def test_a_lane_knows_that_a_pause_was_ended(here: Limiter, there: Limiter) -> None:
+    """Given two processes that know of a pause, when one ends it, then both know. Late news of that pause change nothing."""
+    lanes = [lane_of(here), lane_of(there)]
+    await asyncio.gather(here.astatus(), there.astatus())
+    await there.apause(60)
+    await here.astatus()
+    assert [lane.paused for lane in lanes] == [True, True]
+    bookings = lanes[0]._booked
+    told_at, left = bookings._told_at, 60_000_000
+
+    await here.aresume()
+    await there.astatus()
+
+    await eventually(lambda: not any(lane.paused for lane in lanes))
+    assert not bookings.pause(told_at, left)
+    assert not lanes[0].paused
+    await here.apause(60)
+    assert lanes[0].paused

@@ -385,3 +385,21 @@ def test_a_memory_store_is_never_away(name: str) -> None:
         with limiter:
             assert not limiter.try_acquire()
         assert type(limiter._line) is type(Limiter(name, Concurrency(1))._line)
+
+
+async def test_a_share_is_resumed_and_reset_without_the_store(name: str, gone: Server) -> None:
+    """Given a share that is paused and spent, when it is resumed and reset, then it passes calls again; nothing stops those
+    without limits."""
+    limiter, free = local(name, gone, Rate(4, per=AGES)), opened(name, gone, Rate(4, per=AGES))
+    for _ in range(2):
+        assert await soon(limiter.atry_acquire())
+    for each in (limiter, free):
+        each.pause(60)
+        for undo in (each.aresume, each.areset):
+            with pytest.raises(StoreError):
+                await soon(undo())
+        each.resume()
+        each.reset()
+
+    assert [bool(await soon(limiter.atry_acquire())) for _ in range(3)] == [True, True, False]
+    assert await soon(free.atry_acquire())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headgate.checks import WHOLE_FROM, microseconds, rational
 from headgate.gate.bucket import Bucket
 from headgate.gate.quota import Quota as QuotaRule
-from headgate.gate.rules import Declaration, lengthened, parsed, program, rule_of, rules_of
+from headgate.gate.rules import Declaration, lengthened, limit_of, parsed, program, rule_of, rules_of
 from headgate.gate.slots import Slots
 from headgate.gate.window import Window as WindowRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
@@ -185,3 +185,26 @@ def test_permits_are_slots_of_their_unit() -> None:
 
     assert isinstance(rule, Slots)
     assert (rule.unit, rule.capacity, rule.lease) == ("mb", 5, microseconds(1.5))
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Concurrency(5, lease=1.5, unit="mb"),
+        Rate(100, per=60),
+        Rate(100, per=86_400),
+        Rate(7, per=3, capacity=20, initial=0),
+        Rate(2.5, per=1),
+        Rate(10, per=60, capacity=3, steps=True),
+        Rate(2.5, per=10, steps=True),
+        Rate(3, per=0.000_001),
+        Window(100, per=60, slack=0.01),
+        Quota(50, per=3600, anchor=900, slack=0.5),
+        Quota(50, per=3600),
+    ],
+    ids=repr,
+)
+def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) -> None:
+    (rule,) = rules_of([limit])
+
+    assert [again.text for again in rules_of([limit_of(rule)])] == [rule.text]

@@ -20,6 +20,8 @@ from tests.twins.wire import (
     Release,
     Renew,
     Request,
+    Reset,
+    Resume,
     Settle,
     Status,
     Update,
@@ -84,6 +86,8 @@ VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "drain": drain,
     "pause": lambda words: Pause(int(next(words))),
     "rejoin": rejoin,
+    "resume": lambda words: Resume(),
+    "reset": lambda words: Reset(),
     "status": lambda words: Status(next(words)),
     "update": lambda words: Update(next(words).replace(",", " ")),
 }

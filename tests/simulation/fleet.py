@@ -40,7 +40,7 @@ from tests.simulation.forks import forked, permit_with
 from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.machine import the_lua
 from tests.simulation.network import CALM, LATEST, Network
-from tests.simulation.plan import SAID, Ask, Fault, Plan, changed, rates_of
+from tests.simulation.plan import ENDS, SAID, Ask, Fault, Plan, changed, rates_of
 from tests.simulation.server import Server
 from tests.simulation.threads import threaded
 from tests.stepping import Stepped
@@ -224,7 +224,7 @@ class Fleet:
 
     def _befall(self, fault: Fault) -> None:
         self.note(fault)
-        if fault.kind not in (*SAID, "fork"):
+        if fault.kind not in (*SAID, *ENDS.values(), "fork"):
             lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
             self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
             self._refused_until = self._refused_until if fault.kind == "move" else self._trouble_until
@@ -309,6 +309,16 @@ class Fleet:
         if process is not None:
             index = self.world.chance("pause", fault).choice(rated or range(len(self.plan.limits)))
             process.loop.do(process.limiters[index].pause, fault.span / SECOND)
+
+    def _resume(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        for limiter in process.limiters if process is not None else ():
+            process.loop.do(limiter.resume)
+
+    def _reset(self, fault: Fault) -> None:
+        process = self.processes[fault.who]
+        for limiter in process.limiters if process is not None else ():
+            process.loop.do(limiter.reset)
 
     def _drain(self, fault: Fault) -> None:
         """The service knows of others, who have used most of what a rate allows."""

@@ -23,6 +23,7 @@ FAULTS = (
     "update",
 )
 SAID = ("pause", "drain")  # of the service, by process `who`; drawn apart from the others, so that seeds stay what they were
+ENDS = {"pause": "resume", "drain": "reset"}  # what undoes them: drawn apart, too
 OPEN: tuple[str, ...] = ()  # kinds of faults that CI leaves out, while a defect that they show stands open
 
 
@@ -82,6 +83,7 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     lease = max((limit.lease for its in limits for limit in its if isinstance(limit, Concurrency)), default=5.0)
     befalls = [some_fault(chance, faults, processes, length, lease) for _ in range(chance.randrange(1, 14) if faults else 0)]
     befalls += some_words(Random(f"said in {seed}"), processes, length)
+    befalls += some_ends(Random(f"undone in {seed}"), befalls)
     moves = some_moves(Random(f"servers of {seed}"), length)
     befalls += [*(moves or ()), *some_forks(Random(f"forks of {seed}"), processes, length)]
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
@@ -230,6 +232,14 @@ def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
     spans = [(kind, int(10 ** chance.uniform(4, 6.5))) for kind in kinds for _ in range(many[kind])]
     moments = [chance.randrange(8) * length // 8 + int(10 ** chance.uniform(4, 6.7)) for _ in spans]
     return [Fault(at, kind, chance.randrange(processes), span) for at, (kind, span) in zip(moments, spans, strict=True)]
+
+
+def some_ends(chance: Random, befalls: list[Fault]) -> list[Fault]:
+    """In some runs pauses end early, and what a service has said to be spent is not: while that is still news, or later."""
+    if chance.random() > 0.2:
+        return []
+    said = [fault for fault in befalls if fault.kind in ENDS and chance.random() < 0.5]
+    return [fault._replace(at=fault.at + int(10 ** chance.uniform(2, 6)), kind=ENDS[fault.kind]) for fault in said]
 
 
 def some_moves(chance: Random, length: int) -> list[Fault] | None:

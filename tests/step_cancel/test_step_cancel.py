@@ -41,6 +41,8 @@ PROTOCOLS = {
         "Front.astatus",
         "Front.aupdate",
         "Front.apause",
+        "Front.aresume",
+        "Front.areset",
         "Back.arelease",
     ],
     "stores/doors.py": ["Pooled.queue", "Pooled.moved"],

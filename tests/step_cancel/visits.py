@@ -154,6 +154,15 @@ async def pauses(limiter: Limiter, taken: list[int]) -> None:
     await limiter.apause(0.001)
 
 
+async def resumes(limiter: Limiter, taken: list[int]) -> None:
+    await limiter.aresume()
+
+
+async def resets(limiter: Limiter, taken: list[int]) -> None:
+    """What others have taken is theirs: nothing of this caller's is counted before it asks."""
+    await limiter.areset()
+
+
 async def calls(limiter: Limiter, taken: list[int]) -> None:
     @limiter
     async def call() -> None:
@@ -193,6 +202,8 @@ VISITS = {
     "astatus": Visit(looks, limiter()),
     "aupdate": Visit(updates, limiter(), paced=False),
     "apause": Visit(pauses, limiter(), paced=False),
+    "aresume": Visit(resumes, limiter(), paced=False),
+    "areset": Visit(resets, limiter(), paced=False),
     "a coroutine function": Visit(calls, limiter()),
     "an async generator": Visit(iterates, limiter(), closes=False),
     "async with a key": Visit(enters, one_key),
@@ -213,6 +224,8 @@ VISITS = {
     "local: astatus": Visit(looks, LOCAL, REDIS),
     "local: aupdate": Visit(updates, LOCAL, REDIS, paced=False),
     "local: apause": Visit(pauses, LOCAL, REDIS, paced=False),
+    "local: aresume": Visit(resumes, LOCAL, REDIS, paced=False),
+    "local: areset": Visit(resets, LOCAL, REDIS, paced=False),
     "local, no store: async with limiter": Visit(enters, LOCAL, NOWHERE),
     "local, no store: await acquire": Visit(acquires, LOCAL, NOWHERE),
     "local, no store: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, NOWHERE),

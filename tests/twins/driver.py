@@ -27,6 +27,8 @@ from tests.twins.wire import (
     Renew,
     Reply,
     Request,
+    Reset,
+    Resume,
     Settle,
     Status,
     Update,
@@ -175,6 +177,8 @@ class Player:
             return [self.acquire(session, *details)]
         if kind in ("status", "pause"):
             return [Status(*details) if kind == "status" else Pause(*details)]
+        if kind in ("resume", "reset"):
+            return [Resume() if kind == "resume" else Reset()]
         if kind in ("quit", "update"):
             return [Quit(*details) if kind == "quit" else Update(*details)]
         if kind == "drain":

@@ -30,6 +30,8 @@ from tests.twins.wire import (
     Renew,
     Reply,
     Request,
+    Reset,
+    Resume,
     Settle,
     Status,
     Update,
@@ -276,7 +278,7 @@ class Turn:
         self.own = model.mail.pop(call.session, [])
         self.others: defaultdict[str, list[Letter]] = defaultdict(list)
         self.heads: dict[str, int] = {}  # sessions that must hear when to look at the head of the queue
-        self.paused = 0  # until when, by a pause of this call
+        self.paused = 0  # until when, by a pause of this call; now, when it has ended one
         self.told: list[str] = []  # sessions that hear of that
         self.living = {call.session: True}  # who was found alive, or not, by this call
 
@@ -381,6 +383,12 @@ class Turn:
             case Pause():
                 self.pause(request.time)
                 return [("done", 1, 1, 0)]
+            case Resume():
+                self.resume()
+                return [("done", 1, 1, 0)]
+            case Reset():
+                self.gate.reset(self.gate.t)
+                return [("done", 1, 1, 0)]
             case Rejoin():
                 return [("done", 1, int(self.rejoin(request)), 0)]
             case Status():
@@ -436,11 +444,21 @@ class Turn:
         gate.pause(gate.t, time)
         model.until = max(model.until, gate.act)
         self.paused = gate.act
-        self.told = [session for session, until in model.alive.items() if until > gate.t and session != self.call.session]
+        self.told = self.others_alive()
+
+    def resume(self) -> None:
+        gate = self.gate
+        if gate.pause_left():
+            self.paused = gate.t
+            self.told = self.others_alive()
+        gate.resume(gate.t)
+
+    def others_alive(self) -> list[str]:
+        return [session for session, until in self.model.alive.items() if until > self.gate.t and session != self.call.session]
 
     def paused_until(self) -> int:
         gate = self.gate
-        return self.paused or (gate.act if gate.act > max(gate.t, gate.booked) else 0)
+        return self.paused or (gate.act if gate.pause_left() else 0)
 
     def rejoin(self, request: Rejoin) -> bool:
         caller, gate, first = request.caller, self.gate, self.model.first
@@ -475,7 +493,7 @@ class Turn:
         gate = self.gate
         costs = gate.costs(units)
         t = max(gate.next_at(), gate.estimate(costs)) if self.head() else gate.ready(costs)
-        return "status", len(gate.queue), t - gate.t, *(rule.left(gate.t) for rule in gate.rules)
+        return "status", len(gate.queue), t - gate.t, gate.pause_left(), *(rule.left(gate.t) for rule in gate.rules)
 
     # The queue and the mail ----------------------------------------------------------------------------------------------
 

@@ -32,6 +32,8 @@ ERRANDS = [
     "pause",
     "rejoin",
     "rejoin",
+    "resume",
+    "reset",
 ]
 PAUSES = [1, 1_000, 20_000, 50_000, 1_000_000]
 STEPS = {
@@ -155,6 +157,8 @@ class Author:
 
     def errand(self) -> list[Any]:
         kind = self.dice.choice(ERRANDS)
+        if kind in ("resume", "reset"):
+            return [kind]
         if kind == "status":
             return [kind, self.asked(1)]
         if kind == "drain":

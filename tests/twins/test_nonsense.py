@@ -37,7 +37,7 @@ def test_one_who_waits_has_nothing_to_give_back(wire: Wire) -> None:
     all_there_is, waiter = Acquire(1, asked="requests=5"), Acquire(2)
     gives_up = Cancel(Caller(f"{wire.token}-1.1", 2, "-"), moment=NOON)
 
-    *_, left, (_, waiting, _, tokens) = wire.call(
+    *_, left, (_, waiting, _, _, tokens) = wire.call(
         Call(LIMITS, f"{wire.token}-1.1", 1, (all_there_is, waiter, gives_up, Status())), NOON
     ).each()
 

@@ -72,7 +72,7 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
     asked = Call(limits, f"{wire.token}-1.1", 1, (first, second, first, Status()))
 
     heard = wire.call(asked, NOON)
-    *_, (_, waiting, delay, _) = heard.each()
+    *_, (_, waiting, delay, *_) = heard.each()
     later = wire.call(Call(limits, f"{wire.token}-1.1", 2, waits=heard.beginning), NOON + 2_000_000)
 
     assert (waiting, delay) == (2, 3_000_000)

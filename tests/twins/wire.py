@@ -161,6 +161,22 @@ class Pause(NamedTuple):
         return f"pause {self.time}"
 
 
+class Resume(NamedTuple):
+    """A pause ends."""
+
+    @property
+    def words(self) -> str:
+        return "resume"
+
+
+class Reset(NamedTuple):
+    """What was counted is forgotten."""
+
+    @property
+    def words(self) -> str:
+        return "reset"
+
+
 class Rejoin(NamedTuple):
     """Who was granted `moment` waits again, in front of all who were granted nothing, by the fence of that."""
 
@@ -192,7 +208,7 @@ class Update(NamedTuple):
         return f"update {self.former.replace(' ', ',')}"
 
 
-Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Drain | Pause | Rejoin
+Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Drain | Pause | Resume | Reset | Rejoin
 
 
 @dataclass(frozen=True)
@@ -230,7 +246,7 @@ class Call:
         return single and self.waits == "0" and not self.declares
 
 
-Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, *left)
+Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, paused, *left)
 
 
 @dataclass(frozen=True)
@@ -298,7 +314,7 @@ def paused_until(words: list[str], t: int) -> int:
 def _answers(words: Iterator[str], rules: int, t: int) -> Iterator[Answer]:
     """A grant is told as what it is beyond t."""
     for kind in words:
-        numbers = [int(word) for word in islice(words, 2 + rules if kind == "status" else 3)]
+        numbers = [int(word) for word in islice(words, 3 + rules if kind == "status" else 3)]
         if kind == "grant":
             numbers[1:] = [t + number for number in numbers[1:]]
         yield (kind, *numbers)

@@ -17,7 +17,7 @@ from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import Slots
 from headgate.request import units_of
 from tests.twins.model import KEEP, Model, PatientGate
-from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Pause, Rejoin, Release, Renew, Reply, Request
+from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Pause, Rejoin, Release, Renew, Reply, Request, Resume
 
 DAY = 86_400_000_000  # microseconds
 
@@ -36,6 +36,7 @@ class Witness:
         self.clock = 0  # a client's: it moves on with the server's, and never back
         self.fence = 0
         self.act = 0
+        self.paused_until = 0
         self.arrivals: dict[Caller, int] = {}  # who may still be granted, and in which place
         self.place: dict[Caller, int] = {}  # of everybody
         self.held_back: set[Caller] = set()  # once granted, by a pause: those who came later may have passed
@@ -77,7 +78,9 @@ class Witness:
             return
         self.arrive(call, reply)
         if call.requests and isinstance(call.requests[0], Pause):
-            self.act = max(self.act, model.gate.t + call.requests[0].time)
+            self.paused_until = max(self.paused_until, model.gate.t + call.requests[0].time)
+        if any(isinstance(request, Resume) for request in call.requests):
+            self.paused_until = 0
         for caller, grant in model.granted:
             self.pass_by(caller, grant, model.gate.t)
         self.depart(call)
@@ -101,7 +104,8 @@ class Witness:
     def pass_by(self, caller: Caller, grant: Grant, now: int) -> None:
         assert caller in self.arrivals, f"S3: {caller} is granted twice, or after it was given up"
         assert grant.fence > self.fence, f"S5: {grant} after fence {self.fence}"
-        assert grant.t >= max(self.act, now), f"T3, T6: {grant} after {self.act}, at {now}"
+        least = max(self.act, self.paused_until, now)
+        assert grant.t >= least, f"T3, T6: {grant} after {self.act}, at {now}, paused until {self.paused_until}"
         place = self.arrivals.pop(caller)
         assert place > self.latest or caller in self.held_back, f"S6: {caller} came before somebody who has passed"
         self.fence, self.act, self.latest = grant.fence, grant.t, max(self.latest, place)

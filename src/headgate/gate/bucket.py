@@ -43,9 +43,11 @@ class Bucket:
         return f"bucket {self.unit} {self.capacity} {self.price} {self.gain} {self.tick} {self.start // self.price}"
 
     def open(self, t: int) -> None:
-        """What was granted before is none of its own: to give that back brings it nothing (T9)."""
+        """Begin at `t`, as a new bucket. What was granted before is none of its own: to give that back brings it nothing (T9)."""
+        self.level = self.start
         self.at = self.taken = t
         self.top = self.size
+        self.marks = []
 
     def refresh(self, t: int) -> None:
         """Bring the level up to `t`. A full bucket starts its next tick at `t`: no step may stand between two grants (T1)."""

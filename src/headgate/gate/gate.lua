@@ -145,6 +145,22 @@ function Gate.pause(time)
   gate.act = max(gate.act, gate.t + time, gate.booked + 1)
 end
 
+function Gate.pause_left()
+  return gate.act > max(gate.t, gate.booked) and gate.act - gate.t or 0
+end
+
+function Gate.resume()
+  if Gate.pause_left() > 0 then gate.act = gate.booked end
+end
+
+function Gate.reset()
+  local start = max(gate.t, gate.booked)
+  for _, rule in ipairs(gate.rules) do
+    if rule.logs then Log.drop(rule.slot, MOST - 1) end
+    if not rule.holds then rule:open(start) end
+  end
+end
+
 function Gate.follow(program)
   local now, former, rules = max(gate.t, gate.booked), gate.rules, Rules.parsed(program)
   local taken, opened, others = {}, {}, {}

@@ -268,6 +268,25 @@ class Gate:
         """
         self.act = max(self.act, self.clamp(now) + time, self.booked + 1)
 
+    def pause_left(self) -> int:
+        """For how long a pause still lasts; 0: there is none. What is booked alone is no pause."""
+        return self.act - self.t if self.act > max(self.t, self.booked) else 0
+
+    def resume(self, now: int) -> None:
+        """End a pause. The next caller passes at once, but not before the last moment that is booked (T3)."""
+        self.clamp(now)
+        if self.pause_left():
+            self.act = self.booked
+
+    def reset(self, now: int) -> None:
+        """Forget what was counted: each rate, window and quota begins as a new one. Held permits stay held.
+
+        They begin behind what is booked: a grant of before the reset that is given back brings nothing (T9).
+        """
+        start = max(self.clamp(now), self.booked)
+        for _, rule in self.rated:
+            rule.open(start)
+
     def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
         """Go on under other rules: each takes over from the old one of its kind and unit, or from those of its unit that go (T9).
 

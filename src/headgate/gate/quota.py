@@ -32,7 +32,9 @@ class Quota:
         return f"quota {self.unit} {self.capacity} {self.per} {self.anchor} {self.slack}"
 
     def open(self, t: int) -> None:
+        """Begin at `t`, as a new quota: nothing is used of the window that runs."""
         self.start = t
+        self.used = 0
 
     def began(self, t: int) -> int:
         """The start of the window that holds `t`."""

@@ -18,6 +18,7 @@ from headgate.gate.slots import Slots
 from headgate.gate.window import Window as WindowRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
+SECOND = 1_000_000
 LARGEST = 2**45  # a full bucket in parts: 2^53 less what a queue of 256 full buckets may add to it
 
 
@@ -64,6 +65,32 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
         tick *= 10
 
 
+def limit_of(rule: Rule) -> Limit:
+    """A limit that becomes `rule`. Slack is part of the period; a rate is told by as many tokens as its capacity, if it can be."""
+    match rule:
+        case Slots():
+            return Concurrency(rule.capacity, rule.lease / SECOND, rule.unit)
+        case WindowRule():
+            return Window(rule.capacity, rule.per / SECOND, rule.unit)
+        case QuotaRule():
+            anchor = rule.anchor / SECOND if rule.anchor else None
+            return Quota(rule.capacity, rule.per / SECOND, anchor, rule.unit, rule.slack / SECOND)
+        case Bucket():
+            return rate_of(rule)
+    raise TypeError(f"no limit becomes {rule!r}")
+
+
+def rate_of(rule: Bucket) -> Rate:
+    steps = rule.tick > 1 and 10 * rule.size < LARGEST  # a steady refill would have finer ticks
+    initial = None if rule.start == rule.size else rule.start // rule.price
+    per, rest = divmod(rule.size * rule.tick, rule.gain)
+    if steps:
+        return Rate(rule.gain / rule.price, rule.tick / SECOND, rule.capacity, initial, True, rule.unit)
+    if rest:
+        return Rate(rule.gain, rule.price * rule.tick / SECOND, rule.capacity, initial, False, rule.unit)
+    return Rate(rule.capacity, per / SECOND, rule.capacity, initial, False, rule.unit)
+
+
 def program(rules: Sequence[Rule]) -> str:
     """The rules as text for the Lua twin, and the identity of a declaration: equal text, equal behaviour."""
     return ";".join(rule.text for rule in rules)
@@ -72,10 +99,11 @@ def program(rules: Sequence[Rule]) -> str:
 class Declaration:
     """What a name is held to: the rules as text, and what a request must know of them before it is sent."""
 
-    __slots__ = ("_order", "capacity", "holds", "lease", "program", "rated", "timeless")
+    __slots__ = ("_limits", "_order", "capacity", "holds", "lease", "program", "rated", "timeless")
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], limits: Sequence[Limit] = ()) -> None:
         self.program = program(rules)
+        self._limits = tuple(limits)  # as the user wrote them, if that is known
         self._order = [rule.unit for rule in rules]
         self.capacity: dict[str, int] = {}
         for rule in rules:
@@ -86,6 +114,12 @@ class Declaration:
         self.timeless = not self.rated and "permits" in self.capacity  # nothing of what an acquire takes depends on the time
         self.lease = min(leases, default=0)
 
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits, one for each rule: as the user wrote them, or as the rules say them."""
+        self._limits = self._limits or tuple(map(limit_of, self.rules()))
+        return self._limits
+
     def costs(self, units: Units) -> Costs:
         """What an acquire of `units` takes of each rule, in the order of the program."""
         return tuple(units.get(unit, ONE_EACH.get(unit, 0)) for unit in self._order)
@@ -93,6 +127,11 @@ class Declaration:
     def rules(self) -> tuple[Rule, ...]:
         """Fresh rules: each state has its own."""
         return tuple(parsed(text) for text in self.program.split(";"))
+
+
+def declaration(limits: Sequence[Limit]) -> Declaration:
+    """What a user declares by `limits`."""
+    return Declaration(rules_of(limits), limits)
 
 
 def parsed(text: str) -> Rule:

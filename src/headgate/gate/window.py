@@ -35,7 +35,9 @@ class Window:
         return f"window {self.unit} {self.capacity} {self.per}"
 
     def open(self, t: int) -> None:
-        """A new window is empty whenever it starts."""
+        """Begin at `t`, as a new window: empty."""
+        self.used = self.gone = 0
+        self.log = OrderedDict()
 
     def refresh(self, t: int) -> None:
         """Forget what no longer counts at `t`."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import ceil
 
 from headgate.checks import flag
-from headgate.gate.rules import Declaration, rules_of
+from headgate.gate.rules import Declaration, declaration, rules_of
 from headgate.http.answers import Answer, Budget, Headers, read
 from headgate.http.calls import Heard, Passed
 from headgate.limiter import Limiter
@@ -109,7 +109,7 @@ def adopt(limiter: Limiter, answer: Answer) -> None:
     limits[index] = as_told(limits[index], told[0])
     wanted = program_of(limits)
     if former[:index] == present[:index] and former[index + 1 :] == present[index + 1 :] and wanted != present:
-        limiter._line.update(Declaration(rules_of(limits)))
+        limiter._line.update(declaration(limits))
 
 
 def program_of(limits: list[Limit]) -> list[str]:

@@ -85,6 +85,22 @@ class FallbackLine:
         self._way.pause(self.name, self.declared, time)
         await self._line.apause(time)
 
+    def resume(self) -> None:
+        self._way.resume(self.name, self.declared)
+        self._line.resume()
+
+    async def aresume(self) -> None:
+        self._way.resume(self.name, self.declared)
+        await self._line.aresume()
+
+    def reset(self) -> None:
+        self._way.reset(self.name, self.declared)
+        self._line.reset()
+
+    async def areset(self) -> None:
+        self._way.reset(self.name, self.declared)
+        await self._line.areset()
+
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         """What is left for all says nothing of a share."""
         self._line.drain(unit, left, limit, since)
@@ -229,6 +245,8 @@ class Way(Protocol):
     def check(self, name: str, declared: Declaration) -> None: ...
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None: ...
     def pause(self, name: str, declared: Declaration, time: int) -> None: ...
+    def resume(self, name: str, declared: Declaration) -> None: ...
+    def reset(self, name: str, declared: Declaration) -> None: ...
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked: ...
 
 
@@ -243,6 +261,12 @@ class Open:
 
     def pause(self, name: str, declared: Declaration, time: int) -> None:
         """Nothing holds anybody."""
+
+    def resume(self, name: str, declared: Declaration) -> None:
+        """No pause holds anybody."""
+
+    def reset(self, name: str, declared: Declaration) -> None:
+        """Nothing is counted."""
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> OpenLine:
         return OpenLine(name, declared, cause)
@@ -310,6 +334,14 @@ class Local:
     def pause(self, name: str, declared: Declaration, time: int) -> None:
         with suppress(ValueError):  # as above: nobody passes anyway
             self._store.line(name, self._share(name, declared)).pause(time)
+
+    def resume(self, name: str, declared: Declaration) -> None:
+        with suppress(ValueError):  # as above
+            self._store.line(name, self._share(name, declared)).resume()
+
+    def reset(self, name: str, declared: Declaration) -> None:
+        with suppress(ValueError):  # as above
+            self._store.line(name, self._share(name, declared)).reset()
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked:
         """Under the limits as the store's line knows them by now: another process may have declared them anew."""

@@ -44,27 +44,8 @@ class MemoryLine:
     """The queue of one name in this process."""
 
     __slots__ = (
-        "__weakref__",
-        "_clock",
-        "_crowd",
-        "_epoch",
-        "_gate",
-        "_gone",
-        "_holders",
-        "_inherits",
-        "_lock",
-        "_loose",
-        "_moved",
-        "_pool",
-        "_pools",
-        "_said",
-        "_shut",
-        "_store",
-        "declared",
-        "enter",
-        "enter_later",
-        "leave",
-        "name",
+        *("__weakref__", "_clock", "_crowd", "_epoch", "_gate", "_gone", "_holders", "_inherits", "_lock", "_loose"),
+        *("_moved", "_pool", "_pools", "_said", "_shut", "_store", "declared", "enter", "enter_later", "leave", "name"),
     )
 
     enter_later: Callable[[Request], Coroutine[Any, Any, None]]
@@ -208,11 +189,11 @@ class MemoryLine:
 
     def status(self) -> Status:
         with self._lock:
-            gate = self._gate
             self._advance()
-            now = gate.clamp(self._clock.now())
+            now = (gate := self._gate).clamp(self._clock.now())
             left = [rule.left(now) for rule in gate.rules]
-            return status_of(self.name, gate.rules, left, len(gate.queue), gate.entry_at() - now)
+            numbers = len(gate.queue), gate.entry_at() - now, gate.pause_left()
+            return status_of(self.name, self.declared, gate.rules, left, *numbers)
 
     async def astatus(self) -> Status:
         return self.status()
@@ -253,6 +234,25 @@ class MemoryLine:
 
     async def apause(self, time: int) -> None:
         self.pause(time)
+
+    def resume(self) -> None:
+        """End a pause: waiters go on in order, as far as the limits allow."""
+        with self._lock:
+            self._gate.resume(self._clock.now())
+            self._open()
+            self._advance()
+
+    async def aresume(self) -> None:
+        self.resume()
+
+    def reset(self) -> None:
+        """Forget what was counted; waiters for that go on."""
+        with self._lock:
+            self._gate.reset(self._clock.now())
+            self._advance()
+
+    async def areset(self) -> None:
+        self.reset()
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         with self._lock:

@@ -6,33 +6,41 @@ Here live the values that `status()` returns, the same for every store, and how 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 from headgate.gate.slots import NEVER
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Rule
+    from headgate.gate.rules import Declaration
+    from headgate.limits import Limit
 
 KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concurrency"}
 
 
 @dataclass(frozen=True, slots=True)
 class LimitStatus:
-    """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt)."""
+    """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt).
+
+    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` itself, as it holds in the store: as this process has written it, or
+    else a limit that means the same. It does not count in a comparison.
+    """
 
     kind: str
     unit: str
     capacity: int
     used: int
     left: int
+    limit: Limit = field(default=cast("Limit", None), compare=False)  # code that makes one by five words goes on
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
     """A limiter at one moment: its limits, how many wait, and `retry_after`, seconds until one that comes now could go.
 
+    `paused` is for how many seconds more the limiter is paused; 0.0: it is not.
     `retry_after` is 0.0 when it could go at once, and None when only a release can make room.
     """
 
@@ -40,16 +48,21 @@ class Status:
     limits: tuple[LimitStatus, ...]
     waiting: int
     retry_after: float | None
+    paused: float = 0.0
 
     def line(self) -> str:
         """The whole status in one line, for a repr or a log."""
         limits = ", ".join(f"{limit.used} of {limit.capacity} {limit.unit} used ({limit.kind})" for limit in self.limits)
-        return f"{limits}, {self.waiting} waiting"
+        return f"{limits}, {self.waiting} waiting{f', paused for {self.paused:.3g} s' if self.paused else ''}"
 
 
-def status_of(name: str, rules: Iterable[Rule], left: Iterable[int], waiting: int, delay: int) -> Status:
+def status_of(
+    name: str, declared: Declaration, rules: Iterable[Rule], left: Iterable[int], waiting: int, delay: int, paused: int
+) -> Status:
+    """From the numbers of a gate: `delay` and `paused` in microseconds."""
     limits = tuple(
-        LimitStatus(KINDS[rule.text.partition(" ")[0]], rule.unit, rule.capacity, rule.capacity - rest, rest)
-        for rule, rest in zip(rules, left, strict=True)
+        LimitStatus(KINDS[rule.text.partition(" ")[0]], rule.unit, rule.capacity, rule.capacity - rest, rest, limit)
+        for limit, rule, rest in zip(declared.limits, rules, left, strict=True)
     )
-    return Status(unquote(name), limits, waiting, None if delay >= NEVER // 2 else max(0, delay) / 1_000_000)
+    retry_after = None if delay >= NEVER // 2 else max(0, delay) / 1_000_000
+    return Status(unquote(name), limits, waiting, retry_after, paused / 1_000_000)

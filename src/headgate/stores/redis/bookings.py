@@ -27,6 +27,7 @@ class Bookings:
         self.queue: deque[tuple[float, Ticket, Grant]] = deque()
         self._paused_until = 0  # nobody passes before, on the server's clock
         self._told_at = 0  # by which it was this when we heard of that first
+        self._resumed_at = 0  # when a pause was ended last, on the server's clock: news of an earlier pause come too late
         self._pause_ends = 0.0  # the same on ours, counted from when it was heard of
         self._loop = loop
         self._alarm: TimerHandle | None = None  # for the first of them
@@ -55,12 +56,22 @@ class Bookings:
         self._set_alarm()
 
     def pause(self, server: int, left: int) -> bool:
-        """The server's clock showed `server`, and for `left` microseconds from then on nobody passes. Whether that is news."""
-        if server + left <= self._paused_until:
+        """The server's clock showed `server`, and for `left` microseconds from then on nobody passes. Whether that is news.
+
+        0: a pause was ended at that moment.
+        """
+        if not left:
+            self._resume(server)
+            return False
+        if server + left <= self._paused_until or server < self._resumed_at:
             return False
         self._paused_until, self._told_at = server + left, server
         self._pause_ends = monotonic() + left / 1_000_000
         return True
+
+    def _resume(self, server: int) -> None:
+        if server >= self._told_at:
+            self._paused_until, self._pause_ends, self._resumed_at = min(server, self._paused_until), 0.0, server
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether it was made before the pause, for a moment before its end. Later ones are of a server that has lost the pause."""

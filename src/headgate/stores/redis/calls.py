@@ -104,7 +104,8 @@ class Errand:
 
         What is said of a service, to hold all, is worth nothing when the server is back.
         """
-        gives_back, says = self.words.startswith(("release ", "rejoin ")), self.words.startswith(("pause ", "drain "))
+        gives_back = self.words.startswith(("release ", "rejoin "))
+        says = self.words.partition(" ")[0] in ("pause", "drain", "resume", "reset")
         return gives_back or (self.told is nobody and not says)
 
 
@@ -171,7 +172,7 @@ def answers_in(words: Iterator[str], program: str, now: int) -> Iterator[Sequenc
     """
     for word in words:
         if word == "status":
-            yield [program, *map(int, islice(words, 3 + program.count(";")))]
+            yield [program, *map(int, islice(words, 4 + program.count(";")))]
             continue
         count, number, fence = map(int, islice(words, 3))
         if word == "grant":

@@ -378,7 +378,7 @@ class Lane:
     def _mail(self, words: Iterable[str], server: int) -> None:
         """Grants that were made behind our back; at the end, whether all are paused."""
         words = list(words)
-        pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else 0
+        pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
         for number, t, fence, lease in letters_in(words, server):
             self.succession.letters += 1
             if number in self._waiting and fence <= self._waiting[number].fence:
@@ -390,7 +390,7 @@ class Lane:
                 ticket.settle(never(self.line.name, self.line.declared, ticket.request))
             else:
                 self._granted(ticket, Grant(t, fence), lease, server)
-        if pause:
+        if pause is not None:
             self.succession.stop()  # who is held back stands before all others
             if self._booked.pause(server, pause):
                 self._hold_back()

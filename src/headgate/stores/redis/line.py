@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote
 
 from headgate.errors import MaxSleepExceededError
-from headgate.gate.rules import Declaration, parsed, read_program
+from headgate.gate.rules import Declaration, read_program
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
@@ -160,6 +160,20 @@ class RedisLine:
 
     async def apause(self, time: int) -> None:
         await self.lane().ask(f"pause {time}")
+
+    def resume(self) -> None:
+        self._no_shortcut = 0.0
+        self._post("resume")
+
+    async def aresume(self) -> None:
+        self._no_shortcut = 0.0
+        await self.lane().ask("resume")
+
+    def reset(self) -> None:
+        self._post("reset")
+
+    async def areset(self) -> None:
+        await self.lane().ask("reset")
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         self._post(f"drain {unit} {limit} {left} {since}")
@@ -361,8 +375,9 @@ class RedisLine:
     # Looking -------------------------------------------------------------------------------------------------------------
 
     async def astatus(self) -> Status:
-        program, waiting, delay, *left = await self.lane().ask("status -")
-        return status_of(self.name, map(parsed, program.split(";")), left, waiting, delay)
+        program, waiting, delay, paused, *left = await self.lane().ask("status -")
+        declared = self.declared if self.declared.program == program else read_program(program)
+        return status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
 
     def status(self) -> Status:
         return blocking(self.astatus())

@@ -140,7 +140,20 @@ end
 function verbs.pause(time)
   Gate.pause(time)
   Promises.outlast(gate.act - gate.t)
-  Sessions.announce_pause()
+  Sessions.announce_pause(gate.act - gate.t)
+  answer('done', 1, 1)
+end
+
+-- resume: a pause ends, and all sessions are told so. At its end this call lets those pass who waited for that.
+function verbs.resume()
+  if Gate.pause_left() > 0 then Sessions.announce_pause(0) end
+  Gate.resume()
+  answer('done', 1, 1)
+end
+
+-- reset: what was counted is forgotten.
+function verbs.reset()
+  Gate.reset()
   answer('done', 1, 1)
 end
 
@@ -163,17 +176,17 @@ function verbs.update(former)
   answer('done', 1, 1)
 end
 
--- status asked
+-- status asked: how many wait, when one who comes now could pass, for how long all are paused, and what is left of each limit.
 function verbs.status(asked)
   flush()
   local costs = State.costs_of(asked)
   local t = Sessions.head_of_queue() and max(Gate.estimate(costs), Gate.next_at()) or Gate.ready(costs)
-  out[#out + 1] = 'status ' .. State.int(State.queue_length()) .. ' ' .. State.int(t - gate.t)
+  out[#out + 1] = 'status ' .. State.int(State.queue_length()) .. ' ' .. State.int(t - gate.t) .. ' ' .. State.int(Gate.pause_left())
   for _, rule in ipairs(gate.rules) do out[#out + 1] = State.int(rule:left(gate.t)) end
 end
 
 -- How many words a verb has; which of them are numbers, and which may be -1 for none.
-local WORDS = { acquire = 5, cancel = 5, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5 }
+local WORDS = { acquire = 5, cancel = 5, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5, resume = 0, reset = 0 }
 local NUMBERS = { acquire = { 1, 2 }, cancel = { 2, 3, 4 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, drain = { 2, 3, 4 }, pause = { 1 }, rejoin = { 3, 4 } }
 local LIMITS = { acquire = { 3, 4 } }
 local FIRST, NONE = 7, {}

@@ -120,15 +120,16 @@ function Sessions.announce_head(session, away)
   box_of(session).head = State.int(away)
 end
 
--- To all who may sleep for a moment that was granted before; whoever does not hear of it hears by the next reply.
-function Sessions.announce_pause()
-  pause_told = ' !' .. State.int(gate.act - gate.t)
+-- To all who may sleep for a moment that was granted before; whoever does not hear of it hears by the next reply. 0: a pause was ended.
+function Sessions.announce_pause(left)
+  pause_told = ' !' .. State.int(left)
   for _, session in ipairs(Who.alive_at(gate.t, TOLD)) do box_of(session).paused = true end
 end
 
 -- For how long nobody passes, if not only because something is booked.
 local function pause_left()
-  return pause_told or (gate.act > max(gate.t, gate.booked) and ' !' .. State.int(gate.act - gate.t)) or ''
+  local left = Gate.pause_left()
+  return pause_told or (left > 0 and ' !' .. State.int(left)) or ''
 end
 
 -- The end of a session that subscribes to sharded channels: one for each name, on its server.
