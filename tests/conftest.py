@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from types import FrameType
 
 import pytest
@@ -44,6 +44,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header() -> list[str]:
     return [f"not here: {place}: {reason}" for place, reason in missing().items()]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Set aside what the collection makes: a garbage collection in a test would visit all tests and clients each time."""
+    gc.disable()
+    result = yield
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

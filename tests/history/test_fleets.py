@@ -99,6 +99,7 @@ async def grown(admin: Redis, by: int) -> None:
     await eventually(lambda: admin.llen(recorded.LIST) >= goal)
 
 
+@pytest.mark.proof("simulates fleets")
 @pytest.mark.parametrize("fault", [fault for fault in LUA if fault != "keys never end"])  # of which no answer tells
 def test_the_history_of_lua_without_a_guard_may_not_be(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given Lua without one of its guards, some history says so by itself, whatever the simulation's own checks say."""

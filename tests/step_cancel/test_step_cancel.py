@@ -27,6 +27,7 @@ from tests.world import World
 
 NEVER = -1
 BEAT = 0.004  # seconds
+CANCEL, PROOF = "asked", pytest.mark.proof("interrupts at each step")  # every run cancels; --all interrupts in each other way
 SOURCE = Path(headgate.__file__).parent
 AT_ONCE = {"asked", "thrown", "twice", "timed", "crossed", "met", "failed", "closed"}  # ways that nothing can come before
 # Where coroutines run in tasks of headgate's own: no caller of anybody's awaits them.
@@ -63,7 +64,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
 EXCUSED = (PROTOCOLS, PORTAL, TESTING, LITELLM)
 NOT_DRIVEN = [f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names]
 CASES = [
-    pytest.param(store, visit, scene, way, id=f"{name}-{store}-{scene}-{way}")
+    pytest.param(store, visit, scene, way, id=f"{name}-{store}-{scene}-{way}", marks=() if way == CANCEL else PROOF)
     for name, visit in VISITS.items()
     for store in visit.stores
     for scene in scenes_of(visit)
