@@ -12,7 +12,8 @@ from time import monotonic
 import pytest
 from redis import Redis
 
-from headgate import Concurrency, LeaseLostError, Limiter, Rate
+from headgate import Concurrency, LeaseLostError, Limiter, Permit, Quota, Rate, Window
+from headgate.limits import Limit
 from headgate.stores.redis import script
 from tests.faults.scene import elsewhere, enter, eventually, has_listened
 from tests.servers import Server
@@ -94,6 +95,45 @@ async def test_a_step_back_mints_nothing_and_takes_nothing(name: str, admin_url:
     step(HOUR / 10)
     assert await limiter.atry_acquire()
     assert not await limiter.atry_acquire()
+
+
+@pytest.mark.parametrize("limit", [Rate(10, per=60), Window(10, per=60), Quota(10, per=60)], ids=str)
+async def test_after_a_step_back_a_rate_grants_nothing_until_its_keys_are_deleted(
+    name: str, admin: Redis, admin_url: str, step: Step, limit: Limit
+) -> None:
+    """F43, T6: an hour back: a rate that is used up grants nothing for an hour, a concurrency limit goes
+    on, and the way out of docs/redis.md makes the rate a new one."""
+    rate, room = [Limiter(f"{name}-{kind}", its, store=admin_url) for kind, its in (("rate", limit), ("room", Concurrency(1)))]
+    assert await rate.atry_acquire(10)
+
+    step(-HOUR)
+    assert await (await room.acquire()).arelease()
+    step(HOUR - 60)
+    assert not await rate.atry_acquire()
+
+    deleted = admin.delete(*admin.scan_iter(f"headgate:{{{rate.name}}}*"))
+    assert deleted
+    assert await rate.atry_acquire(10)
+    assert not await rate.atry_acquire()
+    step(60)
+    assert await rate.atry_acquire(10)
+
+
+async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(name: str, admin_url: str, step: Step) -> None:
+    """F43, S4: an hour back: the lease of a holder that died ends by the server's clock."""
+    other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
+
+    async def hold_and_die() -> Permit:
+        return await elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url).acquire()
+
+    held = await asyncio.to_thread(asyncio.run, hold_and_die())
+    step(-HOUR)
+    step(HOUR - LEASE)
+    assert not await other.atry_acquire()
+    step(2 * LEASE)
+
+    assert await (await soon(other.acquire())).arelease()
+    assert not await held.arelease()
 
 
 async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_else(name: str, admin_url: str, step: Step) -> None:

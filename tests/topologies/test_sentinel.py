@@ -132,6 +132,26 @@ async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, o
     assert used(await at_rest(limiter)) == [0, 5]
 
 
+async def test_a_release_that_was_not_copied_leaves_its_place_taken_until_the_lease_ends(
+    name: str, own_sentinels: Sentinels
+) -> None:
+    """F37, L1: given a process that has given its permit back and ended, when the replica never heard of
+    the release and becomes the primary, then the next caller has the place when the lease has ended."""
+    limit = Concurrency(1, lease=4.0)
+
+    async def hold_and_give_back() -> None:
+        holder = await Limiter(name, limit, store=apart(own_sentinels.user_url, 0)).acquire()
+        own_sentinels.stop_copying()
+        assert await holder.arelease()
+
+    await asyncio.to_thread(asyncio.run, hold_and_give_back())
+    await failed_over(own_sentinels, Sentinels.kill_primary)
+    newcomer = Limiter(name, limit, store=apart(own_sentinels.user_url, 1))
+
+    assert not await soon(newcomer.atry_acquire())
+    assert await (await soon(newcomer.acquire())).arelease()
+
+
 async def test_threads_live_through_a_failover(name: str, own_sentinels: Sentinels) -> None:
     """S1, S7: given a thread that comes and goes by its own connection, when the primary goes, then the thread follows."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
