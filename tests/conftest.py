@@ -10,6 +10,7 @@ import signal
 from collections.abc import Generator, Iterator, Sequence
 from types import FrameType
 
+import hypothesis  # noqa: F401 - it looks at the collector's objects when it is imported, which must not be frozen by then
 import pytest
 
 from headgate import logs
