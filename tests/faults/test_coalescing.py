@@ -14,10 +14,11 @@ from headgate import Concurrency, Limiter
 from headgate.stores.redis import lane
 from headgate.stores.redis.peer import Peer
 from headgate.stores.redis.wire import Wire
-from tests.faults.scene import commands_of, elsewhere, enter
+from tests.faults.scene import commands_of, elsewhere, enter, eventually
 from tests.world import soon, waiting
 
 PLENTY, ONE = Concurrency(1000), Concurrency(1)
+SILENT = 3600.0  # seconds between heartbeats: none within a test
 
 
 def of_calls(protocol: object) -> bool:
@@ -108,6 +109,12 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
     await (await caller).arelease()
 
 
+async def nothing_on_its_way(limiter: Limiter) -> None:
+    """Wait until the session is subscribed and has the reply to its last call: once subscribed, it asks for news."""
+    session = limiter._line.lane()
+    await eventually(lambda: session.link.counts(session) and session._sent is None)
+
+
 async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +122,7 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
     over, with a word before it in the same write: the server answers that connection last (peer.py, COURTESY).
     """
     monkeypatch.setattr(lane, "FAR", 1)
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await enter(here)).arelease()
     theirs = await enter(other)
@@ -122,6 +130,7 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
     await waiting(other, 1)
     first, second = [asyncio.create_task(enter(here)) for _ in range(2)]
     await waiting(other, 3)
+    await nothing_on_its_way(here)
     await theirs.arelease()
     await (await soon(before)).arelease()
     permit = await soon(first)
