@@ -40,9 +40,13 @@ def command(program: str, *arguments: object) -> list[str]:
 def finished(program: str, *arguments: object) -> str:
     """What `program` prints, once it has ended well and without a word of complaint."""
     done = subprocess.run(command(program, *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False)
-    complaints = [line for line in done.stderr.splitlines() if not SLOW.fullmatch(line)]
-    assert (done.returncode, complaints) == (0, []), done.stderr
+    assert (done.returncode, complaints_of(done.stderr)) == (0, []), done.stderr
     return done.stdout
+
+
+def complaints_of(stderr: str) -> list[str]:
+    """Its lines, but for those that a slow machine is the reason of."""
+    return [line for line in stderr.splitlines() if not SLOW.fullmatch(line)]
 
 
 class Running:

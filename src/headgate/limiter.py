@@ -186,7 +186,8 @@ class Limiter(Entrance):
         held. A pause never ends another: of two the one that ends later counts. Meanwhile budgets fill up as ever, to what the
         limits hold at most. `seconds`: from 0 to below ten years.
 
-        Raises ValueError or TypeError before anything is sent. A server that is away does not hear of it: see `apause`.
+        Raises ValueError or TypeError before anything is sent. A server that is away hears of it
+        when it is back, if that is before the end of the pause.
         """
         if time := self._pause_of(seconds):
             self._line.pause(time)
@@ -228,7 +229,7 @@ class Limiter(Entrance):
         A `Rate` fills up again from there; of a `Window` and a `Quota` it is as if others had used the rest just now. What is held
         of a `Concurrency` is not told by this. Never blocks. Whole numbers from 0, of units that a limit counts over time.
 
-        Raises ValueError or TypeError before anything is sent. A server that is away does not hear of it.
+        Raises ValueError or TypeError before anything is sent. A server that is away hears of it if it is back within 10 s.
         """
         check_settlement(self._line.declared, self._line.name, left, "drain")
         for unit, number in left.items():

@@ -100,13 +100,19 @@ class Errand:
 
     @property
     def owed(self) -> bool:
-        """What gives back must arrive, even when whoever waited for the answer has been told that the server is away.
+        """What gives back must arrive, even when whoever waited for the answer has been told that the server is away."""
+        return self.words.startswith(("release ", "rejoin ")) or self.told is nobody
 
-        What is said of a service, to hold all, is worth nothing when the server is back.
-        """
-        gives_back = self.words.startswith(("release ", "rejoin "))
-        says = self.words.partition(" ")[0] in ("pause", "drain", "resume", "reset")
-        return gives_back or (self.told is nobody and not says)
+
+@dataclass(slots=True, eq=False)
+class Statement(Errand):
+    """A pause, its end, a reset, a drain: it says something of this moment, and is worth nothing some time later."""
+
+    until: float  # on the monotonic clock
+
+    @property
+    def owed(self) -> bool:
+        return monotonic() < self.until
 
 
 class Sent(NamedTuple):

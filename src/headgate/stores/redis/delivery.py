@@ -10,20 +10,25 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from itertools import count
+from logging import WARNING
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from headgate.errors import StoreError
+from headgate.logs import log
+from headgate.names import title
 from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import Errand, abandon, nobody
 from headgate.stores.redis.chores import pause
 from headgate.stores.redis.patience import Patience
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headgate.stores.redis.lane import Lane
     from headgate.stores.redis.link import Link
 
-SAID = ("release", "settle", "update", "pause", "drain")  # the errands that a caller asked for
+SAID = ("release", "settle", "update", "pause", "resume", "reset", "drain")  # the errands that a caller asked for
 LONGEST = 0.5  # seconds before another attempt, at most
 
 
@@ -73,7 +78,41 @@ async def deliver(lane: Lane, until: float) -> None:
                     await asyncio.sleep(pause(attempt, LONGEST))
 
 
-def words_of(lane: Lane) -> Counter[str]:
-    """How often the callers have said what to no avail so far."""
-    verbs = (errand.words.partition(" ")[0] for errand in unsaid(lane))
-    return Counter(verb for verb in verbs if verb in SAID)
+def kept(lane: Lane, errands: Iterable[Errand], error: StoreError) -> list[Errand]:
+    """Of errands whose server is away, those to offer again."""
+    owed = []
+    for errand in errands:
+        if errand.owed:
+            owed.append(errand)
+        else:
+            give_up(lane, errand, error)
+    return owed
+
+
+def give_up(lane: Lane, errand: Errand, error: StoreError) -> None:
+    """Log what a caller has said in vain, if no caller waits for the answer."""
+    verb = errand.words.partition(" ")[0]
+    if errand.told is nobody and verb in SAID:
+        log(WARNING, "%s: the server did not hear of a %s: %s", title(lane.line.name), verb, error)
+
+
+def turned_away(lane: Lane, errands: Iterable[Errand], error: StoreError) -> list[Errand]:
+    """Of errands that the server has refused, those to offer again: a settlement once too often would change something."""
+    again = []
+    for errand in errands:
+        errand.told(error)
+        if errand.words.startswith(("settle ", "rejoin ")):
+            give_up(lane, errand, error)
+        elif errand.owed:
+            again.append(errand)
+    return again
+
+
+def unsent(lanes: Iterable[Lane]) -> list[tuple[str, str, Counter[str]]]:
+    """For each limiter whose callers have said something to no avail so far: its name, why, and how often they said what."""
+    found = []
+    for lane in lanes:
+        verbs = (errand.words.partition(" ")[0] for errand in unsaid(lane))
+        if words := Counter(verb for verb in verbs if verb in SAID):
+            found.append((title(lane.line.name), lane.why, words))
+    return found

@@ -34,6 +34,7 @@ from headgate.stores.redis.calls import (
     runs,
     settle,
 )
+from headgate.stores.redis.delivery import kept, turned_away
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.patience import Patience
 from headgate.stores.redis.renewals import Renewals
@@ -474,7 +475,7 @@ class Lane:
         self._early = []  # hints: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
-        self._errands[:0] = [errand for errand in errands if errand.owed]
+        self._errands[:0] = kept(self, errands, error)
         for errand in errands + (sent.errands if sent else []):
             errand.told(error)
         on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
@@ -527,10 +528,7 @@ class Lane:
         sent, self._sent = self._sent, None
         begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
         error = StoreError(f"The Redis server at {self.link.topology} refused a call of {title(self.line.name)}: {refusal}")
-        for errand in sent.errands if sent else []:
-            errand.told(error)
-            if errand.owed and not errand.words.startswith(("settle ", "rejoin ")):  # once too often must change nothing
-                self._errands.append(errand)
+        self._errands += turned_away(self, sent.errands if sent else [], error)
         for ticket in sent.tickets if sent else []:
             self._waiting.pop(ticket.number, None)
             ticket.settle(error)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import threading
+from collections import Counter
 from functools import lru_cache
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -17,17 +18,19 @@ from urllib.parse import unquote
 
 from headgate.errors import MaxSleepExceededError
 from headgate.gate.rules import Declaration, read_program
+from headgate.names import title
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside, visitor
-from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED
+from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED, Errand, Statement, nobody
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import cannot
 from headgate.stores.redis.lost_leases import log_lost
 from headgate.stores.redis.portal import blocking, portal, portal_loop
+from headgate.stores.redis.shutdown import report
 from headgate.stores.status import Status, status_of
 
 if TYPE_CHECKING:
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
+WORTH = 10.0  # seconds for which it is worth saying to a server that was away what holds at this moment
+ENDED = "this process has closed its connections."
 LOGS = 4  # windows that a log has room for
 
 
@@ -149,40 +154,40 @@ class RedisLine:
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration) -> None:
-        self._post(self._updated(declared))
+        self._post(Errand(self._updated(declared), nobody))
 
     async def aupdate(self, declared: Declaration) -> None:
         await self.lane().ask(self._updated(declared))
 
     def pause(self, time: int) -> None:
         self._no_shortcut = max(self._no_shortcut, monotonic() + time / 1_000_000)
-        self._post(f"pause {time}")
+        self._post(Statement(f"pause {time}", nobody, monotonic() + time / 1_000_000))
 
     async def apause(self, time: int) -> None:
         await self.lane().ask(f"pause {time}")
 
     def resume(self) -> None:
         self._no_shortcut = 0.0
-        self._post("resume")
+        self._post(Statement("resume", nobody, monotonic() + WORTH))
 
     async def aresume(self) -> None:
         self._no_shortcut = 0.0
         await self.lane().ask("resume")
 
     def reset(self) -> None:
-        self._post("reset")
+        self._post(Statement("reset", nobody, monotonic() + WORTH))
 
     async def areset(self) -> None:
         await self.lane().ask("reset")
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._post(f"drain {unit} {limit} {left} {since}")
+        self._post(Statement(f"drain {unit} {limit} {left} {since}", nobody, monotonic() + WORTH))
 
-    def _post(self, words: str) -> None:
-        if asyncio._get_running_loop() is None:
-            self._by_portal(lambda lane: lane.post(words))
-        else:
-            self.lane().post(words)
+    def _post(self, errand: Errand) -> None:
+        if asyncio._get_running_loop() is not None:
+            self.lane().run([errand])
+        elif not self._by_portal(lambda lane: lane.run([errand])):
+            report([(title(self.name), ENDED, Counter(errand.words.split(" ")[:1]))])
 
     def _updated(self, declared: Declaration) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
@@ -368,9 +373,13 @@ class RedisLine:
             except RuntimeError:  # it was closed this moment
                 self._by_portal(errand)
 
-    def _by_portal(self, errand: Callable[[Lane], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the process ends: its leases will
+    def _by_portal(self, errand: Callable[[Lane], None]) -> bool:
+        """False when the process ends: so do its leases."""
+        try:
             portal().loop.call_soon_threadsafe(lambda: errand(self.lane()))
+        except RuntimeError:
+            return False
+        return True
 
     # Looking -------------------------------------------------------------------------------------------------------------
 

@@ -19,15 +19,14 @@ from weakref import WeakSet
 from redis.exceptions import AuthenticationError
 
 from headgate.errors import StoreError
-from headgate.names import title
 from headgate.stores.redis.chores import begun, pause, trouble_of
-from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, words_of
+from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, unsent
 from headgate.stores.redis.ears import Ears
 from headgate.stores.redis.endpoint import LOST, NotThereError, reason
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.peer import NOT_NOW, UNREADY, Call, Peer
-from headgate.stores.redis.portal import GUARDIAN, portal
-from headgate.stores.redis.shutdown import register
+from headgate.stores.redis.portal import GUARDIAN, portal, portal_loop
+from headgate.stores.redis.shutdown import register, report
 from headgate.stores.redis.topology import Sentinel
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class Link:
         self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
+        self._of_portal = self.loop is portal_loop()
         self._most = FEWEST_LANES
         self._sessions = 0
         self._ready: list[Lane] = []
@@ -482,14 +482,17 @@ class Link:
         self._close()
         self.ended = True
         lanes, self.lanes = [lane for lane in self.lanes.values() if lasts(lane)], {}
-        if lanes:
-            portal().loop.call_soon_threadsafe(adopt, lanes)
+        if lanes and not self._of_portal:
+            try:
+                portal().loop.call_soon_threadsafe(adopt, lanes)
+            except RuntimeError:  # the process has ended, too
+                report(unsent(lanes))
 
     async def deliver(self, until: float) -> list[tuple[str, str, Counter[str]]]:
         """Wait until all that was said here has arrived, at most until then by the monotonic clock. Return what has not."""
         lanes = [lane for lane in (*self.lanes.values(), *self._adopted) if unsaid(lane)]
         await asyncio.gather(*(deliver(lane, until) for lane in lanes))
-        return [(title(lane.line.name), lane.why, words_of(lane)) for lane in lanes if words_of(lane)]
+        return unsent(lanes)
 
     def _chores(self) -> list[asyncio.Task[None]]:
         return [

@@ -101,9 +101,9 @@ async def _elsewhere(link: Link, until: float) -> Sequence[tuple[str, str, Count
 def report(unsent: Iterable[tuple[str, str, Counter[str]]]) -> None:
     """One line for each limiter."""
     for title, why, words in unsent:
+        what = ", ".join(f"{verb}()" if times == 1 else f"{verb}() ({times} times)" for verb, times in words.items())
         if sys.stderr is not None:
-            what = ", ".join(f"{count} of {word}()" for word, count in words.items())
-            print(f"headgate: {title} ends, and the server has not confirmed {what}: {why}", file=sys.stderr, flush=True)
+            print(f"headgate: the process ended before the server confirmed {what} of {title}: {why}", file=sys.stderr, flush=True)
 
 
 def _end() -> None:

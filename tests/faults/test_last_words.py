@@ -1,0 +1,127 @@
+"""What a process says to a limiter before a normal end reaches the server, or a line on stderr says what did not, and why.
+
+Every process here is a real one: see programs/last_words.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+
+import pytest
+from redis import Redis
+
+from headgate import Limiter, Rate, StoreError
+from headgate.stores.redis import line, portal, shutdown
+from tests.faults.proxy import Proxy
+from tests.faults.scene import once_back
+from tests.processes import command, complaints_of, environment
+from tests.servers import Server, free_port
+
+FAR = 0.15  # seconds for each way to the server and back
+START = 5.0  # seconds for Python to start on a busy machine
+BOUND = shutdown.LONGEST + portal.CLOSING + 1.0 + START  # 1.0: what the end of a loop waits
+WHATS = ["update", "pause", "drain"]
+WHERES = ["main", "loop", "child"]
+SOME = list(zip(WHATS, WHERES, strict=True))
+OTHERS = [(what, where) for what in WHATS for where in WHERES if (what, where) not in SOME]
+CASES = [*SOME, *(pytest.param(*case, marks=pytest.mark.proof) for case in OTHERS)]
+
+
+def run(*arguments: str) -> tuple[list[str], float]:
+    """The lines on stderr of a process that ended well, and the seconds that it took."""
+    start = time.monotonic()
+    done = subprocess.run(
+        command("last_words", *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=True
+    )
+    return complaints_of(done.stderr), time.monotonic() - start
+
+
+async def seen(limiter: Limiter, what: str) -> bool:
+    """Whether the server knows of it."""
+    if what == "pause":
+        refusal = await limiter.atry_acquire()
+        return not refusal and (refusal.retry_after or 0) > 3000
+    return (await limiter.astatus()).limits[0].left == {"update": 50, "drain": 12}[what]
+
+
+@pytest.mark.parametrize(("what", "where"), CASES)
+async def test_the_last_words_reach_a_far_server_that_does_not_know_the_library(
+    name: str, own_server: Server, own_proxy: Proxy, own_admin: Redis, what: str, where: str
+) -> None:
+    """L6: three round trips of 300 ms (the greeting, the refusal, the library) are shorter than the end of a process may take."""
+    for way in (own_proxy.requests, own_proxy.replies, own_proxy.rest):
+        way.delay = FAR
+
+    complaints, _ = await asyncio.to_thread(run, own_proxy.url, name, what, where)
+
+    assert complaints == []
+    assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), what)
+
+
+@pytest.mark.parametrize(("what", "where"), CASES)
+def test_without_a_server_one_line_says_what_was_not_sent(name: str, what: str, where: str) -> None:
+    """L6: which limiter, what, and why; and the process ends in bounded time."""
+    complaints, seconds = run(f"redis://127.0.0.1:{free_port()}", name, what, where)
+
+    assert len(complaints) == 1
+    assert f"{what}()" in complaints[0]
+    assert repr(name) in complaints[0]
+    assert "ConnectionError" in complaints[0]
+    assert seconds <= BOUND
+
+
+async def test_a_server_that_says_nothing_holds_no_process_for_ever(name: str, proxy: Proxy) -> None:
+    """L6: it accepts connections, and answers nothing."""
+    proxy.hold()
+
+    complaints, seconds = await asyncio.to_thread(run, proxy.url, name, "update", "main")
+
+    assert len(complaints) == 1
+    assert seconds <= BOUND
+
+
+async def test_a_server_that_comes_back_in_time_hears_the_last_words(name: str, own_server: Server) -> None:
+    """L6: the end of the process tries again until then."""
+    own_server.kill()
+    ends = asyncio.create_task(asyncio.to_thread(run, own_server.url, name, "drain", "main"))
+    await asyncio.to_thread(own_server.start)
+
+    complaints, _ = await ends
+
+    assert complaints == []
+    assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), "drain")
+
+
+async def test_what_is_said_behind_a_call_that_fails_is_said_again(name: str, own_server: Server) -> None:
+    """L6: the server is gone for a moment; what was said meanwhile holds when it is back."""
+    limiter = Limiter(name, Rate(100, per=10**6), store=own_server.url)
+    own_server.kill()
+    limiter.update(Rate(50, per=10**6))  # on its way
+    await asyncio.sleep(0)
+    limiter.pause(3600)  # behind it
+    limiter.drain(requests=12)
+    with pytest.raises(StoreError):
+        await limiter.astatus()
+
+    own_server.start()
+    await once_back(limiter.astatus)
+    assert await seen(limiter, "drain")
+    assert await seen(limiter, "pause")
+
+
+async def test_a_drain_that_no_server_hears_in_time_is_given_up_with_a_warning(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """L6: what is left of a budget is worth nothing later."""
+    monkeypatch.setattr(line, "WORTH", 0.0)
+    limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=free_port()))
+
+    limiter.update(Rate(50, per=10**6))  # on its way
+    await asyncio.sleep(0)
+    limiter.drain(requests=12)
+    with pytest.raises(StoreError):
+        await limiter.astatus()
+
+    assert f"{name!r}: the server did not hear of a drain" in caplog.messages[0]

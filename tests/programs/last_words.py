@@ -1,0 +1,42 @@
+"""A process that says one thing to a limiter as the last of all, and ends.
+
+usage: last_words.py url name what where
+where: the main thread, a loop of asyncio.run, or a child of a fork that multiprocessing starts
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+
+from headgate import Limiter, Rate
+
+
+def say(url: str, name: str, what: str) -> None:
+    limiter = Limiter(name, Rate(100, per=10**6), store=url)
+    if what == "update":
+        limiter.update(Rate(50, per=10**6))
+    elif what == "pause":
+        limiter.pause(3600)
+    else:
+        limiter.drain(requests=12)
+
+
+async def say_in_a_loop(url: str, name: str, what: str) -> None:
+    say(url, name, what)
+
+
+def main(url: str, name: str, what: str, where: str) -> None:
+    if where == "loop":
+        asyncio.run(say_in_a_loop(url, name, what))
+    elif where == "child":
+        child = multiprocessing.get_context("fork").Process(target=say, args=(url, name, what))
+        child.start()
+        child.join()
+    else:
+        say(url, name, what)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
