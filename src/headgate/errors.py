@@ -17,6 +17,10 @@ boundaries.
 
 from __future__ import annotations
 
+from typing import Literal
+
+Reason = Literal["refused", "unresolvable", "timeout", "password", "tls", "lost", "reply"]
+
 
 class HeadgateError(Exception):
     """The base of all errors of this package: catch it to catch every one of them."""
@@ -76,7 +80,26 @@ class StoreError(HeadgateError):
     Whether the request was carried out is not known. headgate settles it by itself: a request that is sent
     again is not charged twice, and a permit that nobody heard of ends with its lease. Way out: see that the
     server is up and reachable, and try again.
+
+    `reason` says what went wrong:
+
+    - "refused": nothing listens at the address.
+    - "unresolvable": the host name has no address.
+    - "timeout": the server did not answer in time.
+    - "password": it wants a user or password, or does not accept the one that it was given.
+    - "tls": TLS could not be agreed on, or a certificate was not accepted.
+    - "lost": the connection ended, or could not be made for any other reason.
+    - "reply": the server answered with an error, or not sensibly.
+
+    `__cause__` is the exception that it came from, where there was one.
     """
+
+    def __init__(self, message: str, reason: Reason = "lost") -> None:
+        super().__init__(message, reason)  # both: pickle and copy rebuild an error from its args
+        self.reason: Reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 RedisError = StoreError  # the name by which code written for self_limiters catches it

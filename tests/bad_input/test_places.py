@@ -18,7 +18,7 @@ import valkey.asyncio
 from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
-from headgate.stores.redis.endpoint import reason
+from headgate.stores.redis.failures import words
 from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
 from tests.processes import finished
 from tests.servers import Server, as_user
@@ -195,7 +195,7 @@ def test_a_client_of_replicas_is_refused() -> None:
 
 def test_what_a_server_repeats_of_a_login_is_not_told() -> None:
     """One that knows no AUTH says what it was sent."""
-    said = reason(ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'"))
+    said = words(ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'"))
     assert said == "unknown command 'AUTH'"
 
 

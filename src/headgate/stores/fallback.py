@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
 from headgate.checks import choice, positive_int, show
-from headgate.errors import StoreError
+from headgate.errors import Reason, StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.shares import share_of
 from headgate.logs import log
@@ -296,7 +296,8 @@ class OpenLine:
     async def astatus(self) -> Status:
         raise StoreError(
             f"The store of {title(self.name)} cannot be asked, and what passes without it is not counted: there is no "
-            "status; ask again when the store is back."
+            "status; ask again when the store is back.",
+            reason_of(self._cause),
         ) from self._cause
 
     def release(self, permit: Permit) -> None:
@@ -348,12 +349,13 @@ class Local:
         try:
             share = self._share(name, declared)
         except ValueError as indivisible:
-            raise StoreError(f"{indivisible} Its store cannot be asked at present.") from cause
+            raise StoreError(f"{indivisible} Its store cannot be asked at present.", reason_of(cause)) from cause
         for unit, number in units.items():
             if number > share.capacity.get(unit, number):
                 raise StoreError(
                     f"An acquire of {title(name)} asks for {number} {unit}. Its store cannot be asked, and without it "
-                    f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back."
+                    f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back.",
+                    reason_of(cause),
                 ) from cause
         line = self._store.line(name, share)
         if line.declared.program != share.program:  # an update of ours has overruled it, and was overruled by others since
@@ -389,6 +391,11 @@ def with_fallback(store: Store, name: str, declared: Declaration, on_store_error
     way = Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
     way.check(encoded(name), declared)
     return FallbackStore(remote, way, name)
+
+
+def reason_of(cause: StoreError | None) -> Reason:
+    """Of an error that comes from `cause`, why the store could not be asked; "lost" where that is not known."""
+    return "lost" if cause is None else cause.reason
 
 
 def check_fallback(mode: object, processes: object) -> None:

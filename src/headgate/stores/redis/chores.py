@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from headgate.stores.redis.endpoint import NotThereError
+from headgate.stores.redis.failures import NotThereError
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from ssl import SSLCertVerificationError
 from typing import Any
 
 import redis.connection
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry as BlockingRetry
 
-from headgate.errors import StoreError
+from headgate.stores.redis.failures import NotThereError
 from headgate.stores.redis.wire import hang_up
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
@@ -50,20 +49,6 @@ BLOCKING: dict[type[AbstractConnection], Any] = {
     UnixDomainSocketConnection: redis.connection.UnixDomainSocketConnection,
     Connection: redis.connection.Connection,
 }
-
-
-class NotThereError(RedisError):
-    """A server that is not there, told in our own words: they may be shown, as they know no secrets."""
-
-
-def reason(lost: BaseException) -> str:
-    """What went wrong in a few words: the server's own, ours, or only the kind of any other error, whose text may tell secrets."""
-    if isinstance(lost, (ResponseError, StoreError, NotThereError)):
-        return str(lost).partition(", with args")[0]  # a server that knows no AUTH repeats what it was sent
-    cause: BaseException | None = lost
-    while cause is not None and not isinstance(cause, SSLCertVerificationError):
-        cause = cause.__cause__ or cause.__context__
-    return f"{type(lost).__name__}{f': {cause.verify_message}' if cause else ''}"
 
 
 def is_unknown(command: str, refusal: str) -> bool:

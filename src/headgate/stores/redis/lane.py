@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
-from headgate.names import title
 from headgate.request import Request
 from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import (
@@ -36,6 +35,7 @@ from headgate.stores.redis.calls import (
 )
 from headgate.stores.redis.delivery import kept, turned_away
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
+from headgate.stores.redis.failures import refused
 from headgate.stores.redis.patience import Patience
 from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.script import library
@@ -247,7 +247,7 @@ class Lane:
         sent = self._sent
         assert sent is not None, "a reply answers a call"
         if isinstance(reply, Exception):
-            self._refused(f"{reply}")
+            self._refused(f"{reply}", reply)
             return
         verdict, words = "more", []
         if reply is not None:
@@ -262,9 +262,9 @@ class Lane:
         self._hears, self._wanted = True, False
         try:
             self._act_on(sent, verdict, words)
-        except Exception:
+        except Exception as senseless:
             self._sent = sent  # of those whom it answers some may not have heard
-            self._refused("what it replied to a script makes no sense")
+            self._refused("what it replied to a script makes no sense", senseless)
             raise
         finally:
             self._hears = False
@@ -523,11 +523,11 @@ class Lane:
         self._session, self._call, self._known = self.link.new_session(), 0, 0
         self.succession.forget()
 
-    def _refused(self, refusal: str) -> None:
+    def _refused(self, refusal: str, lost: Exception) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
         sent, self._sent = self._sent, None
         begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
-        error = StoreError(f"The Redis server at {self.link.topology} refused a call of {title(self.line.name)}: {refusal}")
+        error = refused(self.link.topology, self.line.name, refusal, lost)
         self._errands += turned_away(self, sent.errands if sent else [], error)
         for ticket in sent.tickets if sent else []:
             self._waiting.pop(ticket.number, None)

@@ -26,8 +26,8 @@ from headgate.stores.doors import shut
 from headgate.stores.inside import Inside, visitor
 from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED, Errand, Statement, nobody
 from headgate.stores.redis.endpoint import SILENCE
+from headgate.stores.redis.failures import cannot
 from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.link import cannot
 from headgate.stores.redis.lost_leases import log_lost
 from headgate.stores.redis.portal import blocking, portal, portal_loop
 from headgate.stores.redis.shutdown import report

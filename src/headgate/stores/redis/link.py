@@ -22,7 +22,8 @@ from headgate.errors import StoreError
 from headgate.stores.redis.chores import begun, pause, trouble_of
 from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, unsent
 from headgate.stores.redis.ears import Ears
-from headgate.stores.redis.endpoint import LOST, NotThereError, reason
+from headgate.stores.redis.endpoint import LOST
+from headgate.stores.redis.failures import NotThereError, cannot
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.peer import NOT_NOW, UNREADY, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN, portal, portal_loop
@@ -528,10 +529,3 @@ def adopt(lanes: Iterable[Lane]) -> None:
     """In the portal: go on with lanes whose loop has ended."""
     for lane in lanes:
         lane.line.adopt(lane)
-
-
-def cannot(topology: Topology, lost: BaseException) -> StoreError:
-    return StoreError(
-        f"The Redis server at {topology} cannot be asked ({reason(lost)}). Whether it has run the last call is not known; "
-        "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in."
-    )

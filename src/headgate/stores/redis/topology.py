@@ -15,7 +15,8 @@ from redis.crc import key_slot
 from redis.exceptions import AuthenticationError
 
 from headgate.stores.redis.chores import NobodyError, first_answer
-from headgate.stores.redis.endpoint import Endpoint, NotThereError, reason
+from headgate.stores.redis.endpoint import Endpoint
+from headgate.stores.redis.failures import NotThereError, words
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
 NAMED = 3  # servers that a message names at most
@@ -195,7 +196,7 @@ def slot_of(key: str) -> int:
 
 def nothing_known(troubles: Mapping[Endpoint, BaseException | None], kind: str, what: str) -> NotThereError:
     """Who could not be asked and why, out of how many."""
-    mute = [f"{server.place} ({reason(trouble)})" for server, trouble in troubles.items() if trouble is not None]
+    mute = [f"{server.place} ({words(trouble)})" for server, trouble in troubles.items() if trouble is not None]
     more = f" and {len(mute) - NAMED} more" if len(mute) > NAMED else ""
     told = f"{len(mute)} of {len(troubles)} {kind}s could not be asked, {', '.join(mute[:NAMED])}{more}" if mute else ""
     knows = f"no {kind} knows {what}" if len(mute) < len(troubles) else ""
