@@ -73,13 +73,24 @@ NO_URL = [
         "redis://h?socket_connect_timeout=0",
         "redis://h?socket_connect_timeout=inf",
         "rediss://h?ssl_cert_reqs=perhaps",
-        "rediss://h?ssl_nonsense=1",
     ],
     *["unix://", f"unix://user:{CANARY}@"],
     # A password that nobody encoded: each of these characters ends it early, or begins something else.
     *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
     *[f"redis://default:12345{special}{CANARY}@localhost:6379/0" for special in "?#"],  # what is before it could be a port
     *[f"redis://:{CANARY}@localhost:{CANARY}", f"redis://:{CANARY}@localhost:99999/0", f"redis://:{CANARY}@localhost/{CANARY}"],
+]
+UNKNOWN = [
+    ("redis://h?socket_connect_timout=1", "'socket_connect_timout'", "did you mean 'socket_connect_timeout'?"),
+    ("redis://h?db=1&tls=true", "'tls'", "it knows client_name, db, "),
+    ("redis://h?ssl_ca_certs=ca.crt", "'ssl_ca_certs'", "begin the URL with rediss"),
+    ("rediss://h?ssl_ca_cert=ca.crt", "'ssl_ca_cert'", "did you mean 'ssl_ca_certs'?"),
+    ("unix:///run/redis.sock?dbb=1", "'dbb'", "did you mean 'db'?"),
+    ("redis+sentinel://h/mymaster?sentinel_pasword=x", "'sentinel_pasword'", "did you mean 'sentinel_password'?"),
+    ("redis+sentinel://h/mymaster?pasword=x", "'pasword'", "did you mean 'password'?"),
+    ("redis+cluster://h?nodes=3", "'nodes'", "it knows client_name, "),
+    ("redis+cluster://h?sentinel_password=x", "'sentinel_password'", "did you mean 'password'?"),
+    (f"redis://h?{'x' * 300}=1", "'xxxx", "it knows "),
 ]
 NO_FLEET = [
     "redis+sentinel://h:26379",
@@ -124,6 +135,25 @@ def made(store: Any) -> list[Callable[[], object]]:
         lambda: TokenBucket("x", 1, 1, 1, store=store),
         *([lambda: Semaphore("x", 1, redis_url=store), lambda: TokenBucket("x", 1, 1, 1, redis_url=store)]),
     ]
+
+
+@pytest.mark.parametrize(("url", "parameter", "way"), UNKNOWN, ids=lambda said: said[:60])
+def test_a_parameter_that_is_not_known_is_refused(url: str, parameter: str, way: str) -> None:
+    """It would be dropped without a word: one that was misspelled, or that other clients read."""
+    for make in made(url):
+        with pytest.raises(ValueError, match="which headgate does not know") as caught:
+            make()
+        assert_sentence(caught.value, parameter, way)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["db=3", "client_name=x", "socket_timeout=3&socket_keepalive=yes&health_check_interval=30", "max_connections=5&protocol=3"],
+)
+def test_what_redis_py_reads_in_a_url_is_known(words: str) -> None:
+    """One URL serves all clients of a program; a setting of their pools has no meaning here."""
+    for each in ("redis://h", "rediss://h", "redis+sentinel://h/mymaster"):
+        Limiter("x", "5/second", store=f"{each}?{words}")
 
 
 def secrets_in(error: BaseException) -> list[str]:
@@ -183,6 +213,31 @@ def test_what_is_neither_url_nor_client_is_refused(where: Any) -> None:
         with pytest.raises(TypeError) as caught:
             make()
         assert_sentence(caught.value, "store=", type(where).__name__, "URL", "redis.asyncio.Redis")
+
+
+class FakeConnection(redis.asyncio.Connection):
+    """As fakeredis has it: a connection to no server."""
+
+    __module__ = "fakeredis._clients._async"
+
+
+class FakeRedis(redis.asyncio.Redis):
+    """As fakeredis has it."""
+
+    __module__ = "fakeredis._clients._async"
+
+
+@pytest.mark.parametrize(
+    "client",
+    [FakeRedis(), redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(connection_class=FakeConnection))],
+    ids=["client", "connection"],
+)
+def test_a_client_of_fakeredis_is_refused(client: redis.asyncio.Redis) -> None:
+    """Its host is made up, so every acquire would say that it cannot be resolved."""
+    for make in made(client):
+        with pytest.raises(TypeError) as caught:
+            make()
+        assert_sentence(caught.value, "store=", "fakeredis", "ManualClock", "redis-server")
 
 
 def test_a_client_of_replicas_is_refused() -> None:

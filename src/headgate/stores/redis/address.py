@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -15,7 +16,7 @@ import redis
 import redis.asyncio
 from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
 
-from headgate.checks import seconds
+from headgate.checks import seconds, show
 from headgate.stores.redis.endpoint import CONNECT_TIMEOUT, Endpoint
 from headgate.stores.redis.topology import Cluster, Sentinel, Standalone, Topology
 
@@ -28,6 +29,18 @@ FORMS = {
 }
 
 
+WRITTEN = (
+    "client_name",
+    "db",
+    "password",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "username",
+)  # the parameters that are used
+TLS = ", ssl_ca_certs, ssl_certfile, ssl_keyfile and the other ssl_ parameters of redis-py"
+POOLED = {"max_connections", "timeout"}  # of redis-py's pools, which headgate does not use
+
+
 def topology_of(where: Any) -> Topology:
     return of_url(where) if isinstance(where, str) else of_client(where)
 
@@ -38,6 +51,7 @@ def topology_of(where: Any) -> Topology:
 def of_url(where: str) -> Topology:
     scheme = where.partition("://")[0]
     form = scheme.partition("+")[2]
+    check_words(where, scheme)
     found = read(READERS[form], where)
     if found is None:
         raise ValueError(
@@ -45,6 +59,33 @@ def of_url(where: str) -> Topology:
             "password percent-encoded (urllib.parse.quote)."
         )
     return found
+
+
+def check_words(where: str, scheme: str) -> None:
+    """ValueError for a parameter that nothing would read. One that redis-py reads is known, though headgate may not need it."""
+    secure, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
+    names = words_of(SSLConnection if secure else UnixDomainSocketConnection if scheme == "unix" else Connection)
+    known = names | POOLED
+    its = {f"sentinel_{name}" for name in known} if sentinel else set()
+    for name in query_of(where):
+        if name not in known | its:
+            near = get_close_matches(name, [*WRITTEN, *(names | its)], 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            tls = "begin the URL with rediss for TLS; " if name.startswith("ssl_") and not secure else ""
+            more = [TLS] * secure + [", and each with sentinel_ before it for the Sentinels"] * sentinel
+            raise ValueError(
+                f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not know; {hint}{tls}"
+                f"it knows {', '.join(WRITTEN)}{''.join(more)}."
+            )
+
+
+def query_of(where: str) -> list[str]:
+    """The names of a URL's parameters; none where a part of a password may have been taken for them."""
+    try:
+        query = urlsplit(where).query
+    except ValueError:
+        return []
+    return [] if "#" in where or "@" in query else [name for name, _ in parse_qsl(query, keep_blank_values=True)]
 
 
 def read(reader: Callable[[str], Topology], where: str) -> Topology | None:
@@ -132,6 +173,7 @@ def of_client(where: Any) -> Topology:
     known = any(base.__module__.partition(".")[0] in ("redis", "valkey") for base in type(where).__mro__)
     nodes = getattr(where, "nodes_manager", None) if known else None
     pool: Any = getattr(where, "connection_pool", None) if known else None
+    refuse_imitations(type(where), getattr(pool, "connection_class", object))
     if nodes is not None:
         return of_cluster_client(nodes)
     if hasattr(pool, "sentinel_manager"):
@@ -143,6 +185,15 @@ def of_client(where: Any) -> Topology:
         "(memory://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster://), or a client: redis.asyncio.Redis "
         "and its like, of redis-py or of valkey-py."
     )
+
+
+def refuse_imitations(*kinds: type[Any]) -> None:
+    """A client without a server: headgate would look for one under an address that was made up."""
+    if any(base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__):
+        raise TypeError(
+            "store= got a client of fakeredis, which no other process shares and which does not run headgate's script; in tests "
+            "leave store out, with headgate.testing.ManualClock for the time, or give it the URL of a redis-server."
+        )
 
 
 def of_cluster_client(nodes: Any) -> Cluster:
