@@ -55,7 +55,8 @@ class Leases:
         return True
 
     take = atake = acquire  # not asked for here
-    status = astatus = describe = update = aupdate = pause = apause = drain = abandon = settle = release
+    status = astatus = describe = update = aupdate = pause = apause = release
+    resume = aresume = reset = areset = drain = abandon = settle = release
 
     # The store of this line, for a limiter
 
