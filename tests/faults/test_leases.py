@@ -18,7 +18,7 @@ from redis import Redis
 
 import headgate
 from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
-from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.renewals import Renewals
 from tests.faults.proxy import Proxy
 from tests.faults.scene import SLACK, Puppet, elsewhere, eventually, keys_of
 from tests.servers import Server
@@ -330,7 +330,7 @@ async def visit(block: Any, let_in: list[int]) -> None:
 
 async def test_who_hears_late_of_its_grant_renews_it_at_once(name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S2, S7: given news that came when most of the lease was over, it is renewed at once: in a third of it would be too late."""
-    monkeypatch.setattr(Lane, "_believed", lambda lane, t, lease, server: monotonic() + 0.2 * LEASE)
+    monkeypatch.setattr(Renewals, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()
     rest = permit.believed
 

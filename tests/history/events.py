@@ -43,9 +43,10 @@ class Copied(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The server has started again from a copy; from none: empty."""
+    """The server has started again from a copy; from none: empty. With a key: only that name is as it was."""
 
     copy: int | None
+    key: str | None = None
 
 
 class Invoked(NamedTuple):

@@ -41,9 +41,13 @@ class Replay:
                     self.names[key].lose(part)
             case Copied(copy):
                 self._copies[copy] = pickle.dumps(self.names)
+            case Restored(copy, str(key)):
+                former = self.names.get(key, Name())
+                self.names[key] = pickle.loads(self._copies[copy or 0]).get(key) or Name()
+                self.names[key].follow(former)
             case Restored(copy):
-                former, self.names = self.names, {} if copy is None else pickle.loads(self._copies[copy])
-                for key, name in former.items():
+                names, self.names = self.names, {} if copy is None else pickle.loads(self._copies[copy])
+                for key, name in names.items():
                     self.names.setdefault(key, Name()).follow(name)
         return None
 

@@ -48,5 +48,5 @@ class Recorder:
         self._copies[copy] = len(self._copies)
         self.history.append(Copied(self._copies[copy]))
 
-    def restored(self, copy: Hashable | None) -> None:
-        self.history.append(Restored(None if copy is None else self._copies[copy]))
+    def restored(self, copy: Hashable | None, key: str | None = None) -> None:
+        self.history.append(Restored(None if copy is None else self._copies[copy], key))

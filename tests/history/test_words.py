@@ -61,7 +61,16 @@ def test_every_verb_of_the_script_can_be_read() -> None:
 
 @pytest.mark.parametrize("request_said", SAID, ids=lambda request: request.words.split()[0])
 def test_a_call_is_read_as_it_was_said(request_said: Request) -> None:
-    call = Call("slots permits 5 30000000", "session.1", 3, (request_said, Status()), waits="2 ok 1234", declares=0, horizon=50_000)
+    call = Call(
+        "slots permits 5 30000000",
+        "session.1",
+        3,
+        (request_said, Status()),
+        heard="2 ok 1234",
+        waits=True,
+        declares=0,
+        horizon=50_000,
+    )
     assert heard(call) == call
 
 

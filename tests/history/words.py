@@ -33,8 +33,8 @@ def call_of(commit: Commit) -> Call:
     if commit.quick:
         asker, asked = rest[:2]
         return Call(program, session, int(number), (Acquire(int(asker), 1, asked),), declares=0)
-    declares, answered, horizon, *words = rest
-    return Call(program, session, int(number), tuple(requests(iter(words))), answered, int(declares), int(horizon))
+    declares, heard, waits, horizon, *words = rest
+    return Call(program, session, int(number), tuple(requests(iter(words))), heard, waits == "1", int(declares), int(horizon))
 
 
 def requests(words: Iterator[str]) -> Iterator[Request]:
@@ -81,7 +81,7 @@ VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "cancel": cancel,
     "release": release,
     "renew": renew,
-    "quit": lambda words: Quit(next(words)),
+    "quit": lambda words: Quit(next(words), next(words)),
     "settle": lambda words: Settle(int(next(words)), next(words)),
     "drain": drain,
     "pause": lambda words: Pause(int(next(words))),

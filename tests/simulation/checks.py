@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST = 2.0**52
 WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places, and is known for certain
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
-WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 1, "rejoin": 5, "release": 4, "renew": 2}
+WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 2, "rejoin": 5, "release": 4, "renew": 2}
 WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0}
 MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
 SIGNS = 4  # a second, of each who waits or holds somewhere under the shortest leases: it shows that it lives
@@ -160,6 +160,23 @@ class Witness:
             name.doubtful = {*name.asked, *map(who_of, name.crowd.waiters)}
         if self._server.look().microseconds() < self.latest:
             self._fences.clear()
+
+    def went_back(self, key: bytes, copy: Name | None) -> None:
+        """The state of one name is again what it was when the copy was made."""
+        self.losses.append(self.commits)
+        self._disturbed = self._world.now
+        self._names[key] = name = copy.copy() if copy else Name()
+        name.last_t = name.now = 0
+        name.doubtful = {*name.asked, *map(who_of, name.crowd.waiters)}
+        name.crowd = crowd_of(self._server, key + b":who")
+
+    def unclaimed(self, key: bytes) -> Iterator[tuple[str, int]]:
+        """Those that hold a name, until when, whose callers do not: they have given back, or were never granted that."""
+        for holder, end in crowd_of(self._server, key + b":who").holders.items():
+            belief = self._permits.get(holder)
+            permit = belief.permit() if belief else None
+            if not (permit and permit.held):
+                yield holder, end
 
     def lost_key(self) -> None:
         """Somebody has deleted one of them: what is known of the others is still there."""
@@ -538,7 +555,7 @@ def requests_of(call: Call) -> Iterator[Request]:
     if is_quick(call):
         yield "acquire", [words[3], "1", "-1", "-1", words[4]]
         return
-    at = 6
+    at = 7
     while at < len(words):
         count = WORDS[words[at]]
         yield words[at], words[at + 1 : at + 1 + count]

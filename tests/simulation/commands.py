@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import pickle
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
@@ -110,6 +110,21 @@ class Keyspace:
     def restore(self, copy: bytes | None) -> None:
         """Of None nothing is left."""
         self._values, self._ends = pickle.loads(copy) if copy else ({}, {})
+        self._soonest = min(self._ends.values(), default=math.inf)
+
+    def copy_of(self, keys: Iterable[bytes]) -> bytes:
+        """These keys, for `put_back`."""
+        there = [key for key in keys if self._value(key) is not None]
+        return pickle.dumps([(key, self._values[key], self._ends.get(key)) for key in there])
+
+    def put_back(self, keys: Iterable[bytes], copy: bytes) -> None:
+        """These keys are what they were when they were copied, or gone."""
+        for key in keys:
+            self._forget(key)
+        for key, value, end in pickle.loads(copy):
+            self._values[key] = value
+            if end is not None:
+                self._ends[key] = end
         self._soonest = min(self._ends.values(), default=math.inf)
 
     def set_of(self, key: bytes) -> SortedSet | None:

@@ -28,7 +28,6 @@ from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.store import RedisStore
-from headgate.stores.redis.succession import Succession
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
@@ -41,8 +40,10 @@ from tests.simulation.loop import SECOND, ProcessLoop, World, start
 from tests.simulation.machine import the_lua
 from tests.simulation.network import CALM, LATEST, Network
 from tests.simulation.plan import ENDS, SAID, Ask, Fault, Plan, changed, rates_of
+from tests.simulation.restores import Restores
 from tests.simulation.server import Server
 from tests.simulation.threads import threaded
+from tests.simulation.watching import watched
 from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
@@ -171,6 +172,9 @@ class Fleet:
         self.processes: list[Process | None] = [Process(self, number, 0) for number in range(plan.processes)]
         self._everybody: list[Process] = [process for process in self.processes if process]
         self._trouble_until = 0
+        self.befallen: list[Fault] = []
+        self._was_calm = True  # before the last of them
+        self._restores = Restores(self)
         self._refused_until = 0  # callers may be: a slot that moves is waited for
         self._copies: dict[Fault, tuple[bytes, Any, Fault]] = {}
 
@@ -195,6 +199,8 @@ class Fleet:
             if isinstance(step, Ask):
                 self.world.at(step.at, partial(self._ask, step))
             else:
+                if step.kind == "restore":
+                    self.world.at(max(0, step.at - step.span), partial(self._restores.take_copy, step))
                 if step.kind in AGES:
                     self.world.at(step.at - step.span % AGES[step.kind], partial(self._take_copy, step))
                 self.world.at(step.at, partial(self._befall, step))
@@ -224,8 +230,10 @@ class Fleet:
 
     def _befall(self, fault: Fault) -> None:
         self.note(fault)
+        self.befallen.append(fault)
         if fault.kind not in (*SAID, *ENDS.values(), "fork"):
-            lasts = 0 if fault.kind in ("forward", "update", "flush", "delete") else fault.span
+            self._was_calm = self.world.now >= self._trouble_until
+            lasts = 0 if fault.kind in ("forward", "update", "flush", "delete", "restore") else fault.span
             self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
             self._refused_until = self._refused_until if fault.kind == "move" else self._trouble_until
         getattr(self, f"_{fault.kind}")(fault)
@@ -357,6 +365,18 @@ class Fleet:
         self._copies[fault] = self.server.look().copy(), self.witness.copy(), fault
         self.recorder.copied(fault)
 
+    def _restore(self, fault: Fault) -> None:
+        if not self.network.down:
+            self._restores.restore(fault, self._was_calm)
+
+    def slow(self) -> int:
+        """Microseconds after which all that is under way has arrived, however slow the network is."""
+        weather = self.network.weather
+        return 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
+
+    def living_links(self) -> set[str]:
+        return {link.id for process in self._living() for link in process.store._links.values()}
+
     def _lose(self, span: int, copy: Any, keeps_scripts: bool) -> None:
         if self.network.down:
             return
@@ -435,9 +455,7 @@ class Fleet:
 
     def _calm_after(self, seconds: float) -> float:
         """For how many microseconds nothing has gone wrong that must be waited for, if that is longer than `seconds`."""
-        weather = self.network.weather
-        slow = 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
-        return inf if self.world.now < self._trouble_until + seconds * SECOND else slow
+        return inf if self.world.now < self._trouble_until + seconds * SECOND else self.slow()
 
     def permitted(self, line: RedisLine, permit: Permit) -> None:
         """A caller has just got it."""
@@ -560,32 +578,3 @@ class Fleet:
 
 
 MAX_STOP = 60 * SECOND
-
-
-def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
-    """The witness sees who gets a permit, who leaves one to another, and who gives up."""
-    permit_of, found_of, give_up, hand_over = RedisLine._permit, RedisLine._found, Lane._give_up, Succession.hand_over
-
-    def _give_up(lane: Lane, ticket: Ticket) -> None:
-        fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
-        give_up(lane, ticket)
-
-    def _hand_over(succession: Succession, permit: Permit) -> bool:
-        heir = succession.heir(permit)
-        handed = hand_over(succession, permit)
-        if handed:
-            fleet.handed(succession._lane, permit, heir)
-        return handed
-
-    def _permit(line: RedisLine, *args: Any) -> Permit:
-        permit = permit_of(line, *args)
-        fleet.permitted(line, permit)
-        return permit
-
-    def _found(line: RedisLine, *args: Any) -> Permit:
-        permit = found_of(line, *args)
-        fleet.permitted(line, permit)
-        return permit
-
-    seen = [(Lane, "_give_up", _give_up), (Succession, "hand_over", _hand_over)]
-    return [*seen, (RedisLine, "_permit", _permit), (RedisLine, "_found", _found)]

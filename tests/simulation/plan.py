@@ -86,6 +86,7 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     befalls += some_ends(Random(f"undone in {seed}"), befalls)
     moves = some_moves(Random(f"servers of {seed}"), length)
     befalls += [*(moves or ()), *some_forks(Random(f"forks of {seed}"), processes, length)]
+    befalls += some_restores(Random(f"restores of {seed}"), names, length)
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
     busy = chance.choice((0.2, 0.5, 1.0, 3.0))  # callers a second
     count = min(200, max(10, int(busy * length / SECOND)))
@@ -254,6 +255,14 @@ def some_forks(chance: Random, processes: int, length: int) -> list[Fault]:
     if chance.random() > 0.15:
         return []
     return [Fault(chance.randrange(length), "fork", chance.randrange(processes), 0) for _ in range(chance.randrange(1, 4))]
+
+
+def some_restores(chance: Random, names: int, length: int) -> list[Fault]:
+    """The state of a name, here `who`, goes back by `span`, and all connections break."""
+    if chance.random() > 0.25:
+        return []
+    spans = [int(10 ** chance.uniform(5, 6.9)) for _ in range(chance.randrange(1, 4))]
+    return [Fault(chance.randrange(length), "restore", chance.randrange(names), span) for span in spans]
 
 
 def in_a_thread(ask: Ask) -> Ask:

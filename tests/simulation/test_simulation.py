@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 
+from headgate.limits import Concurrency
 from headgate.stores.redis import peer, script
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.recovery import Recovery
 from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.succession import Succession
 from tests.simulation.fleet import run
-from tests.simulation.plan import Ask, Fault, planned
+from tests.simulation.loop import SECOND
+from tests.simulation.network import CALM
+from tests.simulation.plan import Ask, Fault, Plan, planned
 from tests.simulation.server import Server
 from tests.simulation.tally import Tally, lived, workers
 
@@ -92,20 +96,25 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "a bucket fills too fast": ("bucket", "rule.level + ticks * rule.gain", "rule.level + 2 * ticks * rule.gain", "T1"),
     "a fence is the time": ("gate", "gate.fence = max(gate.fence + 1, gate.t)", "gate.fence = gate.t", "S5"),
     "mail is not kept": ("sessions", "if #box > 0 then", "if false then", "L5"),
-    "who is silent never lapses": ("call", "if waits and (alive_until <= gate.t", "if false and (alive_until <= gate.t", "L5"),
+    "who is silent never lapses": ("call", "if (waits and silent)", "if (false and silent)", "L5"),
     "a pause holds nobody": ("gate", "gate.act = max(gate.act, gate.t + time, gate.booked + 1)", "gate.act = gate.act", "T3"),
     "who is held back goes behind": ("queue", "{ caller }, fence - MOST)", "{ caller }, gate.order + 99)", "S6"),
     "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
-    "a server that has lost the last writes is believed": ("call", " or not Calls.heard(record, args[5])", "", "L5"),
+    "a server that has lost the last writes is believed": (
+        "call",
+        " or (heard ~= '0' and not Calls.heard(record, heard))",
+        "",
+        "L5",
+    ),
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "who gives up stays in the queue": (Lane, "_cancel", lambda lane, ticket: None, "S7"),
     "a permit goes past others": (Succession, "heir", lambda its, permit: any_heir(its._lane), "S6"),
     "a lease is counted from the reply": (
-        Lane,
-        "_believed",
-        lambda lane, t, lease, server: monotonic_of(lane) + lease / 1e6 if lease else None,
+        Renewals,
+        "believed",
+        lambda its, t, lease, *told: monotonic_of(its._lane) + lease / 1e6 if lease else None,
         "S2",
     ),
 }
@@ -162,6 +171,45 @@ def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -
     """S7. Given clients that renew no lease, somebody loses a permit though nothing has happened."""
     monkeypatch.setattr(Renewals, "renew", lambda renewals: None)
     assert noticed(QUIET) == "S7"
+
+
+GONE_BACK = Plan(  # one holds and six wait; all are served, and then their name's state is that of before; a newcomer asks
+    seed=1,
+    processes=3,
+    limits=((Concurrency(1, lease=8.0),),),
+    waiters=None,
+    weather=CALM,
+    functions=True,
+    deaf=0.0,
+    length=20 * SECOND,
+    steps=(
+        Ask(SECOND, 0, 0, "block", 1, 600_000),
+        *(Ask(1_100_000 + number, number % 2, 0, "block", 1, 50_000) for number in range(6)),
+        Fault(5 * SECOND, "restore", 0, 3_500_000),
+        Ask(5_300_000, 2, 0, "block", 1, 50_000),
+    ),
+)
+RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
+    "doubt": lambda its: None,
+    "ended": lambda its, session: [],
+    "last_reply": lambda its, known, server: f"{known} ok {server}" if its._lane.waits else 0,
+}
+
+
+def test_a_state_that_goes_back_keeps_no_newcomer_waiting() -> None:
+    """L5, S1, F56: the newcomer is granted at once, and long before the lease ends that came back."""
+    outcome = run(GONE_BACK)
+
+    assert not outcome.broken, outcome.broken
+    granted = [float(line.split()[0]) for line in outcome.trace if ": got name-0" in line]
+    assert [moment for moment in granted if 5.3 <= moment < 5.5]
+
+
+@pytest.mark.parametrize("duty", RECOVERY)
+def test_it_notices_sessions_that_do_not_say_what_they_hold(duty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F56. Given clients without this duty, what came back stays held though no caller holds it."""
+    monkeypatch.setattr(Recovery, duty, RECOVERY[duty])
+    assert [broken.invariant for broken in run(GONE_BACK, replays=False).broken] == ["L5"]
 
 
 def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,7 @@ class Session:
         """Nobody knows this session any more: a new one, as a client makes it."""
         self.generation += 1
         self.calls = 0
+        self.heard = "0"
         self.waiting = {}
         self.news = ()
 
@@ -126,9 +127,9 @@ class Player:
     def call(self, index: int, horizon: int, specs: list[list[Any]]) -> None:
         session = self.sessions[index]
         session.calls += 1
-        waits = session.heard if session.waiting else "0"
+        heard = session.heard if session.waiting or session.calls % 2 else "0"
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
-        call = Call(session.program, session.name, session.calls, requests, waits, session.declares, horizon)
+        call = Call(session.program, session.name, session.calls, requests, heard, bool(session.waiting), session.declares, horizon)
         session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
 

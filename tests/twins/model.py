@@ -7,7 +7,7 @@ lost, and the bounds on the work of one call. It knows nothing of scores or text
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from tests.twins.wire import (
     Settle,
     Status,
     Update,
+    merged,
 )
 
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
@@ -114,7 +115,7 @@ class Model:
             return record.reply if call.number == record.last else Reply(call.session, call.number, "late")
         alive_until = 0 if record is None else record.alive_until
         if self.gate is None:
-            if call.waits != "0":
+            if call.heard != "0":
                 return Reply(call.session, call.number, "lapsed")
             self.begin(call.program, now)
         elif call.program != self.program and not call.declares:
@@ -122,10 +123,9 @@ class Model:
         elif call.program != self.program and (wait := self.withheld(call, max(now, self.gate.t))):
             return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
-        heard = record is not None and record.reply.beginning == call.waits
-        if call.waits != "0" and (alive_until <= gate.t or alive_until < self.born + WAITER or not heard):
-            self.quit(call.session)
-            return Reply(call.session, call.number, "lapsed")
+        heard = quickly or call.heard == "0" or (record is not None and record.reply.beginning == call.heard)
+        if (call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER)) or not heard:
+            return self.lapse(call)
         self.acted = True
         self.expire_holders(gate)
         if call.declares == 2:
@@ -137,6 +137,14 @@ class Model:
         if call.program != self.program:
             self.follow(gate, call.program, now)
         return Turn(self, call, gate).reply(alive_until)
+
+    def lapse(self, call: Call) -> Reply:
+        """The session is over, and a copy of an earlier call comes too late."""
+        lapsed = Reply(call.session, call.number, "lapsed")
+        self.quit(call.session)
+        if call.session in self.records:
+            self.records[call.session] = Record(call.number, 0, lapsed)
+        return lapsed
 
     def quit(self, session: str) -> None:
         assert self.gate is not None
@@ -372,7 +380,7 @@ class Turn:
             case Renew():
                 return [("done", 1, int(self.renew(request)), 0)]
             case Quit():
-                self.quit(request.session)
+                self.leave(request)
                 return [("done", 1, 1, 0)]
             case Settle():
                 self.gate.settle(self.gate.t, units_of(request.extras), request.moment)
@@ -476,6 +484,14 @@ class Turn:
                 gate.queue.move_to_end(each, last=False)
         return True
 
+    def leave(self, request: Quit) -> None:
+        self.quit(request.session)
+        if request.kept != "*":
+            kept = request.kept.split(",")
+            for caller in list(self.model.holders):
+                if caller.session == request.session and str(caller.number) not in kept:
+                    self.release(caller)
+
     def release(self, caller: Caller) -> bool:
         held = self.model.let_go(caller)
         if held:
@@ -568,22 +584,3 @@ class Turn:
                 self.model.mail[session] += letters
             paused = self.paused if session in self.told else 0
             self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), paused, tuple(letters)))
-
-
-def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:
-    """Neighbours that are equal are told as one, if fences or positions follow one another; of waiters the first estimate."""
-    runs: list[Answer] = []
-    for answer, together in answers:
-        if runs and together and follows(runs[-1], answer):
-            kind, count, number, fence = runs[-1]
-            runs[-1] = kind, count + 1, number, fence
-        else:
-            runs.append(answer)
-    return tuple(runs)
-
-
-def follows(run: Answer, answer: Answer) -> bool:
-    if run[0] == "status" or run[0] != answer[0]:
-        return False
-    step = run[1] if run[0] in ("grant", "wait") else 0
-    return bool((run[0] == "wait" or run[2] == answer[2]) and run[3] + step == answer[3])

@@ -27,7 +27,7 @@ def test_what_is_no_request_is_refused_and_nothing_is_done(wire: Wire, words: st
     before = wire.client.dump(wire.key)
 
     with pytest.raises(redis.ResponseError, match=f"headgate: {refusal}"):
-        wire.send(LUA.whole, [LIMITS, asked.session, "2", "0", "0", "0", *Acquire(1).words.split(), *words.split()], NOON)
+        wire.send(LUA.whole, [LIMITS, asked.session, "2", "0", "0", "0", "0", *Acquire(1).words.split(), *words.split()], NOON)
 
     assert wire.client.dump(wire.key) == before
 

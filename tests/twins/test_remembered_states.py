@@ -81,7 +81,7 @@ def test_of_what_is_said_without_end_only_so_much_is_remembered(wire: Wire, what
 
     for call, first in enumerate(range(0, MANY, TOGETHER), 2):
         words = " ".join(map(SAID[what], range(first, first + TOGETHER)))
-        wire.send(LUA.whole, [FAST, f"{wire.token}-1.1", str(call), "0", "0", "0", *words.split()], NOON)
+        wire.send(LUA.whole, [FAST, f"{wire.token}-1.1", str(call), "0", "0", "0", "0", *words.split()], NOON)
 
     assert taken(wire) - before < BOUND
 

@@ -73,7 +73,7 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
 
     heard = wire.call(asked, NOON)
     *_, (_, waiting, delay, *_) = heard.each()
-    later = wire.call(Call(limits, f"{wire.token}-1.1", 2, waits=heard.beginning), NOON + 2_000_000)
+    later = wire.call(Call(limits, f"{wire.token}-1.1", 2, heard=heard.beginning, waits=True), NOON + 2_000_000)
 
     assert (waiting, delay) == (2, 3_000_000)
     assert [number for number, *_ in later.mail] == [1, 2]
@@ -85,9 +85,9 @@ def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wi
     asked = wire.call(Call(limits, first, 1, (Acquire(1, 2),)), NOON)
     wire.lose("who")
 
-    heard = [wire.call(Call(limits, first, 2, waits=asked.beginning), NOON - 1_000_000)]
+    heard = [wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON - 1_000_000)]
     heard += [wire.call(Call(limits, second, 1, (Acquire(2, 2),)), NOON - 1_000_000)]
-    heard += [wire.call(Call(limits, second, 2, waits=heard[-1].beginning), NOON - 1_000_000)]
+    heard += [wire.call(Call(limits, second, 2, heard=heard[-1].beginning, waits=True), NOON - 1_000_000)]
 
     assert [reply.verdict for reply in heard] == ["lapsed", "ok", "ok"]
 
@@ -103,7 +103,7 @@ def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(wir
     wire.call(Call(limits, second, 2, (Status(),)), NOON + 2)
 
     copied = wire.call_quickly(asks, NOON + 3) if quickly else wire.call(asks, NOON + 3)
-    later = wire.call(Call(limits, first, 2, waits=asked.beginning), NOON + 4)
+    later = wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON + 4)
 
     assert ([kind for kind, *_ in asked.answers], copied is not None and copied.answers[0][0]) == (["wait"], "grant")
     assert later.verdict == "lapsed"
@@ -120,10 +120,10 @@ def test_a_place_that_such_a_copy_has_taken_is_lost_with_its_session(wire: Wire)
     wire.call(Call(limits, other, 2, (Acquire(2),)), NOON + 2)
     wire.call(asks, NOON + 3)
 
-    wire.call(Call(limits, first, 2, waits=asked.beginning), NOON + 4)
+    wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON + 4)
     again = wire.call(Call(limits, anew, 1, (Acquire(1),)), NOON + 5)
     wire.call(Call(limits, other, 3, (Release(Caller(other, 2, "-")),)), NOON + 6)
-    later = wire.call(Call(limits, anew, 2, waits=again.beginning), NOON + 7)
+    later = wire.call(Call(limits, anew, 2, heard=again.beginning, waits=True), NOON + 7)
 
     assert [number for number, *_ in later.mail] == [1]
 

@@ -118,13 +118,14 @@ class Renew(NamedTuple):
 
 
 class Quit(NamedTuple):
-    """A session gives up all its places."""
+    """A session gives up all its places, and all that it holds but these numbers; "*": it keeps all."""
 
     session: str
+    kept: str = "*"
 
     @property
     def words(self) -> str:
-        return f"quit {self.session}"
+        return f"quit {self.session} {self.kept}"
 
 
 class Settle(NamedTuple):
@@ -219,7 +220,8 @@ class Call:
     session: str
     number: int
     requests: tuple[Request, ...] = ()
-    waits: str = "0"  # how the last reply that the session heard began, if it has waiters
+    heard: str = "0"  # how the last reply began that the session heard, if it tells
+    waits: bool = False  # whether it has waiters
     declares: int = 1  # 0: the limits are just known; 2: an update
     horizon: int = 0
 
@@ -227,7 +229,7 @@ class Call:
         return [self.program, self.session, str(self.number)]
 
     def words(self) -> list[str]:
-        flags = (self.declares, self.waits, self.horizon)
+        flags = (self.declares, self.heard, int(self.waits), self.horizon)
         words = (word for request in self.requests for word in request.words.split(" "))
         return [*self.header(), *map(str, flags), *words]
 
@@ -243,7 +245,7 @@ class Call:
     def may_be_quick(self) -> bool:
         """Whether a client may try the quick script first."""
         single = len(self.requests) == 1 and isinstance(self.requests[0], Acquire) and self.requests[0].count == 1
-        return single and self.waits == "0" and not self.declares
+        return single and not (self.waits or self.declares)
 
 
 Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, paused, *left)
@@ -345,6 +347,25 @@ def spelled_out(announcement: str) -> str:
 
 def spelled(letters: Iterable[tuple[int, int, int, int]]) -> str:
     return " ".join(" ".join(map(str, letter)) for letter in letters)
+
+
+def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:
+    """Neighbours that are equal are told as one, if fences or positions follow one another; of waiters the first estimate."""
+    runs: list[Answer] = []
+    for answer, together in answers:
+        if runs and together and follows(runs[-1], answer):
+            kind, count, number, fence = runs[-1]
+            runs[-1] = kind, count + 1, number, fence
+        else:
+            runs.append(answer)
+    return tuple(runs)
+
+
+def follows(run: Answer, answer: Answer) -> bool:
+    if run[0] == "status" or run[0] != answer[0]:
+        return False
+    step = run[1] if run[0] in ("grant", "wait") else 0
+    return bool((run[0] == "wait" or run[2] == answer[2]) and run[3] + step == answer[3])
 
 
 def load(client: redis.Redis) -> None:

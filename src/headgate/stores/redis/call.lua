@@ -4,22 +4,31 @@
 -- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), "... held wait limits" (not those
 -- of yours, for so long), when nothing was done.
 --
--- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 if the session has waiters, how the
--- last reply that it heard began ("number ok now"), or 0, 6 horizon, 7... requests: verb word... each.
+-- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 how the last reply that the session
+-- heard began ("number ok now"), or 0 if that was long ago, 6 whether it has waiters (1, or 0), 7 horizon, 8... requests: verb word...
 --
 -- Moments and fences in a reply are told as what they are beyond `now`: mostly that is nothing.
 
+-- The session is over: it asks by another name from now on, and a copy of an earlier call comes too late.
+local function lapse(record)
+  local lapsed = Calls.reply('lapsed')
+  Sessions.quit(SESSION)
+  if record then redis.call('HSET', HASH, 'r' .. SESSION, Calls.record(0, CALL, lapsed)) end
+  redis.call('HSET', HASH, 'state', Numbers.save())
+  return lapsed
+end
+
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until, record)
-  local now, waits = clock(), args[5] ~= '0'
+  local now, heard, waits = clock(), args[5], args[6] ~= '0'
   if not (program and state) then
-    if waits then return Calls.reply('lapsed') end
+    if heard ~= '0' then return Calls.reply('lapsed') end
     Rules.new(PROGRAM, now)
     return nil
   end
   if not Numbers.load(program, state) then
     Rules.new(PROGRAM, now)
-    return waits and Calls.reply('lapsed') or nil
+    return heard ~= '0' and Calls.reply('lapsed') or nil
   end
   Gate.clamp(now)
   if program ~= PROGRAM then
@@ -28,11 +37,8 @@ local function open_state(program, state, alive_until, record)
     if held then return Calls.reply('held ' .. State.int(held) .. ' ' .. program) end
   end
   Sessions.repair()
-  if waits and (alive_until <= gate.t or alive_until < gate.born + WAITER or not Calls.heard(record, args[5])) then
-    Sessions.quit(SESSION)
-    redis.call('HSET', HASH, 'state', Numbers.save())
-    return Calls.reply('lapsed')
-  end
+  local silent = alive_until <= gate.t or alive_until < gate.born + WAITER
+  if (waits and silent) or (heard ~= '0' and not Calls.heard(record, heard)) then return lapse(record) end
   return nil
 end
 

@@ -37,6 +37,7 @@ from headgate.stores.redis.delivery import kept, turned_away
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.failures import refused
 from headgate.stores.redis.patience import Patience
+from headgate.stores.redis.recovery import Recovery
 from headgate.stores.redis.renewals import Renewals
 from headgate.stores.redis.script import library
 from headgate.stores.redis.succession import Succession
@@ -96,6 +97,7 @@ class Lane:
         self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
         self.renewals = Renewals(self)
         self.succession = Succession(self)
+        self.recovery = Recovery(self)
         line.declare_in_time(link.loop)
 
     # What the line asks for ----------------------------------------------------------------------------------------------
@@ -117,6 +119,7 @@ class Lane:
             self._give_up(ticket)
             raise
         finally:
+            self.renewals.expected.discard(ticket)
             if ticket.deadline is not None:
                 ticket.deadline.cancel()
 
@@ -222,7 +225,7 @@ class Lane:
     def _load(self) -> tuple[list[Ticket], list[Errand]]:
         """What goes into one call."""
         if self._quits:
-            return [], [Errand(f"quit {self._session}", self._left)]
+            return [], [Errand(f"quit {self._session} *", self._left)]
         tickets, self._tickets = self._tickets, []
         errands, self._errands = self._errands, []
         asked = [ticket for ticket in tickets if not ticket.future.done()]
@@ -233,11 +236,11 @@ class Lane:
     def _written(self, tickets: list[Ticket], errands: list[Errand], declared: Declaration, declares: int) -> Command:
         waits, keys = bool(self._waiting), self.line.keys(declared, declares)
         header: tuple[Any, ...] = (len(keys), *keys, declared.program, self._session, self._call)
-        if self._calm and len(tickets) == 1 and not (errands or waits or declares):
+        if self._calm and len(tickets) == 1 and not (errands or waits or declares or self.recovery.doubts):
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        header = (*header, declares, f"{self._known} ok {self._server}" if waits else 0, HORIZON)
+        header = (*header, declares, self.recovery.last_reply(self._known, self._server), int(waits), HORIZON)
         return Command(script, (*header, *chores(errands), *runs(tickets)), bool(errands) and not self._calm)
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -309,7 +312,7 @@ class Lane:
                 at_once = False
                 if kind == "wait" and ahead is None:
                     ahead = fence
-        self._mail(islice(rest, 1, None), self._server)
+        unclaimed = self.recovery.unclaimed(self._mail(islice(rest, 1, None), self._server), self._server)
         self.succession.joined(sent, ahead)
         self._far = (ahead or 0) >= FAR if sent.tickets else self._far
         if self._waiting or self._booked.queue or sent.tickets:  # what was given back does not say whether there is room
@@ -318,6 +321,8 @@ class Lane:
             owed = set(self._errands)
             self._gone = {number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed}
         self._plan(head if mine else None)
+        if unclaimed:
+            self._ask_again(list(self._waiting.values()))
 
     def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
         if ticket.t:
@@ -345,14 +350,7 @@ class Lane:
             return
         ticket.tell(position, delay)
         ticket.hope = inf
-        self._limit_wait(ticket)
-
-    def _limit_wait(self, ticket: Ticket) -> None:
-        if ticket.request.max_sleep is not None:
-            if ticket.deadline is not None:  # it waits for the second time: its session had lapsed, or it was held back
-                ticket.deadline.cancel()
-            left = ticket.request.max_sleep / 1_000_000 - (monotonic() - ticket.start)
-            ticket.deadline = self.link.loop.call_later(max(0.0, left), self._too_late, ticket)
+        self._patience.limit_wait(ticket)
 
     def heard(self, announcement: str) -> None:
         """Act on an announcement: "session now head mail..."; it may come late, twice or never."""
@@ -366,8 +364,11 @@ class Lane:
             self._news(mail, server, head)
 
     def _news(self, mail: list[str], server: str, head: str) -> None:
-        self._mail(mail, int(server))
+        told = self._mail(mail, int(server))
+        self.recovery.hear(told, int(server))
         self._plan(int(head) if head != "-1" else None)
+        if not all(told.values()) and int(server) > self._server:
+            self._send()  # no reply has told of them yet: the next one shows whether they are news
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
@@ -376,17 +377,18 @@ class Lane:
             if session == self._session:
                 self._news(mail, server, head)
 
-    def _mail(self, words: Iterable[str], server: int) -> None:
-        """Grants that were made behind our back; at the end, whether all are paused."""
-        words = list(words)
+    def _mail(self, words: Iterable[str], server: int) -> dict[int, bool]:
+        """Grants made behind our back; at the end, whether all are paused. Returns by fence whether a caller claims it."""
+        words, told = list(words), {}
         pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
         for number, t, fence, lease in letters_in(words, server):
             self.succession.letters += 1
             if number in self._waiting and fence <= self._waiting[number].fence:
                 continue  # that one was taken back
             ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
+            told[fence] = ticket is not None or t < 0
             if ticket is None:
-                continue  # heard before, or given up
+                continue  # heard before, or the state has gone back
             if t < 0:
                 ticket.settle(never(self.line.name, self.line.declared, ticket.request))
             else:
@@ -395,6 +397,7 @@ class Lane:
             self.succession.stop()  # who is held back stands before all others
             if self._booked.pause(server, pause):
                 self._hold_back()
+        return told
 
     def _hold_back(self) -> None:
         """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
@@ -402,7 +405,7 @@ class Lane:
         for ticket, grant in held:
             self._errands.append(Errand(back(ticket, grant), functools.partial(self._held_back, ticket, ticket.session)))
             ticket.t, ticket.fence, ticket.due = 0, grant.fence, monotonic() + self._booked.pause_left
-            self._limit_wait(ticket)
+            self._patience.limit_wait(ticket)
         if held:
             self._waiting = OrderedDict({ticket.number: ticket for ticket, _ in held}) | self._waiting
             self._send()
@@ -420,27 +423,19 @@ class Lane:
         ticket.t = t = grant.t
         ticket.lease = lease
         self.succession.granted(ticket)
-        ticket.believed = self._believed(t, lease, server)
+        sent_at = self._sent.at if self._sent else 0.0
+        ticket.believed = self.renewals.believed(t, lease, server, self._server, sent_at)
         if ticket.future.done():
             self._give_up(ticket)
-        elif t <= server and not self._booked.queue:
+            return
+        if lease:
+            self.renewals.expected.add(ticket)
+        if t <= server and not self._booked.queue:
             ticket.settle(grant)
         else:
             self._booked.sleep(ticket, grant, t - server)
             if self._booked.precedes_pause(grant):  # and is heard of only now
                 self._hold_back()
-
-    def _believed(self, t: int, lease: int, server: int) -> float | None:
-        """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2).
-
-        An announcement may tell that the server's clock has stepped since.
-        """
-        if not lease:
-            return None
-        if not self._server:  # an announcement was faster than the first reply: the call that asked is older than the grant
-            return (self._sent.at if self._sent else 0.0) + lease / 1_000_000
-        known = self.asked_at + (t + lease - self._server) / 1_000_000
-        return known if server == self._server else min(known, monotonic() + (t + lease - server) / 1_000_000)
 
     # Giving up -----------------------------------------------------------------------------------------------------------
 
@@ -462,11 +457,6 @@ class Lane:
         self._errands.append(ticket.cancel)
         if not ticket.t:
             self._gone[ticket.number] = ticket
-
-    def _too_late(self, ticket: Ticket) -> None:
-        if not ticket.t:
-            delay = 0.0 if ticket.due == inf else max(0.0, ticket.due - monotonic())
-            ticket.settle(too_long(self.line.name, ticket.request, int(delay * 1_000_000)))
 
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
@@ -520,8 +510,10 @@ class Lane:
 
     def _begin_again(self) -> None:
         """Another session, in which nobody has a place yet."""
+        self._errands += self.recovery.ended(self._session)
         self._session, self._call, self._known = self.link.new_session(), 0, 0
         self.succession.forget()
+        self.renewals.renew()  # what is held may be forgotten, too
 
     def _refused(self, refusal: str, lost: Exception) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
@@ -543,7 +535,8 @@ class Lane:
         if verdict == "more":  # the same as a whole call: the quick one, should it be run late after all, has its number too
             numkeys = sent.command.words[0]
             header = sent.command.words[: numkeys + 4]
-            command = Command(library().whole, (*header, 0, 0, HORIZON, *runs(tickets)))
+            heard = self.recovery.last_reply(self._known, self._server)
+            command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(tickets)))
             self._owed = sent._replace(command=command)
             self._send()
             return
@@ -551,14 +544,18 @@ class Lane:
             wait = int(words.pop(0)) if verdict == "held" else None
             self._learn(sent, wait, self.line.read(" ".join(words)))
         else:
-            self._begin_again()
-            self.renewals.renew()  # what is held may be forgotten, too
             tickets = list(self._waiting.values())
+        if not self._quits:  # the last word of a session is written anew
+            self._errands[:0] = sent.errands
+        self._ask_again(tickets, begins=verdict not in ("stale", "held"))
+
+    def _ask_again(self, tickets: list[Ticket], begins: bool = True) -> None:
+        """For these callers: in a session that `begins` now, or in this one."""
+        if begins:
+            self._begin_again()
         for ticket in tickets:
             self._waiting.pop(ticket.number, None)
         self._tickets[:0] = tickets
-        if not self._quits:  # the last word of a session is written anew
-            self._errands[:0] = sent.errands
         self._send()
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:

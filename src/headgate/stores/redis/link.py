@@ -222,6 +222,8 @@ class Link:
         for call in calls:
             self._go_another_way(call._replace(there=None), peer.endpoint, lost)
         self._ears.drop(peer.endpoint)
+        for lane in [lane for lane in self.lanes.values() if lane.peer is peer]:
+            lane.recovery.doubt()
 
     def _go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""

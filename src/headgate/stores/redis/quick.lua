@@ -32,8 +32,9 @@ end
 function Calls.quick(its_keys, its_args)
   begin(its_keys, its_args)
   local stored = redis.call('HMGET', HASH, 'limits', 'state', 'r' .. SESSION)
-  local former, alive_until = Calls.recall(stored[3])
+  local former, alive_until, last = Calls.recall(stored[3])
   if former then return former end
+  if Calls.skips(last) then return nil end
   if stored[1] ~= PROGRAM or not stored[2] then return nil end
   if not Numbers.load(PROGRAM, stored[2]) then return nil end
   local now = max(clock(), gate.t)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from headgate.permit import Permit
-    from headgate.stores.redis.calls import Answer
+    from headgate.stores.redis.calls import Answer, Ticket
     from headgate.stores.redis.lane import Lane
 
 
@@ -29,6 +29,7 @@ class Renewals:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
+        self.expected: set[Ticket] = set()  # granted for a lease, and their callers have made no permits yet
         self._timer: TimerHandle | None = None
         self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
         self._enough = inf
@@ -50,6 +51,24 @@ class Renewals:
         third = min(lease, self._lane.line.declared.lease or lease) / 3_000_000
         self._renew_in(min(third, max(0.0, permit.believed - monotonic() - 2 * third)))
         self._lease, self._enough = lease, permit.believed
+
+    def believed(self, t: int, lease: int, server: int, known: int, sent_at: float) -> float | None:
+        """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2).
+
+        The server's clock showed `known` in the last reply, and `server` when the grant was told: it may have stepped in between.
+        Without a reply the call of `sent_at` asked for it.
+        """
+        if not lease:
+            return None
+        if not known:  # an announcement was faster than the first reply: the call that asked is older than the grant
+            return sent_at + lease / 1_000_000
+        believed = self._lane.asked_at + (t + lease - known) / 1_000_000
+        return believed if server == known else min(believed, monotonic() + (t + lease - server) / 1_000_000)
+
+    def numbers_of(self, session: str) -> set[str]:
+        """The numbers under which `session` was granted what is held now."""
+        keys = [*(str(permit.key) for permit in self._held if permit.held), *(ticket.caller for ticket in self.expected)]
+        return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session}:")}
 
     def renew(self) -> None:
         """Renew what is held, at a third of the lease; sooner when the lease has become shorter.

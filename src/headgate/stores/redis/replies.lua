@@ -15,17 +15,24 @@ function Calls.recorded(record)
   return struct.unpack(RECORD, record)
 end
 
--- The reply to this call if it was made before or comes too late, and until when the session is alive.
+-- The reply to this call if it was made before or comes too late, until when the session is alive, and the number of its last call.
 function Calls.recall(record)
   if not record then return nil, 0 end
   local alive_until, last, at = Calls.recorded(record)
-  if CALL > last then return nil, alive_until end
+  if CALL > last then return nil, alive_until, last end
   return CALL == last and string.sub(record, at) or Calls.reply('late')
 end
 
 -- Whether the last reply to this session is the one that it says it heard. It is not if the state is an older one, or if the name was
--- lost, and then a copy of one of its calls was carried out there: so it has no place where it thinks (L5).
+-- lost, and then a copy of one of its calls was carried out there: so it has no place where it thinks, and may have given back what is
+-- held here (L5).
 function Calls.heard(record, beginning)
   local reply = SESSION .. ' ' .. beginning .. ' '
-  return string.find(record, reply, REPLY, true) == REPLY
+  return record and string.find(record, reply, REPLY, true) == REPLY
+end
+
+-- Whether this call is not the next one of its session: the state is an older one, or a call was turned away. The calls of a thread's
+-- session go to many names.
+function Calls.skips(last)
+  return last and CALL > last + 1 and string.sub(SESSION, -2) ~= '.0'
 end

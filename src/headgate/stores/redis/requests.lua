@@ -106,9 +106,11 @@ function verbs.cancel(session, first, count, t, asked)
   answer_many(done, count)
 end
 
--- quit session: all its places are given up at once.
-function verbs.quit(session)
+-- quit session kept: all its places are given up at once, and all that it holds but the numbers in `kept`: "3,7", or "-" for none. With
+-- "*" it keeps all.
+function verbs.quit(session, kept)
   Sessions.quit(session)
+  if kept ~= '*' then Sessions.keep_only(session, kept) end
   answer('done', 1, 1)
 end
 
@@ -186,13 +188,13 @@ function verbs.status(asked)
 end
 
 -- How many words a verb has; which of them are numbers, and which may be -1 for none.
-local WORDS = { acquire = 5, cancel = 5, quit = 1, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5, resume = 0, reset = 0 }
+local WORDS = { acquire = 5, cancel = 5, quit = 2, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5, resume = 0, reset = 0 }
 local NUMBERS = { acquire = { 1, 2 }, cancel = { 2, 3, 4 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, drain = { 2, 3, 4 }, pause = { 1 }, rejoin = { 3, 4 } }
 local LIMITS = { acquire = { 3, 4 } }
-local FIRST, NONE = 7, {}
+local FIRST, NONE = 8, {}
 
 function Requests.read()
-  HORIZON = State.number(args[6])
+  HORIZON = State.number(args[7])
   local at = FIRST
   while at <= #args do
     local verb = args[at]

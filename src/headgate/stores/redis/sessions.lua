@@ -36,6 +36,19 @@ function Sessions.quit(session)
   redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, string.sub(record, at)))
 end
 
+-- Gives back what a session that is over holds, but for the numbers in `kept`: where the state has gone back, its releases were lost.
+function Sessions.keep_only(session, kept)
+  local known, dropped, beginning = {}, {}, session .. ':'
+  for number in string.gmatch(kept, '%d+') do known[number] = true end
+  Who.each_holder(function(caller)
+    local its = string.sub(caller, 1, #beginning) == beginning
+    if its and not known[State.number_of(caller)] then dropped[#dropped + 1] = caller end
+  end)
+  for _, caller in ipairs(dropped) do
+    Gate.release(State.asked_of(caller), Sessions.let_go({ caller }))
+  end
+end
+
 -- A thread has given up a call that may still be on its way, on a connection that was cut (F25): it comes too late now. The calls and
 -- callers of a thread's session have the same numbers, and it ends with ".0".
 function Sessions.forbid(session, number)
