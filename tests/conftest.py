@@ -17,6 +17,7 @@ from headgate import logs
 from headgate.stores.memory import MemoryStore
 from tests import loops
 from tests.alone import set_apart
+from tests.machine import scaled
 from tests.places import PLACES, SERVERS, Place, missing
 from tests.portals import end_portal
 from tests.proofs import Proofs, kind_of
@@ -24,9 +25,9 @@ from tests.servers import Server, ServerMissing
 from tests.world import World
 
 HERE = "redis"
-FOR_EVER = 60  # seconds after which a test that still waits will wait for ever
+FOR_EVER = round(scaled(60))  # seconds after which a test that still waits will wait for ever
 ADDRESS = re.compile(r"\b0x[0-9a-f]{8,}|\bid='\d{6,}'")
-PROOF_FOR_EVER = 600  # the same for a proof
+PROOF_FOR_EVER = round(scaled(600))  # the same for a proof
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -18,9 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import headgate
+from tests.machine import scaled
 
 PROGRAMS = Path(__file__).parent / "programs"
-PATIENCE = 20.0  # seconds for a line or an end: never waited for when all is well
+PATIENCE = scaled(20.0)  # seconds for a line or an end: never waited for when all is well
 SLOW = re.compile(r"Executing <.*> took \d+\.\d{3} seconds")  # what asyncio's debug mode says of a machine that is busy
 
 

@@ -23,11 +23,12 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.certificates import Certificate
+from tests.machine import scaled
 from tests.rights import PASSWORD, USER, rights
 
 STARTS = 5  # a free port may be somebody else's by the time the server binds it
-PATIENCE = 10.0  # seconds for a server to answer
-ORDER = 20.0  # seconds for several servers to be as they should be
+PATIENCE = scaled(10.0)  # seconds for a server to answer
+ORDER = scaled(20.0)  # seconds for several servers to be as they should be
 ADVICE = (
     "The tests need a real redis-server (7.0 or later) and found none. Install it with "
     "`sudo apt-get install redis-server` (Debian, Ubuntu), `sudo dnf install redis` (Fedora) or "

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 from headgate import Limiter, Status
 from headgate.stores.memory import MemoryStore
+from tests.machine import scaled
 from tests.virtual import VirtualClock, run
 
 T = TypeVar("T")
 HOUR = 3600.0
-LONG = 5.0  # real seconds after which something that should be there is not
+LONG = scaled(5.0)  # real seconds after which something that should be there is not
 Story = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -32,8 +33,8 @@ class World:
         self.virtual = self.in_memory and virtual
         self.clock = VirtualClock()
         self.store: Any = MemoryStore(self.clock if self.virtual else None) if redis_url is None else redis_url
-        self.beat = 1.0 if self.virtual else 0.02
-        self.slack = 0.0 if self.virtual else 1.0  # what a busy machine may be late by
+        self.beat = 1.0 if self.virtual else scaled(0.02)
+        self.slack = 0.0 if self.virtual else scaled(1.0)  # what a busy machine may be late by
 
     @property
     def place(self) -> dict[str, Any]:

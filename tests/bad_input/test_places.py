@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
 from headgate.stores.redis.failures import words
 from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
+from tests.machine import scaled
 from tests.processes import finished
 from tests.servers import Server, as_user
 
@@ -377,7 +378,7 @@ VISITS: dict[str, Visit] = {
     "decorator": by_function,
 }
 TIMEOUT = 0.05
-BUSY = 2.0  # what a busy machine may add; five seconds, if nothing were said
+BUSY = scaled(2.0)  # what a busy machine may add; five seconds, if nothing were said
 
 
 @pytest.fixture

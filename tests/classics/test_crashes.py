@@ -10,6 +10,7 @@ import pytest
 from headgate import MaxSleepExceededError, Semaphore
 from headgate.stores.status import Status
 from tests.clocks import ServerClock
+from tests.machine import scaled
 from tests.processes import running
 from tests.world import LONG, waiting
 
@@ -33,7 +34,7 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(name:
         async with asyncio.timeout(LONG):
             await waiter
 
-    assert time.monotonic() - killed <= EXPIRY + 1.0  # and a busy machine
+    assert time.monotonic() - killed <= EXPIRY + scaled(1.0)
 
 
 async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(name: str, redis_url: str) -> None:
@@ -99,7 +100,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(name: 
     async with asyncio.timeout(LONG):
         await _visit(semaphore)
 
-    assert time.monotonic() - start <= EXPIRY + 1.0  # and a busy machine
+    assert time.monotonic() - start <= EXPIRY + scaled(1.0)
 
 
 async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(

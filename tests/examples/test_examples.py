@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.machine import scaled
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = 20.0  # seconds, for a machine that is busy; the examples themselves take less than two
+PATIENCE = scaled(20.0)  # seconds, for a machine that is busy; the examples themselves take less than two
 
 # program: what it must say, as patterns
 SAID = {

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate.stores.redis import ears, endpoint, lane, link, peer, script, shortcut
+from tests.machine import scaled
 
-WAITER = 1.5  # seconds of silence after which a waiter is taken for dead: 10 in the product
-HEARTBEAT = 0.15  # seconds between two signs of life: 3
-GREETING = 1.0  # seconds for a connection: 5; longer than a busy machine stands still, for who never met a server does not hope
-PATIENCE = 0.75  # seconds for a reply: 5; the same is true of the first
-OUTAGE = 1.5  # seconds for which a store that was there is looked for again: 10
-REVIVAL = 0.5  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
-HOLD = 0.4  # seconds for which what another process has replaced is not taken again: 60
+WAITER = scaled(1.5)  # seconds of silence after which a waiter is taken for dead: 10 in the product
+HEARTBEAT = scaled(0.15)  # seconds between two signs of life: 3
+GREETING = scaled(1.0)  # seconds for a connection: 5; a store that was never reached is not looked for again
+PATIENCE = scaled(0.75)  # seconds for a reply: 5; the same is true of the first
+OUTAGE = scaled(1.5)  # seconds for which a store that was there is looked for again: 10
+REVIVAL = scaled(0.5)  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
+HOLD = scaled(0.4)  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 HELD = "HOLD, FORMER, DAY = 60000000,"
 

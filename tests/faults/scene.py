@@ -13,11 +13,12 @@ from redis import Redis
 
 from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
+from tests.machine import scaled
 from tests.processes import Running
 from tests.world import LONG, soon, waiting
 
 T = TypeVar("T")
-SLACK = 1.0  # seconds that a busy machine may be late by, where a time is promised
+SLACK = scaled(1.0)  # seconds that a busy machine may be late by, where a time is promised
 
 
 def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limiter:

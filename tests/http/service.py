@@ -24,7 +24,9 @@ from contextlib import contextmanager
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-PATIENCE = 10.0  # seconds; never waited for when all is well
+from tests.machine import scaled
+
+PATIENCE = scaled(10.0)  # seconds; never waited for when all is well
 FIRST, REST = b"first" * 20, b"rest" * 20
 
 

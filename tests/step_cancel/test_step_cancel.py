@@ -18,6 +18,7 @@ from redis import Redis
 import headgate
 from tests import loops
 from tests.faults.scene import everybody
+from tests.machine import scaled
 from tests.servers import Server, free_port
 from tests.step_cancel.scenes import SCENES, Scene, Unlimited, scenes_of
 from tests.step_cancel.test_clients import ran_in_clients
@@ -26,7 +27,7 @@ from tests.stepping import INTERRUPTIONS, Stepped
 from tests.world import World
 
 NEVER = -1
-BEAT = 0.004  # seconds
+BEAT = scaled(0.004)  # seconds
 CANCEL, PROOF = "asked", pytest.mark.proof("interrupts at each step")  # every run cancels; --all interrupts in each other way
 SOURCE = Path(headgate.__file__).parent
 AT_ONCE = {"asked", "thrown", "twice", "timed", "crossed", "met", "failed", "closed"}  # ways that nothing can come before
