@@ -16,11 +16,12 @@ from headgate import Limiter, Rate, StoreError
 from headgate.stores.redis import line, portal, shutdown
 from tests.faults.proxy import Proxy
 from tests.faults.scene import once_back
+from tests.machine import scaled
 from tests.processes import command, complaints_of, environment
 from tests.servers import Server, free_port
 
 FAR = 0.15  # seconds for each way to the server and back
-START = 5.0  # seconds for Python to start on a busy machine
+START = scaled(5.0)  # seconds for Python to start
 BOUND = shutdown.LONGEST + portal.CLOSING + 1.0 + START  # 1.0: what the end of a loop waits
 WHATS = ["update", "pause", "drain"]
 WHERES = ["main", "loop", "child"]
