@@ -19,6 +19,7 @@ from tests.history.events import Commit, Event, History, Invoked, Lost, Op, Retu
 from tests.simulation.fleet import run
 from tests.simulation.plan import planned
 
+pytestmark = pytest.mark.proof("simulates fleets")
 RUNS, ENOUGH = 12, 20  # simulated runs, and calls that grant something in each
 UNHEARD = 7  # each such call is of unknown outcome
 
