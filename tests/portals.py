@@ -18,9 +18,7 @@ def end_portal() -> None:
     if found is None:
         return
     found.close()
-    found.loop.call_soon_threadsafe(found.loop.stop)
-    assert found._thread is not None, "it could be started"
-    found._thread.join()
+    found.stop()
     left = asyncio.all_tasks(found.loop)
     for task in left:
         task.cancel()

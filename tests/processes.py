@@ -67,9 +67,9 @@ class Running:
             self._lines.put(line.rstrip("\n"))
         self._lines.put("<ended>")
 
-    def line(self) -> str:
+    def line(self, patience: float = PATIENCE) -> str:
         """The next line that it says."""
-        return self._lines.get(timeout=PATIENCE)
+        return self._lines.get(timeout=patience)
 
     async def said(self) -> str:
         """The next line, awaited: the loop goes on, and renews what it holds."""

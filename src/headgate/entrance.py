@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
+from headgate.blocks import with_blocks
 from headgate.permit import Outcome
+from headgate.stores.memory import MemoryLine
 from headgate.watch import Lost
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ class Entrance:
     def __init__(self, line: Front, default: Request) -> None:
         self._line = line
         self._default = default
+        kind = type(self)
+        if not isinstance(line, MemoryLine) and (kind.__enter__, kind.__exit__) == (Entrance.__enter__, Entrance.__exit__):
+            self.__class__ = with_blocks(kind)  # type: ignore[arg-type]  # a class is hashable
 
     def __copy__(self) -> Self:
         """A copy would share its state: it is the same one."""

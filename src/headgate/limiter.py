@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, ParamSpec, TypeVar
 
+from headgate.blocks import made_from
 from headgate.checks import check_count, check_name, choice, microseconds, show
 from headgate.checks import seconds as check_seconds
 from headgate.decorate import limited
@@ -259,7 +260,7 @@ class Limiter(Entrance):
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what another process makes the same limiter from."""
         check_portable(self._called(), self._options["store"])
-        return remade, (type(self), self.name, self.key, self.limits, self._options)
+        return remade, (made_from(self), self.name, self.key, self.limits, self._options)
 
     # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
     __iter__ = None
@@ -283,6 +284,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
         self._line = line
         self._request = request
         self._used = False
+        self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:
         return self._line.acquire(self._once()).__await__()
@@ -302,7 +304,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
     def close(self) -> None:
         """The end of the coroutine: a task gives it up."""
         if not self._used:
-            self._used = True
+            self._once()
         else:
             self._running.close()
 
@@ -324,16 +326,8 @@ class Acquire(Coroutine[Any, Any, Permit]):
         if self._used:
             raise RuntimeError("This acquire was used before; each permit is asked for by a call of acquire() of its own.")
         self._used = True
+        self.__class__ = Acquire
         return self._request
-
-    def __del__(self) -> None:
-        if not self._used:
-            warnings.warn(
-                f"acquire() of {title(self._line.name)} was never awaited or entered: nothing was limited",
-                RuntimeWarning,
-                stacklevel=2,
-                source=self,
-            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
@@ -344,6 +338,21 @@ class Acquire(Coroutine[Any, Any, Permit]):
     def __repr__(self) -> str:
         cost = "" if self._request.text == NOTHING else f": {self._request.text.replace(',', ', ')}"
         return f"<acquire() of {title(self._line.name)}{cost}{', used' if self._used else ''}>"
+
+
+class Unused(Acquire):
+    """An acquire that was neither awaited nor entered: dropped before that, it warns."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if not self._used:
+            warnings.warn(
+                f"acquire() of {title(self._line.name)} was never awaited or entered: nothing was limited",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
 
 
 def remade(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:

@@ -59,6 +59,8 @@ class Permit:
         self.watch: Watch | None = None  # over the block that holds it: see watch.py
         self.guard: Callable[[Permit], Watch] | None = None  # makes the watch of a block, if there is to be one
         self._lost: bool | None = None  # once it is released: whether it was lost then
+        if self.held:
+            self.__class__ = Held
         self._reported = False  # the loss of its lease
 
     @property
@@ -120,6 +122,8 @@ class Permit:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""
         self._remember_loss()
         self._line.release(self)
+        if not self.held:
+            self.__class__ = Permit  # without a finalizer: what a signal handler raises in one reaches nobody
 
     async def arelease(self) -> bool:
         """Give back what is held and wait until the store knows. False when it was not held any more."""
@@ -153,16 +157,22 @@ class Permit:
         """True, as a `Refusal` is false."""
         return True
 
+    def __repr__(self) -> str:
+        state = "lost" if self.lost else "held" if self.held else "passed"
+        return f"<Permit of {title(self._line.name)}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
+
+
+class Held(Permit):
+    """A permit that holds capacity, until its release: dropped before that, it gives the capacity back."""
+
+    __slots__ = ()
+
     def __del__(self) -> None:
         if self.held and not self.lost:
             try:
                 warnings.warn(f"{self!r} was dropped without a release; it goes back now", ResourceWarning, 2, self)
             finally:  # a warning may be an error
                 self._line.abandon(self)
-
-    def __repr__(self) -> str:
-        state = "lost" if self.lost else "held" if self.held else "passed"
-        return f"<Permit of {title(self._line.name)}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 
 from headgate import Concurrency, Limiter, Rate
 
@@ -19,11 +20,12 @@ def main(store: str, name: str) -> None:
     where = None if store == "memory" else store
     limiter = Limiter(name, Concurrency(3), Rate(100, per=1_000_000), store=where)
     permit = limiter.acquire_sync()
-    with limiter:
+    with ExitStack() as block:
+        block.enter_context(limiter)
         before = used(limiter)
         child = os.fork()
         if child == 0:
-            status = in_child(limiter, permit)
+            status = in_child(limiter, permit, block)
             sys.stdout.flush()
             os._exit(status)
         _, code = os.waitpid(child, 0)
@@ -33,9 +35,9 @@ def main(store: str, name: str) -> None:
     print("end", used(limiter))
 
 
-def in_child(limiter: Limiter, permit: object) -> int:
+def in_child(limiter: Limiter, permit: object, block: ExitStack) -> int:
     permit.release()  # type: ignore[attr-defined]  # the parent's: nothing of it may come back
-    limiter.__exit__(None, None, None)  # as the parent's block would, if the child ran on into it
+    block.close()  # as the parent's block would, if the child ran on into it
     seen = used(limiter)
     with limiter.acquire() as mine:
         print("in child", seen, used(limiter), mine.fence > permit.fence)  # type: ignore[attr-defined]  # a Refusal would have none

@@ -27,6 +27,7 @@ from headgate.stores.redis import line
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.portal import NoPortalError
 from headgate.stores.redis.store import RedisStore
 from tests.history.checker import judged
 from tests.history.events import History
@@ -112,7 +113,7 @@ def quiet() -> Iterator[None]:
 
 
 def no_portal() -> NoReturn:
-    raise RuntimeError("a simulated process has none")
+    raise NoPortalError("a simulated process has none")
 
 
 class Process:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import events
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from headgate.stores.redis import line
 from headgate.stores.redis.endpoint import Endpoint
+from headgate.stores.redis.portal import NoPortalError
 from tests.simulation.loop import World
 from tests.simulation.network import LATEST, Network
 from tests.simulation.server import Connection
@@ -41,11 +42,10 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
 
     def portal() -> SimpleNamespace:
         if world.here is None:
-            raise RuntimeError("a simulated process has none")
-        return SimpleNamespace(loop=world.here)
+            raise NoPortalError("a simulated process has none")
+        return SimpleNamespace(tell=world.here.call_soon_threadsafe)
 
-    def blocking(work: Coroutine[Any, Any, Any]) -> NoReturn:
-        work.close()
+    def blocking(work: object, undo: object) -> NoReturn:
         raise WouldWait
 
     def connection(endpoint: Endpoint, patience: float) -> Blocking:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees who gets a permit, who leaves one to another, and who gives up."""
-    permit_of, found_of, give_up, hand_over = RedisLine._permit, RedisLine._found, Lane._give_up, Succession.hand_over
+    permit_of, found_of, give_up, hand_over = RedisLine._permit, RedisLine.found, Lane._give_up, Succession.hand_over
 
     def _give_up(lane: Lane, ticket: Ticket) -> None:
         fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
@@ -40,4 +40,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         return permit
 
     seen = [(Lane, "_give_up", _give_up), (Succession, "hand_over", _hand_over)]
-    return [*seen, (RedisLine, "_permit", _permit), (RedisLine, "_found", _found)]
+    return [*seen, (RedisLine, "_permit", _permit), (RedisLine, "found", _found)]

@@ -51,9 +51,6 @@ PROTOCOLS = {
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }
-PORTAL = {
-    "stores/redis/line.py": ["asked", "finished", "given_up"]
-}  # a blocked thread's, and it is a task in the portal that waits
 TESTING = {"testing.py": ["ManualClock.aadvance", "_turns"]}  # a test's own: they ask no limiter for anything
 LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its calls
     "frameworks/litellm.py": [
@@ -62,7 +59,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
         *("LiteLLMLimiter.async_log_failure_event", "LiteLLMLimiter._granted"),
     ],
 }
-EXCUSED = (PROTOCOLS, PORTAL, TESTING, LITELLM)
+EXCUSED = (PROTOCOLS, TESTING, LITELLM)
 NOT_DRIVEN = [f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names]
 CASES = [
     pytest.param(store, visit, scene, way, id=f"{name}-{store}-{scene}-{way}", marks=() if way == CANCEL else PROOF)

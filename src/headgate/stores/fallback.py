@@ -154,7 +154,7 @@ class FallbackLine:
     def take(self, request: Request) -> Permit | Refusal:
         if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
-        return self._line.blocking(self.atake(request))
+        return self._line.blocking(lambda: self.atake(request))
 
     def _without(self, request: Request, lost: StoreError | None) -> Asked:
         self._absence.begins(lost, self._line.key)
@@ -174,7 +174,7 @@ class FallbackLine:
         return await self._way.line(self.name, self.declared, {}, lost).astatus()
 
     def status(self) -> Status:
-        return self._line.blocking(self.astatus())
+        return self._line.blocking(self.astatus)
 
     def describe(self) -> str:
         without = self._absence.now or self._away()

@@ -26,11 +26,12 @@ class Inside:
         self._passed: list[None] = []
 
     def entered(self, permit: Permit, who: Hashable = None) -> None:
-        self._entered[who or visitor()].append(permit)
+        permits = self._entered[who or visitor()]
+        permits += [permit]  # not a call: after one, a signal handler could raise, and the block that leaves again not begin
 
     def passed(self) -> None:
         """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
-        self._passed.append(None)
+        self._passed += [None]
 
     def left_behind(self) -> list[Permit]:
         """The permits of tasks whose loops were closed under them: such a task never runs again."""

@@ -39,6 +39,11 @@ def unsaid(lane: Lane) -> list[Errand]:
     return [*(sent.errands if sent else ()), *lane._errands, *([Errand("cancel", nobody)] if in_vain else ())]
 
 
+def note(lane: Lane, errand: Errand) -> None:
+    """`errand` goes with the next call, whenever that is. A signal handler may do this in the middle of any method of the lane."""
+    lane._errands.append(errand)
+
+
 def lasts(lane: Lane) -> bool:
     """Whether the lane has to go on when its loop ends."""
     return bool(unsaid(lane) or lane._waiting or lane._booked.queue or lane.renewals.holds)

@@ -25,11 +25,20 @@ from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside, visitor
 from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED, Errand, Statement, nobody
+from headgate.stores.redis.delivery import note
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.failures import cannot
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.lost_leases import log_lost
-from headgate.stores.redis.portal import blocking, portal, portal_loop
+from headgate.stores.redis.portal import (
+    Call,
+    NoPortalError,
+    answer_of,
+    blocking,
+    check_thread,
+    portal,
+    portal_loop,
+)
 from headgate.stores.redis.shutdown import report
 from headgate.stores.status import Status, status_of
 
@@ -40,7 +49,6 @@ if TYPE_CHECKING:
     from headgate.stores.redis.calls import Ticket
     from headgate.stores.redis.shortcut import Passed, Shortcut
     from headgate.stores.redis.store import RedisStore
-    from headgate.waiting import Waiting
 
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
@@ -66,7 +74,7 @@ class RedisLine:
         self.enter = shut
         self._store = store
         self._last: Lane | None = None  # that was asked for here
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may update the limits in the middle of anything
         self._inside = Inside()
 
     # What is declared ----------------------------------------------------------------------------------------------------
@@ -77,17 +85,14 @@ class RedisLine:
         if program == present or (turned_down and turned_down.program == program and monotonic() < self._until):
             return
         with self._lock:
-            if self._said.overruled(program, present):
+            known = self.declared
+            if self._said.overruled(program, known.program):
                 return
             comes_again = self._said.declare(program, int(monotonic() * 1_000_000))
-            self._declare(declared, DECLARED)
+            if self.declared is known:  # and no signal handler has updated them meanwhile
+                self._turned_down, self.declared, self.declares = None, declared, DECLARED
         if comes_again:
             warn_of_parts(self.name, program, present)
-
-    def _declare(self, declared: Declaration, how: int) -> None:
-        """With the lock: a thread may say something else while a loop hears what became of what was said before."""
-        self._turned_down = None
-        self.declared, self.declares = declared, how
 
     def said(self) -> tuple[Declaration, int]:
         """The limits, and what a call says of them. Read the other way round than they are written: earlier ones are no update."""
@@ -106,7 +111,7 @@ class RedisLine:
             return read_program(program)
         except ValueError:
             with self._lock:
-                self._declare(self.declared, self.declares or DECLARED)
+                self._turned_down, self.declares = None, self.declares or DECLARED
             raise
 
     def overruled(self, holds: Declaration) -> bool:
@@ -122,13 +127,13 @@ class RedisLine:
 
         False: something else was declared meanwhile.
         """
+        until = monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
         with self._lock:
             ours = self.declared
             if (self.declares, ours.program) != (DECLARED, program):
                 return False
-            self.declared, self.declares = holds, KNOWN
-            self._turned_down, self._until = ours, monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
-            self._comes_again = wait >= 0
+            self.declared, self.declares, self._turned_down = holds, KNOWN, ours
+            self._until, self._comes_again = until, wait >= 0
         if wait >= 0:  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
             warn_of_processes(self.name, program, holds.program)
         return True
@@ -147,7 +152,7 @@ class RedisLine:
         """If nothing else was declared since."""
         with self._lock:
             if self._turned_down is ours:
-                self._declare(ours, DECLARED)
+                self._turned_down, self.declared, self.declares = None, ours, DECLARED
 
     def check(self, declared: Declaration) -> None:
         """ValueError for limits that Redis cannot keep."""
@@ -184,17 +189,23 @@ class RedisLine:
         self._post(Statement(f"drain {unit} {limit} {left} {since}", nobody, monotonic() + WORTH))
 
     def _post(self, errand: Errand) -> None:
-        if asyncio._get_running_loop() is not None:
-            self.lane().run([errand])
-        elif not self._by_portal(lambda lane: lane.run([errand])):
-            report([(title(self.name), ENDED, Counter(errand.words.split(" ")[:1]))])
+        """Send `errand` with the next call. A signal handler or a finalizer may ask in the middle of the lane's own code."""
+        loop = asyncio._get_running_loop()
+        if loop is None:
+            if not self._by_portal(lambda lane: lane.run([errand])):
+                report([(title(self.name), ENDED, Counter(errand.words.split(" ")[:1]))])
+        elif (lane := self._store.known_lane(self, loop)) is None:
+            loop.call_soon_threadsafe(lambda: self.lane().run([errand]))
+        else:
+            note(lane, errand)
+            loop.call_soon_threadsafe(lane.send_errands)
 
     def _updated(self, declared: Declaration) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
         self.check(declared)
         with self._lock:
             self._said.update(declared.program)
-            self._declare(declared, UPDATED)
+            self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return f"update {self._said.last.replace(' ', ',')}"
 
     def keys(self, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
@@ -222,7 +233,7 @@ class RedisLine:
     def forked(self) -> None:
         """In the child of a fork: a thread that is not here may have had the lock."""
         self._last = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     # Ways in -------------------------------------------------------------------------------------------------------------
 
@@ -238,10 +249,14 @@ class RedisLine:
 
     def enter_sync(self, request: Request) -> None:
         permit = self.acquire_sync(request)
-        if permit.held:
-            self._inside.entered(permit)
-        else:
+        if not permit.held:
             self._inside.passed()
+            return
+        try:
+            self._inside.entered(permit)
+        except BaseException:  # a signal handler's: the block does not begin
+            permit.release()
+            raise
 
     async def acquire(self, request: Request) -> Permit:
         lane = self.lane()
@@ -258,42 +273,45 @@ class RedisLine:
         return self.waited(request, self.acquire) if permit is None else permit
 
     def quickly(self, request: Request) -> Permit | None:
-        """By this thread itself, if it can pass this instant. StoreError when `max_sleep` was spent on a server that is silent."""
+        """By this thread itself, if it can pass this instant.
+
+        StoreError when `max_sleep` was spent on a server that is silent, and in headgate's own thread.
+        """
+        check_thread()
         start = monotonic()
         if start < self._no_shortcut:
             return None
-        found = self._store.shortcut().acquire(self, request, self._unsure)
+        permit = self._store.shortcut().acquire(self, request)
+        if permit is not None:
+            return permit
         spent = monotonic() - start
-        if found is not None:
-            return self._found(request, found, spent)
         if request.max_sleep is not None and spent >= max(SILENCE, request.max_sleep / 1_000_000):
             raise cannot(self._store.topology, TimeoutError())
         return None
 
-    def blocking(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work` for a thread without a loop, done where its other calls are."""
-        return blocking(work)
+    def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work` for a thread without a loop, done where its other calls are.
+
+        A permit that comes too late, because a signal handler has interrupted the thread, goes back.
+        """
+        return blocking(work, give_back)
 
     def waited(self, request: Request, acquire: Acquiring) -> Permit:
         """By the portal. What a thread wants to hear when it has to wait, it hears itself: nobody else waits for that."""
         if request.on_wait is None:
-            return blocking(acquire(request))
-        under_way, waiting = blocking(asked(request, acquire))
-        try:
-            if waiting is not None:
-                request.on_wait(waiting)
-            return blocking(finished(under_way))
-        except BaseException:
-            blocking(given_up(under_way))
-            raise
+            return self.blocking(lambda: acquire(request))
+        call: Call[Permit] = Call(lambda: acquire(telling), give_back, request.on_wait)
+        telling = Request(request.units, request.max_sleep, request.max_waiters, call.say)
+        return answer_of(call)
 
-    def _found(self, request: Request, found: Passed, waited: float) -> Permit:
+    def found(self, request: Request, found: Passed, waited: float) -> Permit:
+        """The permit of a grant that the shortcut was given."""
         permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
         if permit.held:
             self._by_portal(lambda lane: lane.renewals.hold(permit, found.lease))
         return permit
 
-    def _unsure(self, caller: str) -> None:
+    def unsure(self, caller: str) -> None:
         """Take back what `caller` may have been granted."""
         self._by_portal(lambda lane: lane.post(f"cancel 0 {caller}"))
 
@@ -304,7 +322,7 @@ class RedisLine:
             return Refusal(refused.retry_after)
 
     def take(self, request: Request) -> Permit | Refusal:
-        return blocking(self.atake(request))
+        return self.blocking(lambda: self.atake(request))
 
     # Ways back -----------------------------------------------------------------------------------------------------------
 
@@ -327,8 +345,15 @@ class RedisLine:
         return (lane and lane.link.task) or visitor()
 
     def release(self, permit: Permit) -> None:
+        def post(lane: Lane) -> None:
+            lane.post(f"release {permit.key}")
+
         if self._claimed(permit):
-            self._home(permit, lambda lane: lane.post(f"release {permit.key}"))
+            try:
+                self._home(permit, post)
+            except BaseException:  # a signal handler's, before or after it was posted: twice is harmless
+                self._home(permit, post)
+                raise
 
     async def arelease(self, permit: Permit) -> bool:
         if not self._claimed(permit):
@@ -352,20 +377,22 @@ class RedisLine:
 
     def _claimed(self, permit: Permit) -> bool:
         """Whether it is ours to give back: once, and not by a child of a fork."""
-        with self._lock:
-            held, permit.held = permit.held, False
         home = permit.home
-        ours = held and (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
-        if ours and permit.lost:
+        ours = (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
+        if ours and permit.held and permit.lost:
             log_lost(self.name, [permit])
-        return ours
+        # No call stands in the next line, so neither a thread nor a signal handler comes in between.
+        held, permit.held = permit.held, False
+        return held and ours
 
     def _home(self, permit: Permit, errand: Callable[[Lane], None]) -> None:
         """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
         lane = permit.home
         if not isinstance(lane, Lane) or lane.link.closed or lane.link.process != os.getpid():
             self._by_portal(errand)
-        elif lane.link.thread == threading.get_ident():
+        elif lane.link.loop is portal_loop() and lane.link.thread != threading.get_ident():
+            portal().tell(lambda: errand(lane))
+        elif lane.link.task is not None:
             errand(lane)
         else:
             try:
@@ -376,8 +403,8 @@ class RedisLine:
     def _by_portal(self, errand: Callable[[Lane], None]) -> bool:
         """False when the process ends: so do its leases."""
         try:
-            portal().loop.call_soon_threadsafe(lambda: errand(self.lane()))
-        except RuntimeError:
+            portal().tell(lambda: errand(self.lane()))
+        except NoPortalError:
             return False
         return True
 
@@ -389,43 +416,17 @@ class RedisLine:
         return status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
 
     def status(self) -> Status:
-        return blocking(self.astatus())
+        return self.blocking(self.astatus)
 
     def describe(self) -> str:
         """What can be said without asking the server."""
         return f"{self.declared.program} on {self._store}"
 
 
-async def asked(request: Request, acquire: Acquiring) -> tuple[asyncio.Task[Permit], Waiting | None]:
-    """The acquire under way, once it is decided or known to wait."""
-    told: asyncio.Future[Waiting] = asyncio.get_running_loop().create_future()
-
-    def tell(waiting: Waiting) -> None:
-        if not told.done():  # on_store_error may lead to another queue
-            told.set_result(waiting)
-
-    telling = Request(request.units, request.max_sleep, request.max_waiters, tell)
-    under_way = asyncio.ensure_future(acquire(telling))
-    either: set[asyncio.Future[Any]] = {under_way, told}
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    except BaseException:
-        under_way.cancel()
-        raise
-    return under_way, told.result() if told.done() and not under_way.done() else None
-
-
-async def finished(asked: asyncio.Task[Permit]) -> Permit:
-    await asyncio.wait({asked})  # who is interrupted here does not cancel it: see given_up()
-    return asked.result()
-
-
-async def given_up(asked: asyncio.Task[Permit]) -> None:
-    """Cancel an acquire, or release what it was granted just now."""
-    asked.cancel()
-    await asyncio.wait({asked})
-    if not asked.cancelled() and asked.exception() is None:
-        asked.result().release()
+def give_back(answer: object) -> None:
+    """Release a permit that its thread does not wait for any more."""
+    if isinstance(answer, Permit):
+        answer.release()
 
 
 def check_windows(name: str, declared: Declaration) -> None:

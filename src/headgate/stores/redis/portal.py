@@ -2,6 +2,9 @@
 
 Here lives the way from blocking code into asyncio, and nothing of limits. One portal serves a process; it starts with the first
 blocking call and ends with the process: see shutdown.py.
+
+A signal handler can raise an exception at almost any point of a calling thread, and it can call the portal itself. So a calling
+thread takes no lock here: it leaves what it wants in a deque, rings, and waits at a queue of its own.
 """
 
 from __future__ import annotations
@@ -10,9 +13,15 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures.thread import ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar, cast
+
+from headgate.errors import StoreError
+from headgate.threads import begin
 
 T = TypeVar("T")
 GUARDIAN = "headgate-link"  # the name of the task that ends with a link
@@ -40,43 +49,180 @@ class Resolver(ThreadPoolExecutor):
         return future
 
 
+class NoPortalError(RuntimeError):
+    """This process is about to end, and no further call can be made."""
+
+
 class Portal:
     """A running loop for blocking callers. Where no thread can start, because the interpreter ends, it runs in the caller's."""
 
+    loop: asyncio.AbstractEventLoop
+
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(Resolver())
-        self._thread: threading.Thread | None = threading.Thread(target=self._run, name="headgate-portal", daemon=True)
+        self.thread = 0  # that runs the loop, once it does
+        self.threadless = False
+        self._acts: deque[Callable[[], object]] = deque()
+        self._claim = threading.Lock()
+        self._ready = threading.Lock()  # locked until the loop is there
+        self._ready.acquire()
+        self._trouble: BaseException | None = None
+        self._ended = threading.Lock()  # locked while the thread runs
+
+    def start(self) -> None:
+        """Go on when the loop is there. Callers that come meanwhile start a thread, too: the first of these runs the loop."""
         try:
-            self._thread.start()
+            begin(self._run, "headgate-portal")
         except RuntimeError:
-            self._thread = None
+            if self._claim.acquire(blocking=False):
+                self.threadless = True
+                self._open()
+        with self._ready:
+            if self._trouble is not None:
+                raise self._trouble
+
+    def _open(self) -> None:
+        try:
+            self.loop = asyncio.new_event_loop()
+            self.loop.set_default_executor(Resolver())
+            self._ear, self._bell = os.pipe()
+            os.set_blocking(self._bell, False)
+            self.loop.add_reader(self._ear, self._act)
+            self.thread = threading.get_ident()
+        except BaseException as trouble:
+            self._trouble = trouble
+        finally:
+            self._ready.release()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        if not self._claim.acquire(blocking=False):
+            return
+        with self._ended:
+            self._open()
+            if self._trouble is None:
+                asyncio.set_event_loop(self.loop)
+                self.loop.run_forever()
 
-    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+    def tell(self, act: Callable[[], object]) -> None:
+        """Have `act` done in the loop, soon.
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; an interrupted wait cancels it."""
-        if self._thread is None:
-            return self.loop.run_until_complete(work)
-        future = self.start(work)
+        Takes no lock. (asyncio's call_soon_threadsafe would hide an OSError that a signal handler raises.)
+        """
+        self._acts.append(act)
+        with suppress(BlockingIOError):  # it rings already
+            os.write(self._bell, b"\0")
+
+    def _act(self) -> None:
+        os.read(self._ear, 4096)
+        while self._acts:
+            self.loop.call_soon(self._acts.popleft())
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `work` returns, as `answer` does it."""
+        return self.answer(Call(work))
+
+    def answer(self, call: Call[T], timeout: float | None = None) -> T:
+        """What the task of `call` returns. An exception that a signal handler raises here cancels it.
+
+        Raises Empty after `timeout` seconds.
+        """
+        if self.threadless:
+            return self.loop.run_until_complete(call.work())
         try:
-            return future.result()
+            self.tell(call.begin)
+            return call.result(timeout)
         except BaseException:
-            future.cancel()
+            self.tell(call.give_up)
             raise
 
     def close(self) -> None:
         """Let the links close. The loop itself runs on: threads that still wait are not woken by the end of the process."""
-        if self._thread is None:
+        if self.threadless:
             self.loop.run_until_complete(farewell())
+            self._close_pipe()
             self.loop.close()
-        elif self._thread.is_alive():
-            concurrent.futures.wait([self.start(farewell())], CLOSING)
+        elif self._ended.locked():
+            with suppress(Empty):
+                self.answer(Call(farewell), CLOSING)
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        self.tell(self.loop.stop)
+        with self._ended:
+            self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        self.loop.remove_reader(self._ear)
+        os.close(self._ear)
+        os.close(self._bell)
+
+
+class Outcome(Generic[T]):
+    """What a call has come to: its result, or its error."""
+
+    def __init__(self, task: asyncio.Task[T]) -> None:
+        self.error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
+        self.result = None if self.error else task.result()
+
+
+class Call(Generic[T]):
+    """One blocking call: a thread waits for what a task does in the loop.
+
+    `undo` gets the result when the thread has given up. `heed` gets, in the thread, what the task says before it is done.
+    The thread never knows the task: the end of a task runs Python code, and would hide there what a signal handler raises.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        undo: Callable[[T], object] | None = None,
+        heed: Callable[[Any], object] | None = None,
+    ) -> None:
+        self.work = work
+        self._undo = undo
+        self._heed = heed
+        self._task: asyncio.Task[T] | None = None
+        self._given_up = False
+        self._news: SimpleQueue[Any] = SimpleQueue()  # what the task says, and at the end its outcome
+
+    def result(self, timeout: float | None) -> T:
+        """In the thread."""
+        while not isinstance(news := self._news.get(timeout=timeout), Outcome):
+            if self._heed is not None and self._news.empty():
+                self._heed(news)
+        if news.error is not None:
+            try:
+                raise news.error
+            finally:
+                del news  # or the error and this frame would know each other
+        self._news.put(news)  # for give_up, should the caller not get it after all
+        return cast(T, news.result)
+
+    def begin(self) -> None:
+        """In the loop, as is all that follows."""
+        self._task = asyncio.get_running_loop().create_task(self.work())
+        self._task.add_done_callback(self._done)
+
+    def say(self, news: object) -> None:
+        self._news.put(news)
+
+    def give_up(self) -> None:
+        self._given_up = True
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._take_back()
+
+    def _done(self, task: asyncio.Task[T]) -> None:
+        self._task = None
+        self._news.put(Outcome(task))
+        if self._given_up:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        while not self._news.empty():
+            news = self._news.get()
+            if isinstance(news, Outcome) and news.error is None and self._undo is not None:
+                self._undo(cast(T, news.result))
 
 
 async def farewell() -> None:
@@ -87,41 +233,66 @@ async def farewell() -> None:
         await asyncio.wait(guardians)
 
 
-_lock = threading.Lock()
 _ended: set[int] = set()  # processes that end: no thread can be started any more
 _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
-STARTED: list[Callable[[], None]] = []  # called when the portal of a process starts
+STARTED: list[Callable[[], None]] = []  # called when the portal of a process starts; twice is harmless
 
 
 def portal() -> Portal:
-    """The portal of this process. Raises RuntimeError when the process is about to end."""
-    with _lock:
-        if os.getpid() in _ended:
-            raise RuntimeError("this process is about to end, and no further call can be made")
-        found = _portals.get(os.getpid())
-        if found is None:
-            found = _portals[os.getpid()] = Portal()
-            for call in STARTED:
-                call()
-        return found
+    """The portal of this process. Takes no lock: a signal handler may ask while its thread starts the portal."""
+    process = os.getpid()
+    if process in _ended:
+        raise NoPortalError("this process is about to end, and no further call can be made")
+    found = _portals.get(process) or _portals.setdefault(process, Portal())
+    if not found.thread:
+        _start(found)
+    return found
+
+
+def _start(found: Portal) -> None:
+    try:
+        found.start()
+    finally:
+        if found._trouble is not None:
+            _portals.pop(os.getpid(), None)
+    for call in STARTED:
+        call()
 
 
 def portal_loop() -> asyncio.AbstractEventLoop | None:
     """The loop of this process's portal, if there is one: takes no lock, so that a finalizer may ask."""
     found = _portals.get(os.getpid())
-    return None if found is None else found.loop
+    return found.loop if found is not None and found.thread else None
 
 
-def blocking(work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. A daemon thread that asks while its process ends just comes no further."""
+def check_thread() -> None:
+    """StoreError in the portal's own thread, which would wait for itself."""
+    found = _portals.get(os.getpid())
+    if found is not None and found.thread == threading.get_ident() and not found.threadless:
+        raise StoreError(
+            "A limiter was called in headgate's own thread, which cannot wait for an answer. A finalizer (__del__), a weakref "
+            "callback, a credential_provider or a warnings.showwarning of yours calls it: call it in a thread of your own instead."
+        )
+
+
+def blocking(work: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], object] | None = None) -> T:
+    """The result of `work`: see `Call`, and `answer_of`."""
+    return answer_of(Call(work, undo))
+
+
+def answer_of(call: Call[T]) -> T:
+    """What the task of `call` returns. A daemon thread that asks while its process ends goes no further.
+
+    Raises StoreError in the thread that would have to answer.
+    """
+    check_thread()
     try:
         found = portal()
-    except RuntimeError:
-        work.close()
+    except NoPortalError:
         if threading.current_thread().daemon:
             threading.Event().wait()
         raise
-    return found.run(work)
+    return found.answer(call)
 
 
 def close_portal() -> None:
@@ -130,11 +301,3 @@ def close_portal() -> None:
     _ended.add(os.getpid())
     if found is not None:
         found.close()
-
-
-def _forked() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forked)

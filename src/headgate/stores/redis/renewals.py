@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from headgate.errors import StoreError
 from headgate.stores.redis.calls import Errand
@@ -28,7 +28,9 @@ class Renewals:
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._held: WeakKeyDictionary[Permit, int] = WeakKeyDictionary()  # and the lease that each was granted or renewed for
+        # And the lease that each was granted or renewed for. A permit that dies leaves by a callback without Python code: a signal
+        # handler may raise in such code, and Python hides what is raised in a callback.
+        self._held: dict[ref[Permit], int] = {}
         self.expected: set[Ticket] = set()  # granted for a lease, and their callers have made no permits yet
         self._timer: TimerHandle | None = None
         self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
@@ -41,11 +43,15 @@ class Renewals:
 
     @property
     def holds(self) -> bool:
-        return any(permit.held for permit in self._held)
+        return any(permit.held for permit, _ in self._known())
+
+    def _known(self) -> list[tuple[Permit, int]]:
+        """The permits that are not dropped, and their leases. Other threads drop some meanwhile."""
+        return [(permit, lease) for each, lease in self._held.copy().items() if (permit := each()) is not None]
 
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew `permit`, granted for `lease`, until it is released or dropped: soon, when the news of the grant came late."""
-        self._held[permit] = lease
+        self._held[ref(permit, self._held.pop)] = lease
         if lease == self._lease and permit.believed >= self._enough:
             return
         third = min(lease, self._lane.line.declared.lease or lease) / 3_000_000
@@ -67,7 +73,7 @@ class Renewals:
 
     def numbers_of(self, session: str) -> set[str]:
         """The numbers under which `session` was granted what is held now."""
-        keys = [*(str(permit.key) for permit in self._held if permit.held), *(ticket.caller for ticket in self.expected)]
+        keys = [*(str(permit.key) for permit, _ in self._known() if permit.held), *(ticket.caller for ticket in self.expected)]
         return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session}:")}
 
     def renew(self) -> None:
@@ -75,8 +81,9 @@ class Renewals:
 
         What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
         """
-        log_lost(self._lane.line.name, list(self._held))
-        held = [(permit, lease) for permit, lease in self._held.items() if permit.held and not permit.lost]
+        known = self._known()
+        log_lost(self._lane.line.name, [permit for permit, _ in known])
+        held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -99,7 +106,7 @@ class Renewals:
         if isinstance(answer, StoreError):
             return  # the lease runs on, and the next renewal may be in time
         if answer[1]:
-            self._held[permit] = lease = self._lane.lease or lease
+            self._held[ref(permit)] = lease = self._lane.lease or lease
             self._renew_in(lease / 3_000_000)
             permit.renewed(self._lane.asked_at + lease / 1_000_000)
         else:

@@ -9,25 +9,32 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hiredis import HiredisError, Reader, pack_command
+from hiredis import HiredisError, Reader
 
 from headgate.gate.gate import Grant
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT, SILENCE
 from headgate.stores.redis.script import library
+from headgate.stores.redis.wire import packed
+from headgate.threads import begin
 
 if TYPE_CHECKING:
     import socket
 
+    from headgate.permit import Permit
     from headgate.request import Request
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.topology import Topology
+
+OURS = (__name__, "socket", "ssl")  # the modules in whose code a connection fails
 
 
 class Passed(NamedTuple):
@@ -45,27 +52,28 @@ class Shortcut:
     def __init__(self, topology: Topology) -> None:
         self.process = os.getpid()
         self._topology = topology
-        self._lock = threading.Lock()
+        self._busy = False  # a thread uses it
         self._talks: dict[Endpoint, Talk] = {}
         self._session = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
-    def acquire(self, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
-        """A grant for this instant; None: ask properly. `unsure` hears of a caller of whom nobody knows whether it was granted."""
-        if line.declares or not self._lock.acquire(blocking=False):
+    def acquire(self, line: RedisLine, request: Request) -> Permit | None:
+        """A permit for this instant; None: ask properly."""
+        if line.declares or self._busy:
             return None
+        self._busy = True  # no call stands since it was looked at, so no other thread and no signal handler comes in between
         try:
             server = self._topology.where(line.key)
-            return None if server is None else self._ask(server, line, request, unsure)
+            return None if server is None else self._ask(server, line, request)
         finally:
-            self._lock.release()
+            self._busy = False
 
-    def _ask(self, server: Endpoint, line: RedisLine, request: Request, unsure: Callable[[str], None]) -> Passed | None:
-        patience = REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+    def _ask(self, server: Endpoint, line: RedisLine, request: Request) -> Permit | None:
+        start, patience = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
         if server not in self._talks and not self._open(server, patience):
             return None
         self._calls += 1
-        caller, declared = f"{self._session}:{self._calls}:{request.text}", line.declared
+        caller, declared, permit = f"{self._session}:{self._calls}:{request.text}", line.declared, None
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
         keys = line.keys(declared)
         header = (len(keys), *keys, declared.program, self._session, self._calls)
@@ -74,11 +82,16 @@ class Shortcut:
             reply = self._exchange_surely(server, words, patience)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # a name may lead to another one now
-            return passed(reply, caller, believed, declared.lease)
+            found = passed(reply, caller, believed, declared.lease)
+            if found is not None:
+                permit = line.found(request, found, monotonic() - start)
+            return permit
         except BaseException as lost:
+            if permit is not None:
+                permit.held = False
             self._close(server)
-            unsure(caller)
-            if not isinstance(lost, Exception):
+            line.unsure(caller)
+            if not is_ours(lost):
                 raise
             return None
 
@@ -86,28 +99,25 @@ class Shortcut:
         """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
         try:
             return self._exchange(server, words, patience)
-        except TimeoutError:
-            raise  # one silence is enough
-        except (OSError, HiredisError):
+        except (OSError, HiredisError) as lost:
             self._close(server)
-            if not self._open(server, patience):
-                raise
+            if isinstance(lost, TimeoutError) or not is_ours(lost) or not self._open(server, patience):
+                raise  # one silence is enough
             return self._exchange(server, words, patience)
 
     def _exchange(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
         quick = library().quick
         name = ("FCALL", quick.function) if self._topology.functions else ("EVALSHA", quick.digest)
-        return self._talks[server].exchange(pack_command((*name, *words)), patience)
+        return self._talks[server].exchange(packed(*name, *words), patience)
 
     def _open(self, server: Endpoint, patience: float) -> bool:
-        connection = server.blocking(patience)
-        try:
-            connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        except Exception:
+        """Connect, in a thread of its own: redis-py would take what a signal handler raises for an error of the connection's."""
+        opened: SimpleQueue[Talk | None] = SimpleQueue()
+        begin(partial(connect, server, patience, opened), "headgate-connect")
+        talk = opened.get()
+        if talk is None:
             return False  # the portal finds the words for that
-        its, connection._sock = connection._sock, None  # as in wire.py: ours from here on
-        assert its is not None, "it was made just now"
-        self._talks[server] = Talk(its, patience)
+        self._talks[server] = talk
         return True
 
     def _close(self, server: Endpoint) -> None:
@@ -136,6 +146,26 @@ class Talk:
                 raise ConnectionError("the server closed the connection")
             self._reader.feed(data)
         return reply
+
+
+def connect(server: Endpoint, patience: float, opened: SimpleQueue[Talk | None]) -> None:
+    talk = None
+    with suppress(Exception):
+        connection = server.blocking(patience)
+        connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
+        its, connection._sock = connection._sock, None  # as in wire.py: ours from here on
+        assert its is not None, "it was made just now"
+        talk = Talk(its, patience)
+    opened.put(talk)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether a socket or a reply has raised `error`. What a signal handler raises comes out of a frame of its own."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
 
 
 def passed(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:

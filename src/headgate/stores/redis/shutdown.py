@@ -70,7 +70,7 @@ def _join_and_deliver() -> None:
 def deliver() -> None:
     """Wait until all that was said in this process has arrived, for LONGEST seconds at most; say on stderr what has not."""
     if portal_loop() is not None or any(not link.ended for link in list(LINKS)):
-        report(portal().run(_deliver(monotonic() + LONGEST)))
+        report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
 
 
 async def _deliver(until: float) -> list[tuple[str, str, Counter[str]]]:

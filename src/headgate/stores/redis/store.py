@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -27,8 +26,8 @@ class RedisStore:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._lock = threading.Lock()
         self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
+        self._new: dict[str, RedisLine] = {}  # that are not among the others yet
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}
         self._shortcut: Shortcut | None = None
         STORES.add(self)
@@ -41,12 +40,11 @@ class RedisStore:
         return line
 
     def _new_line(self, name: str, declared: Declaration) -> RedisLine:
-        """Unless another thread was faster."""
-        with self._lock:
-            line = self._lines.get(name)
-            if line is None:
-                line = self._lines[name] = RedisLine(self, name, declared)
-            return line
+        """One for all threads and signal handlers that ask at the same time. None of them waits, so there is no lock."""
+        line = self._new.setdefault(name, RedisLine(self, name, declared))
+        line = self._lines[name] = self._lines.get(name) or line
+        self._new.pop(name, None)
+        return line
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` in the running loop."""
@@ -59,13 +57,19 @@ class RedisStore:
             raise no_loop()
         link = self._links.get(loop)
         if link is None or link.closed:
-            with self._lock:
-                closed = [link for link in self._links.values() if link.closed]
-                self._links = {loop: link for loop, link in self._links.items() if not link.closed}
-                link = self._links[loop] = Link(self.topology)
+            closed = [its for its in self._links.copy().values() if its.closed]
+            for its in closed:
+                self._links.pop(its.loop, None)
+            link = self._links[loop] = Link(self.topology)
             for each in closed:
                 each.end()  # some loops are closed without a last word to their tasks
         return link
+
+    def known_lane(self, line: RedisLine, loop: asyncio.AbstractEventLoop) -> Lane | None:
+        """The lane of `line` in `loop`, if it is there already. Makes nothing: a signal handler may ask."""
+        link = self._links.get(loop)
+        lane = None if link is None or link.closed else link.lanes.get(line.key)
+        return lane if lane is not None and lane.line is line else None
 
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
@@ -75,14 +79,14 @@ class RedisStore:
 
     def shortcut(self) -> Shortcut:
         """The blocking connection of this process."""
-        with self._lock:
-            if self._shortcut is None:
-                self._shortcut = Shortcut(self.topology)
-            return self._shortcut
+        found = self._shortcut
+        if found is None:
+            made = Shortcut(self.topology)
+            found = self._shortcut = self._shortcut or made  # no call stands here: all get the first
+        return found
 
     def forked(self) -> None:
         """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
-        self._lock = threading.Lock()
         for link in self._links.values():
             link.forked()
         self._links = {}

@@ -79,8 +79,12 @@ class Wire(asyncio.Protocol):
 
 
 def packed(*words: Any) -> bytes:
-    """A command as it travels."""
-    command: bytes = pack_command(words)
+    """A command as it travels.
+
+    Of texts alone: hiredis crashes when a signal handler raises while it makes a text of a number.
+    """
+    texts: Any = tuple([word if isinstance(word, (str, bytes)) else str(word) for word in words])
+    command: bytes = pack_command(texts)
     return command
 
 

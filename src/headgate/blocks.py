@@ -1,0 +1,85 @@
+"""Blocks of threads, `with limiter:`, that hold permits of a store which other processes share.
+
+A signal handler can raise before the first line of `__exit__`. The limiter then never hears that the block has ended, and the
+process would renew the permit for as long as it lives. So the block itself holds its permit. A `with` statement loads `__exit__`
+before it calls `__enter__`, and keeps what it has loaded until it ends: here that is a `Block`. When an exception drops the block
+before it has given its permit back, the permit goes back by itself.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headgate.entrance import Entrance, Outcome
+    from headgate.permit import Permit
+
+_loaded: dict[int, ref[Block]] = {}  # by thread: of the `with` statement that begins there
+
+
+class Block:
+    """One block, from the moment at which its `__exit__` is loaded."""
+
+    __slots__ = ("__weakref__", "_leave", "entrance", "permit")
+
+    def __init__(self, entrance: Entrance, leave: Callable[..., None]) -> None:
+        self.entrance = entrance
+        self.permit: Permit | None = None  # once it is entered
+        self._leave = leave
+
+    def enter(self) -> None:
+        permit = self.entrance._line.acquire_sync(self.entrance._default)
+        if permit.guard is not None:
+            permit.__enter__()
+        self.permit = permit  # no call follows, after which a signal handler could raise
+
+    def __call__(self, *outcome: Outcome) -> None:
+        if self.permit is None:
+            self._leave(self.entrance, *outcome)
+        else:
+            self.permit.__exit__(*outcome)
+
+
+class Exit:
+    """`__exit__` of an entrance. Taken from the class, as contextlib.ExitStack does, it is an ordinary method."""
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        self._leave = leave
+
+    def __get__(self, entrance: Entrance | None, kind: object = None) -> Exit | Block:
+        if entrance is None:
+            return self
+        block = Block(entrance, self._leave)
+        _loaded[get_ident()] = ref(block)
+        return block
+
+    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:
+        self._leave(entrance, *outcome)
+
+
+def made_from(entrance: Entrance) -> type[Any]:
+    """The class that the user knows."""
+    return getattr(type(entrance), "made_from", type(entrance))
+
+
+@cache
+def with_blocks(kind: Any) -> type[Entrance]:
+    """`kind`, but the blocks of its threads hold their permits."""
+
+    def enter(entrance: Entrance) -> None:
+        loaded = _loaded.pop(get_ident(), None)
+        block = None if loaded is None else loaded()
+        if block is None or block.entrance is not entrance or block.permit is not None:
+            kind.__enter__(entrance)  # nothing holds an `__exit__` that was loaded for this
+        else:
+            block.enter()
+
+    names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
+    names["made_from"] = kind
+    names |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind.__name__, (kind,), names)

@@ -1,0 +1,85 @@
+"""What Python runs inside headgate: signal handlers that raise, as Celery's soft time limit and pytest-timeout do, and handlers and
+finalizers that call the limiter. Nothing hangs, no exception is lost, and no permit outlives its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hiredis import pack_command
+
+from headgate import Limiter
+from headgate.stores.redis.wire import packed
+from tests.processes import running
+from tests.programs.interrupted import WAYS
+from tests.programs.reentrant import CALLS
+from tests.world import at_rest
+
+FEW, MANY = 100, 20_000  # interrupts
+LONG = 300.0  # seconds for many of them
+
+
+def assert_unharmed(url: str, name: str, way: str, interrupts: int) -> None:
+    """While the process lives on, and renews what it holds."""
+    with running("interrupted", url, name, way, interrupts) as process:
+        raised, caught = map(int, process.line(LONG).split())
+        assert raised > interrupts / 2
+        assert caught == raised
+        asyncio.run(rest(Limiter(name, *WAYS[way][1], store=url)))
+
+
+async def rest(limiter: Limiter) -> None:
+    await at_rest(limiter)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_signal_handler_raises_reaches_the_caller_and_leaves_no_permit_taken(name: str, redis_url: str, way: str) -> None:
+    """S3, L5: given a thread that enters a limiter again and again, when a signal handler raises at random moments, then each
+    exception reaches the caller, nothing hangs, and no permit stays taken for longer than its lease."""
+    assert_unharmed(redis_url, name, way, FEW)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("way", WAYS)
+def test_so_it_is_after_20_000_interrupts(name: str, redis_url: str, way: str) -> None:
+    assert_unharmed(redis_url, name, way, MANY)
+
+
+def assert_answered(url: str, name: str, place: str, by: str, call: str, count: int) -> None:
+    with running("reentrant", url, name, place, by, call, count) as process:
+        made, refused = map(int, process.line(LONG).split())
+        assert made == count
+        assert refused == 0 or by == "finalizer"
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("place", ["thread", "loop"])
+def test_a_signal_handler_can_call_a_limiter_that_its_thread_is_using(name: str, redis_url: str, place: str, call: str) -> None:
+    """L5: `update` on SIGHUP is the usual way to reload limits."""
+    assert_answered(redis_url, name, place, "signal", call, FEW)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("place", ["thread", "loop"])
+def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(
+    name: str, redis_url: str, place: str, call: str
+) -> None:
+    """L5: where the collector runs it in headgate's own thread, a call that would wait for that thread raises StoreError."""
+    assert_answered(redis_url, name, place, "finalizer", call, FEW)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("by", ["signal", "finalizer"])
+@pytest.mark.parametrize("place", ["thread", "loop"])
+def test_so_it_is_for_20_000_calls(name: str, redis_url: str, place: str, by: str, call: str) -> None:
+    assert_answered(redis_url, name, place, by, call, MANY)
+
+
+def test_commands_travel_as_hiredis_writes_them() -> None:
+    """Numbers go as texts, because hiredis crashes when a signal handler raises while it writes a number."""
+    chance, words = random.Random(14), ["", "é", "a b\r\n", b"\x00\xff", 0, -1, 2**60, 0.1]
+    for _ in range(200):
+        command = chance.choices(words, k=chance.randrange(1, 9))
+        assert packed(*command) == pack_command(tuple(command))

@@ -1,0 +1,114 @@
+"""Enters a limiter again and again while a signal handler raises at random moments. Arguments: URL, name, way, interrupts.
+
+Prints how many exceptions the handler has raised, and how many have reached the caller. Then it lives on until its input ends: what
+it would still hold, it would renew.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import random
+import signal
+import sys
+from collections.abc import Callable
+from time import sleep
+
+from headgate import Concurrency, Limiter, Rate
+
+LEASE = 2.0
+SHORTEST, LONGEST = 0.0003, 0.004  # seconds from one interrupt to the next
+HANGS = 60.0  # seconds beyond its interrupts after which the program hangs
+
+
+class Interrupt(TimeoutError):
+    """What a handler raises: an ordinary exception, and one that sockets raise, too."""
+
+
+class Interrupts:
+    """A timer whose handler raises, as long as the caller is ready for it."""
+
+    def __init__(self, most: int) -> None:
+        self.raised = 0
+        self.left = most
+        self.armed = False
+        signal.signal(signal.SIGALRM, self._raise)
+
+    def _raise(self, number: int, frame: object) -> None:
+        self.again()
+        if self.armed:
+            self.armed = False
+            self.raised += 1
+            raise Interrupt
+
+    def again(self) -> None:
+        self.left -= 1
+        if self.left:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(SHORTEST, LONGEST))
+
+
+def block(limiter: Limiter) -> None:
+    with limiter:
+        sleep(0.001)
+
+
+def acquired_block(limiter: Limiter) -> None:
+    with limiter.acquire():
+        sleep(0.001)
+
+
+def acquire_sync(limiter: Limiter) -> None:
+    permit = limiter.acquire_sync()
+    try:
+        sleep(0.001)
+    finally:
+        permit.release()
+
+
+def try_acquire(limiter: Limiter) -> None:
+    permit = limiter.try_acquire()
+    if permit:
+        permit.release()
+
+
+def decorated(limiter: Limiter) -> None:
+    limiter(sleep)(0.001)
+
+
+def status(limiter: Limiter) -> None:
+    limiter.status()
+
+
+MANY = Rate(1_000_000, 1.0)
+WAYS: dict[str, tuple[Callable[[Limiter], None], list[Rate | Concurrency]]] = {
+    "with, a rate": (block, [MANY]),
+    "with, a rate and a concurrency": (block, [MANY, Concurrency(5, lease=LEASE)]),
+    "with acquire()": (acquired_block, [Concurrency(5, lease=LEASE)]),
+    "acquire_sync": (acquire_sync, [Concurrency(5, lease=LEASE)]),
+    "try_acquire": (try_acquire, [Concurrency(5, lease=LEASE)]),
+    "decorator": (decorated, [Concurrency(5, lease=LEASE)]),
+    "status": (status, [Concurrency(5, lease=LEASE)]),
+}
+
+
+def main(url: str, name: str, way: str, most: int) -> None:
+    visit, limits = WAYS[way]
+    limiter = Limiter(name, *limits, store=url)
+    limiter.status()
+    faulthandler.dump_traceback_later(HANGS + most * LONGEST, exit=True)
+    interrupts, caught = Interrupts(most), 0
+    interrupts.again()
+    while interrupts.left > 0:
+        try:
+            while interrupts.left > 0:
+                interrupts.armed = True
+                visit(limiter)
+        except Interrupt:
+            caught += 1
+    interrupts.armed = False
+    faulthandler.cancel_dump_traceback_later()
+    print(interrupts.raised, caught, flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:4], int(sys.argv[4]))
