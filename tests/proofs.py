@@ -15,7 +15,7 @@ import pytest
 
 LONG = "long"  # the kind of a proof whose mark names none
 KINDS = {
-    "needs a Cluster": {"_cluster", "secure_cluster"},
+    "needs a Cluster": {"cluster", "secure_cluster"},
     "needs Sentinels": {"sentinels", "own_sentinels", "secure_sentinels"},
 }  # by the fixtures that a test uses
 
