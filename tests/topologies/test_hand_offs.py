@@ -57,7 +57,7 @@ async def hand_over(limiters: Sequence[Limiter], rounds: int = ROUNDS) -> None:
     ids=["planned", "killed"],
 )
 async def test_the_subscription_moves_to_the_new_primary(name: str, own_sentinels: Sentinels, breaks: Breaks) -> None:
-    """L2, L5, F60: given two processes that are subscribed, when another server becomes the primary,
+    """L2, L5, F57: given two processes that are subscribed, when another server becomes the primary,
     then both subscribe there, and notifications of grants reach them."""
     limiters = two_processes(name, own_sentinels.user_url)
     await hand_over(limiters, rounds=2)
@@ -78,7 +78,7 @@ def subscribers(server: Copy) -> set[str]:
 
 
 async def test_a_server_that_became_a_replica_loses_its_subscribers(name: str, own_sentinels: Sentinels) -> None:
-    """L2, F35, F60: given the URL of one server, which says READONLY to two processes, when they are
+    """L2, F35, F57: given the URL of one server, which says READONLY to two processes, when they are
     served again, then both have subscribed anew: the address may lead to another server by now."""
     server = own_sentinels.primary
     limiters = two_processes(name, server.user_url)
@@ -101,7 +101,7 @@ async def test_a_server_that_became_a_replica_loses_its_subscribers(name: str, o
 async def test_a_silent_node_delays_no_hand_off_of_names_that_other_nodes_keep(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """L2, L5, F36, F61: given two processes with names on all masters, when one master stands still,
+    """L2, L5, F36, F58: given two processes with names on all masters, when one master stands still,
     then names that the others keep are handed over at once."""
     silent, *healthy = cluster.masters()
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
@@ -116,7 +116,7 @@ async def test_a_silent_node_delays_no_hand_off_of_names_that_other_nodes_keep(
 
 
 async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
-    """L2, F40, F61: given a holder in one process and a waiter in another, when the slot of their name
+    """L2, F40, F58: given a holder in one process and a waiter in another, when the slot of their name
     moves to another node, then the waiter hears of its grant there."""
     limiters = two_processes(name, cluster.user_url)
     await hand_over(limiters, rounds=2)
@@ -140,7 +140,7 @@ def channels(node: Node, name: str) -> list[str]:
 
 
 async def test_only_names_with_waiters_are_subscribed(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S9, F61: given two names of one node, when one has no waiter any more, then its channel is left,
+    """S9, F58: given two names of one node, when one has no waiter any more, then its channel is left,
     and the other one's stays."""
     monkeypatch.setattr(ears, "REPLY_TIMEOUT", MOMENT)
     node = cluster.masters()[0]
@@ -164,7 +164,7 @@ async def test_only_names_with_waiters_are_subscribed(name: str, cluster: Cluste
 async def test_a_node_that_is_not_used_any_more_keeps_no_subscriber(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9, F61: given a name that had waiters, when its node is asked nothing any more, then both
+    """S9, F58: given a name that had waiters, when its node is asked nothing any more, then both
     connections to it are closed."""
     monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
     monkeypatch.setattr(peer, "IDLE", MOMENT)
@@ -191,7 +191,7 @@ def without_sharded_channels(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_sharded_channels")
 async def test_without_sharded_channels_one_subscription_hears_of_all_nodes(name: str, cluster: Cluster) -> None:
-    """L2, S9, F40, F61: given names on all masters, when sharded channels cannot be used, then each
+    """L2, S9, F40, F58: given names on all masters, when sharded channels cannot be used, then each
     process has one subscription, on any node, and all names are handed over."""
     listening = listeners(cluster)
     names = [cluster.name_on(node, name) for node in cluster.masters()]

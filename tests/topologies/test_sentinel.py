@@ -356,7 +356,7 @@ async def test_sentinels_that_could_not_be_asked_are_named(name: str, own_sentin
     gone = own_sentinels.watchers[:2]
     for watcher in gone:
         watcher.kill()
-    places = [re.escape(f"127.0.0.1:{watcher.port} (ConnectionError)") for watcher in own_sentinels.watchers]
+    places = [re.escape(f"127.0.0.1:{watcher.port} (ConnectionError: nothing listens there)") for watcher in own_sentinels.watchers]
     told = "2 of 3 Sentinels could not be asked"
     with pytest.raises(StoreError, match=rf"no Sentinel knows .*'main'; {told}, {', '.join(places[:2])}\)"):
         await soon(Limiter(name, Concurrency(1), store=own_sentinels.user_url).acquire())
