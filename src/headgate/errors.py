@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Reason = Literal["refused", "unresolvable", "timeout", "password", "tls", "lost", "reply"]
+Reason = Literal["refused", "unresolvable", "timeout", "password", "tls", "lost", "reply", "thread"]
 
 
 class HeadgateError(Exception):
@@ -90,6 +90,8 @@ class StoreError(HeadgateError):
     - "tls": TLS could not be agreed on, or a certificate was not accepted.
     - "lost": the connection ended, or could not be made for any other reason.
     - "reply": the server answered with an error, or not sensibly.
+    - "thread": the call came in headgate's own thread, where it would have waited for itself. The collector runs
+      finalizers (`__del__`) and weakref callbacks there, too.
 
     `__cause__` is the exception that it came from, where there was one.
     """

@@ -16,6 +16,8 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from headgate.threads import begin
+
 LOGGER = logging.getLogger("headgate")
 MOST = 4096  # lines that wait for a slow handler; those that come after them are dropped and counted
 FAREWELL = 2.0  # seconds that the end of the process waits for the last lines
@@ -33,12 +35,13 @@ class Writer:
     """The queue of one process and the thread that empties it."""
 
     def __init__(self) -> None:
-        self._lines: SimpleQueue[Line | threading.Event] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._lines: SimpleQueue[Line | SimpleQueue[None]] = SimpleQueue()
+        self._writing = threading.Lock()  # locked while the thread runs
+        self._thread = 0
         self._dropped = 0
 
     def put(self, line: Line) -> None:
-        """Queue `line`. Takes no lock, so a signal handler and a finalizer may call it at any moment."""
+        """Queue `line`. Waits for no lock, so a signal handler and a finalizer may call it at any moment."""
         if self._lines.qsize() >= MOST:
             self._dropped += 1
         else:
@@ -46,41 +49,46 @@ class Writer:
         self._start()
 
     def flush(self, timeout: float) -> bool:
-        if self._thread is threading.current_thread():
+        if self._thread == threading.get_ident():
             return False  # a handler asks, and this thread cannot wait for itself
-        if self._lines.empty() and self._thread is None:
+        if self._lines.empty() and not self._writing.locked():
             return True
-        written = threading.Event()
+        written: SimpleQueue[None] = SimpleQueue()
         self._lines.put(written)
-        self._start()
-        if self._thread is None or not self._thread.is_alive():
-            return False  # no thread can be started
-        return written.wait(timeout)
+        if not self._start():
+            return False
+        with suppress(Empty):
+            written.get(timeout=timeout)
+            return True
+        return False
 
     def end(self) -> None:
         """Write the last lines of the process: in this thread if no other thread can be started any more."""
-        if self.flush(FAREWELL) or (self._thread is not None and self._thread.is_alive()):
+        if self.flush(FAREWELL) or self._writing.locked():
             return
         with suppress(Empty):
             while True:
                 self._write(self._lines.get_nowait())
 
-    def _start(self) -> None:
-        """Start the thread. Of two that start at once, the one that was noted first ends after at most one line."""
-        if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(target=self._run, name="headgate-log", daemon=True)
-            with suppress(RuntimeError):  # too many threads, or the interpreter ends: the line stays queued
-                self._thread = thread
-                thread.start()
+    def _start(self) -> bool:
+        """Start the thread, unless it runs. Of two that are started at once, one ends."""
+        if not self._writing.locked():
             _flush_at_the_end_of_a_child()
+            try:
+                begin(self._run, "headgate-log")
+            except RuntimeError:  # too many threads, or the interpreter ends: the line stays queued
+                return False
+        return True
 
     def _run(self) -> None:
-        while self._thread is threading.current_thread():
-            self._write(self._lines.get())
+        if self._writing.acquire(blocking=False):
+            self._thread = threading.get_ident()
+            while True:
+                self._write(self._lines.get())
 
-    def _write(self, line: Line | threading.Event) -> None:
-        if isinstance(line, threading.Event):
-            line.set()
+    def _write(self, line: Line | SimpleQueue[None]) -> None:
+        if not isinstance(line, Line):
+            line.put(None)
             return
         self._hand_over(line)
         dropped, self._dropped = self._dropped, 0

@@ -139,6 +139,10 @@ class FallbackLine:
 
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
+        try:
+            self._line.check_thread()
+        except StoreError as error:
+            return self._without_waiting(request, error)
         if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
@@ -152,9 +156,20 @@ class FallbackLine:
         return permit
 
     def take(self, request: Request) -> Permit | Refusal:
+        try:
+            self._line.check_thread()
+        except StoreError as error:
+            return unfenced(self._way.line(self.name, self.declared, request.units, error).take(request), monotonic())
         if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
         return self._line.blocking(lambda: self.atake(request))
+
+    def _without_waiting(self, request: Request, error: StoreError) -> Permit:
+        """In headgate's own thread, where nothing must wait. That says nothing of the store."""
+        permit = self._way.line(self.name, self.declared, request.units, error).take(request)
+        if isinstance(permit, Refusal):
+            raise error
+        return unfenced(permit, monotonic())
 
     def _without(self, request: Request, lost: StoreError | None) -> Asked:
         self._absence.begins(lost, self._line.key)

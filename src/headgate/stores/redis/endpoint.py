@@ -73,6 +73,8 @@ class Endpoint:
         }
         if self._settings["socket_connect_timeout"] is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
+        if self._settings.get("db"):
+            self._settings["db"] = str(self._settings["db"])  # hiredis would make a text of it, and can crash: see wire.py
 
     def at(self, host: str, port: int) -> Endpoint:
         """Another server that is to be spoken to as this one is."""

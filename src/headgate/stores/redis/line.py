@@ -289,6 +289,10 @@ class RedisLine:
             raise cannot(self._store.topology, TimeoutError())
         return None
 
+    def check_thread(self) -> None:
+        """StoreError in headgate's own thread, which must not wait."""
+        check_thread()
+
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of `work` for a thread without a loop, done where its other calls are.
 

@@ -271,7 +271,8 @@ def check_thread() -> None:
     if found is not None and found.thread == threading.get_ident() and not found.threadless:
         raise StoreError(
             "A limiter was called in headgate's own thread, which cannot wait for an answer. A finalizer (__del__), a weakref "
-            "callback, a credential_provider or a warnings.showwarning of yours calls it: call it in a thread of your own instead."
+            "callback, a credential_provider or a warnings.showwarning of yours calls it: call it in a thread of your own instead.",
+            "thread",
         )
 
 

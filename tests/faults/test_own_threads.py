@@ -1,0 +1,150 @@
+"""Code of the user that Python runs in headgate's own threads: handlers of its log lines, finalizers, credential providers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+import redis
+from redis.credentials import CredentialProvider
+
+from headgate import Concurrency, Limiter, Permit, StoreError
+from headgate.stores.redis.portal import portal
+from tests.processes import Running, running
+from tests.servers import Server
+from tests.world import LONG
+
+
+@pytest.fixture
+def evicting(own_server: Server) -> str:
+    """The URL of a server that may evict keys: headgate warns of it."""
+    with redis.Redis.from_url(own_server.url) as admin:
+        admin.config_set("maxmemory", "100mb")
+        admin.config_set("maxmemory-policy", "allkeys-lru")
+    return own_server.user_url
+
+
+def alerts(process: Running) -> int:
+    """How many log lines the handler has let pass, after one more entry."""
+    process.tell("enter")
+    return int(process.line())
+
+
+def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
+    """L5: given a server that headgate warns of, when the handler of the warning asks a limiter, then it is answered, and no caller
+    waits for the handler."""
+    with running("alerting", evicting, name, "raise") as process:
+        assert process.line() == "ready"
+        while not alerts(process):
+            pass
+        assert alerts(process) == 1
+
+
+def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(name: str, own_server: Server) -> None:
+    """L5: with on_store_error="open", the lines "goes without its store" and "is back" are handled while the server is away."""
+    with running("alerting", own_server.user_url, name, "open") as process:
+        assert process.line() == "ready"
+        assert alerts(process) == 0
+        own_server.kill()
+        while not alerts(process):
+            pass
+        own_server.start()
+        before = alerts(process)
+        while alerts(process) == before:
+            pass
+
+
+def in_the_portal(act: Callable[[], Any]) -> Any:
+    """What `act` returns or raises there."""
+    outcomes: SimpleQueue[Any] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            outcomes.put(act())
+        except Exception as error:
+            outcomes.put(error)
+
+    portal().tell(run)
+    return outcomes.get(timeout=LONG)
+
+
+CALLS: dict[str, Callable[[Limiter], Any]] = {
+    "acquire_sync": lambda limiter: limiter.acquire_sync(),
+    "try_acquire": lambda limiter: limiter.try_acquire(),
+    "with": lambda limiter: limiter(list.copy)([]),
+    "status": lambda limiter: limiter.status(),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_in_the_thread_that_would_answer_it_is_refused(name: str, redis_url: str, call: str) -> None:
+    """L5: a finalizer that the collector runs there, say, learns at once that it cannot wait."""
+    error = in_the_portal(lambda: CALLS[call](Limiter(name, Concurrency(1), store=redis_url)))
+    assert isinstance(error, StoreError)
+    assert error.reason == "thread"
+    assert "headgate's own thread" in str(error)
+
+
+@pytest.mark.parametrize("call", ["acquire_sync", "try_acquire"])
+def test_on_store_error_decides_about_such_a_call(name: str, redis_url: str, call: str) -> None:
+    open_limiter = Limiter(name, Concurrency(1), store=redis_url, on_store_error="open")
+    assert isinstance(in_the_portal(lambda: CALLS[call](open_limiter)), Permit)
+
+    local = Limiter(name, Concurrency(1), store=redis_url, on_store_error="local", processes=1)
+    permit = in_the_portal(lambda: CALLS[call](local))
+    refused = in_the_portal(lambda: CALLS[call](local))
+    assert isinstance(permit, Permit)
+    assert not refused or isinstance(refused, StoreError)  # and it does not wait for the permit that is held
+    permit.release()
+
+
+def test_a_call_that_says_something_is_never_refused(name: str, redis_url: str) -> None:
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+    permit = limiter.acquire_sync()
+    assert in_the_portal(lambda: (limiter.update(Concurrency(2)), limiter.pause(0.001), permit.release(), repr(limiter))[0]) is None
+    while (status := limiter.status().limits[0]).used or status.capacity != 2:
+        pass
+
+
+def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(name: str, redis_url: str) -> None:
+    """L5: given garbage whose `__del__` asks a limiter, when the collector finds it in headgate's own thread, then that one call is
+    refused, and all others are answered."""
+    limiter, outcomes = Limiter(name, Concurrency(1), store=redis_url), []
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            try:
+                outcomes.append(limiter.try_acquire())
+            except StoreError as error:
+                outcomes.append(error)
+
+    Garbage()
+    in_the_portal(gc.collect)
+    with limiter:
+        pass
+    assert [type(outcome) for outcome in outcomes] == [StoreError]
+
+
+def test_a_credential_provider_can_ask_a_limiter(name: str, own_server: Server) -> None:
+    """L5: the connection that wants to know the password must not wait for itself."""
+    tokens = Limiter(f"{name}-tokens", Concurrency(5), store=own_server.user_url)
+    login = redis.connection.parse_url(own_server.user_url)
+
+    class Provider(CredentialProvider):
+        def get_credentials(self) -> tuple[str, str]:
+            try:
+                limiter.try_acquire()
+            except StoreError:
+                tokens.pause(0.001)
+            return login["username"], login["password"]
+
+    client = redis.Redis(host=login["host"], port=login["port"], credential_provider=Provider())
+    limiter = Limiter(name, Concurrency(5), store=client)
+    with limiter:
+        assert limiter.status().limits[0].used >= 1
