@@ -62,5 +62,6 @@ def nothing(limiter: Limiter) -> None:
 
 def lock_by(limiter: Limiter, lock: Any) -> None:
     """Have the line locked by `lock` from now on."""
-    limiter._line._lock = Lock(lock)
+    line = limiter._line
+    line._lock = Lock(line.name, line._mend, lock)
     limiter._line._open()

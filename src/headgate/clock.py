@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
     from collections.abc import Callable
-    from threading import Event
+
+
+class Event(Protocol):
+    """What a thread waits for: set by another one, and consumed by the wait."""
+
+    def set(self) -> None: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Timer(Protocol):

@@ -42,7 +42,7 @@ class Entrance:
         raise TypeError(f"{self!r} cannot be pickled: its state belongs to this process; send what it was made from.")
 
     async def __aenter__(self) -> None:
-        if not self._line.enter():
+        if not self._line.enter_task():
             await self._line.enter_later(self._default)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -55,8 +55,8 @@ class Entrance:
         if not self._line.enter():
             self._line.enter_sync(self._default)
 
-    def __exit__(self, *outcome: Outcome) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
             self._line.leave()
         except Lost as lost:
-            lost.watch.tell(outcome[1])
+            lost.watch.tell(error)

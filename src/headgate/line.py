@@ -20,6 +20,7 @@ class Front(Protocol):
 
     name: str
     enter: Callable[[], bool]  # one of each unit if it can be had this instant, without a word to anybody; false: ask properly
+    enter_task: Callable[[], bool]  # the same for a task
 
     @property
     def declared(self) -> Declaration: ...

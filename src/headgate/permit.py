@@ -153,6 +153,11 @@ class Permit:
             f"{self!r} cannot be copied or pickled: it is held once, by this process; release it here, and send its fence."
         )
 
+    def take_hold(self) -> None:
+        """For the store: from now on the permit holds capacity, and goes back if it is dropped."""
+        self.__class__ = Held
+        self.held = True
+
     def __bool__(self) -> Literal[True]:
         """True, as a `Refusal` is false."""
         return True

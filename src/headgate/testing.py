@@ -127,12 +127,11 @@ class ManualClock(Clock):
 
     # What a store asks for -----------------------------------------------------------------------------------------------
 
-    def wait(self, event: threading.Event, timeout: float | None) -> None:
+    def wait(self, event: clocks.Event, timeout: float | None) -> None:
         """Block this thread until `event` is set, or until the clock has been moved so far."""
         timer = None if timeout is None else self._plan(timeout, event.set)
-        while self.skips and timer is not None and not event.wait(BREATH):
+        while not event.wait(BREATH if self.skips and timer is not None else None):
             self._step()
-        event.wait()
         if timer is not None:
             timer.cancel()
 

@@ -194,7 +194,7 @@ class Watched:
 
     def __init__(self, line: Front) -> None:
         self.name = line.name
-        self.enter = shut
+        self.enter = self.enter_task = shut
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
         self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
         self.resume, self.aresume, self.reset, self.areset = line.resume, line.aresume, line.reset, line.areset

@@ -5,6 +5,8 @@ In a thread of trio's a limiter is entered as in any other.
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -53,3 +55,42 @@ def test_in_a_thread_of_trios_a_limiter_is_entered_as_in_any_other(store: Any, n
     trio.run(story)
 
     assert inside == [1, 1, 1]
+
+
+AT_ONCE = {
+    **WAYS,
+    "await": lambda limiter: limiter.acquire(),
+    "atry_acquire": lambda limiter: limiter.atry_acquire(),
+}
+
+
+@pytest.mark.parametrize("way", AT_ONCE)
+@pytest.mark.parametrize("limit", [Concurrency(5), Rate(100, per=HOUR)], ids=lambda limit: type(limit).__name__)
+def test_without_asyncio_the_error_comes_at_once_though_nothing_would_wait(name: str, limit: Any, way: str) -> None:
+    """F20: under trio, and where a coroutine is driven by hand, on a limiter that has room; nothing is charged."""
+    limiter = Limiter(name, limit)
+
+    async def story() -> None:
+        with pytest.raises(RuntimeError, match="No event loop of asyncio runs here"):
+            await AT_ONCE[way](limiter)
+
+    for _ in range(2):
+        trio.run(story)
+        with pytest.raises(StopIteration):
+            story().send(None)
+
+    assert limiter.status().limits[0].used == 0
+
+
+def test_after_asyncio_the_error_comes_at_once_too(name: str) -> None:
+    """F20: the same limiter is used by asyncio first, and by trio afterwards."""
+    limiter = Limiter(name, Concurrency(5))
+
+    async def enter() -> None:
+        async with limiter:
+            pass
+
+    asyncio.run(enter())
+    gc.collect()
+    with pytest.raises(RuntimeError, match="No event loop of asyncio runs here"):
+        trio.run(enter)

@@ -85,7 +85,7 @@ class Scene:
         charged = [limit.used for limit in status.limits if limit.unit == "tokens"]
         assert charged in ([], [sum(self.taken)]), f"T5: charged {charged}, taken {self.taken}"
         if isinstance(self.line, MemoryLine):
-            left = self.line._gate.queue, self.line._crowd, self.line._moved, self.line._gone
+            left = self.line._gate.queue, self.line._crowd, self.line._moved, self.line.starting
             assert not any(left), left
         if not self.paced:
             await self.assert_whole(sum(limit.capacity for limit in status.limits if limit.kind == "Concurrency"))

@@ -432,7 +432,7 @@ def test_a_token_that_is_given_up_after_a_rate_became_places_frees_nobodys_place
         clock.jump(1)
         limiter.status()  # whoever looks lets pass whoever is due
         places = Limiter(name, Concurrency(1), store=store)
-        async with places:
+        with places:
             visitors.tasks["waits"].cancel()
             await settled()
             assert is_full(places)

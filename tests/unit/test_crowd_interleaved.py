@@ -10,6 +10,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.stores import waiters
+from headgate.stores.lock import Lock
 from headgate.stores.memory import MemoryStore
 from tests.crowds import assert_all_free, lock_by
 from tests.interleaving import Interleaving
@@ -33,7 +34,7 @@ class Story:
         self.chance = self.among.chance
         self.capacity = self.most = self.chance.randint(1, 3)
         self.store = MemoryStore(self.among.clock)
-        self.store._lock = self.among.lock()
+        self.store._lock = Lock("store", lambda: None, self.among.lock())
         plain = self.declared()
         lock_by(plain, self.among.lock())
         self.ways = [plain]

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-from headgate.gate.slots import NEVER
+from headgate.gate.slots import NEVER, Slots
 
 Units = Mapping[str, int]  # what an acquire asks for by name: {"tokens": 900}
 Costs = tuple[int, ...]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
@@ -70,7 +70,21 @@ def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
 class Gate:
     """The state of one name: its rules, who waits, the last moment granted."""
 
-    __slots__ = ("act", "booked", "fence", "plain", "queue", "rated", "rules", "single", "slots", "t", "usual", "waiting")
+    __slots__ = (
+        "act",
+        "booked",
+        "fence",
+        "holding",
+        "plain",
+        "queue",
+        "rated",
+        "rules",
+        "single",
+        "slots",
+        "t",
+        "usual",
+        "waiting",
+    )
 
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
@@ -88,9 +102,11 @@ class Gate:
         """What is asked of the rules again and again: what an acquire costs that names nothing, and which rules it touches."""
         self.usual = costs_of(self.rules, {})
         self.plain: tuple[Units, Costs] = {}, self.usual
-        self.single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
+        single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
+        self.single = sorted(single, key=lambda each: each[0].holds)  # what is held is taken last: an interrupt leaks none of it
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
+        self.holding = [cast(Slots, rule) for _, rule in self.slots]
 
     def costs(self, units: Units) -> Costs:
         return costs_of(self.rules, units) if units else self.usual
@@ -131,8 +147,15 @@ class Gate:
         for rule, cost in self.single:
             if rule.ready(cost, now) != now:
                 return False
-        for rule, cost in self.single:
-            rule.take(cost, now, now)
+        taken = 0
+        try:
+            for rule, cost in self.single:
+                rule.take(cost, now, now)
+                taken += 1
+        except BaseException:  # of a signal handler
+            for rule, cost in self.single[:taken]:
+                rule.give(cost, now, now)
+            raise
         return True
 
     def at_once(self, now: int) -> Grant | None:
@@ -321,12 +344,13 @@ class Gate:
 
     def requeue(self) -> list[Hashable]:
         """Queue everybody again, in order, at what they cost under the present rules."""
-        asked, self.queue, self.waiting = self.queue, OrderedDict(), [0] * len(self.rules)
-        never = []
-        for caller, (units, _) in asked.items():
+        asked, never = self.queue.copy(), []
+        self.waiting = [0] * len(self.rules)
+        for caller, (units, _) in asked.items():  # each stays in the queue all the while, whatever interrupts this
             costs = self.costs(units)
             if self.never(costs):
                 never.append(caller)
+                del self.queue[caller]
             else:
                 self.join(caller, units, costs)
         return never

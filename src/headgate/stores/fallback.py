@@ -56,7 +56,7 @@ class FallbackLine:
 
     def __init__(self, line: RemoteLine, store: RemoteStore, way: Way, absence: Absence) -> None:
         self.name = line.name
-        self.enter = shut
+        self.enter = self.enter_task = shut
         self._line = line
         self._store = store
         self._way = way

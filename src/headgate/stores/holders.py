@@ -37,7 +37,7 @@ class Holders:
         if units:
             self._units[frozenset(units.items())] += 1
         elif not self.counted:
-            self.inside.append(None)
+            self.inside += [None]  # no call: see lock.py
 
     def add_late(self, units: Units) -> None:
         """One to whom they were granted when nothing was held."""

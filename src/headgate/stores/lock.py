@@ -1,9 +1,14 @@
-"""The lock of a line: nobody waits for it who only brings something back.
+"""The lock of a queue in memory: what code that Python runs at any moment can neither break nor wait for.
 
-Here lives the way out of two dead ends. The collector may run in the middle of the line's own locked code and close a generator or
-a coroutine that holds a permit there: it is given back in the very thread that has the lock. And what a finalizer brings while
-another thread has the lock must not lie there until somebody comes by. So what is brought is laid down, and whoever has the lock
-does it before he leaves.
+Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the thread that has the lock.
+
+- They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A call that need not
+  answer is deferred until the lock is released, and a call that has to answer raises `Reentered`.
+- They may raise. Python runs them only when a function begins, after a call of a C function and when a loop turns.
+  Locked code is written in steps that take effect whole or not at all, and `mend` repairs what lies between two steps.
+
+One lock serves all queues of the process. With two locks, two threads could wait for each other: each inside one queue,
+each calling the other's from a finalizer.
 """
 
 from __future__ import annotations
@@ -11,44 +16,161 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from headgate.names import title
+
+T = TypeVar("T")
+A = TypeVar("A")
+FREE, BUSY, TORN = 0, 1, 2  # torn: an exception left the locked code in the middle, and `mend` has not run yet
+ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
+
+
+class RawLock(Protocol):
+    """What a lock of the standard library can do; `release` raises RuntimeError in a thread that does not have it."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Reentered(RuntimeError):
+    """The caller interrupted this very thread inside the same queue, and nothing that it waits for could happen."""
+
+    def __init__(self, limiter: str) -> None:
+        super().__init__(
+            f"A signal handler or a finalizer has interrupted this thread inside {limiter}, and cannot acquire it there: "
+            "the acquire would wait for itself. Call try_acquire(), which is refused then, or acquire later, outside the handler."
+        )
+
+
+Deferred = deque[tuple["Lock", Callable[[], None]]]
+GUARD = threading.RLock()
+DEFERRED: Deferred = deque()
 
 
 class Lock:
-    """Held in a `with` block; or brought something to be done under it."""
+    """The lock of one queue. `mend` restores its order after an exception; it may run at any time, and again."""
 
-    __slots__ = ("acquire", "brought", "release")
+    __slots__ = ("acquire", "deferred", "mend", "name", "release", "state")
 
-    def __init__(self, lock: threading.Lock) -> None:
-        self.acquire, self.release = lock.acquire, lock.release
-        self.brought: deque[Callable[[], None]] = deque()
+    def __init__(self, name: str, mend: Callable[[], None], lock: RawLock | None = None) -> None:
+        its: RawLock = GUARD if lock is None else lock
+        self.name = name
+        self.acquire, self.release = its.acquire, its.release
+        self.deferred: Deferred = DEFERRED if lock is None else deque()
+        self.mend = mend
+        self.state = FREE
 
-    def __enter__(self) -> None:
-        self.acquire()
-        while self.brought:
-            self.brought.popleft()()
-
-    def __exit__(self, *outcome: object) -> None:
+    def hold(self, act: Callable[[A], T], argument: A) -> T:
+        """`act(argument)`, under the lock. Raises Reentered when this thread is inside already."""
+        inside = False
+        try:
+            self.acquire()
+            if self.state == BUSY:
+                raise Reentered(title(self.name))
+            torn, self.state, inside = self.state, BUSY, True
+            if torn:
+                self.mend()
+            if self.deferred:
+                self._catch_up_behind()
+            result = act(argument)
+        except BaseException:
+            if inside:  # Python runs nothing between here and the release
+                self.state = TORN
+            try:  # noqa: SIM105 - no call comes before the release
+                self.release()
+            except RuntimeError:  # the exception came while this thread waited for the lock
+                pass
+            if inside:
+                self.settle()
+            raise
+        self.state = FREE
         self.release()
-        if self.brought:
-            self.see_to_it()
+        if self.deferred:
+            self.settle()
+        return result
 
     def bring(self, act: Callable[[], None]) -> None:
-        """Have `act` done under the lock: now, or by whoever has it. Never blocks."""
-        if not self.acquire(False):
-            self.brought.append(act)
-            self.see_to_it()  # the lock may be free again
-            return
-        try:
-            act()
-        finally:
-            self.release()
-        if self.brought:
-            self.see_to_it()
+        """Have `act` run under the lock, now or by the thread that has it. Never blocks.
 
-    def see_to_it(self) -> None:
-        while self.brought and self.acquire(False):
+        `act` is a function of Python that takes effect with its last step. It runs again if an exception comes before that.
+        """
+        self.deferred.append((self, act))
+        try:
+            self.try_to_catch_up()
+        except BaseException:
+            self.settle()
+            raise
+        if self.deferred:
+            self.settle()
+
+    def settle(self) -> None:
+        """Do what is left to do. An exception that comes meanwhile is raised when all of it is done."""
+        lock: Lock | None = self
+        interrupt: BaseException | None = None
+        for _ in range(ATTEMPTS):
             try:
-                while self.brought:
-                    self.brought.popleft()()
-            finally:
+                while lock is not None and lock.try_to_catch_up():
+                    lock = self._next()
+                break
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def _next(self) -> Lock | None:
+        """A queue that has something left to do, and is not busy further out in this thread."""
+        return next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
+
+    def try_to_catch_up(self) -> bool:
+        """Mend, and run what was deferred: what has taken effect leaves the queue in the same step.
+
+        False: the queue is busy, and the thread that is inside does it.
+        """
+        inside = has = False
+        try:
+            has = self.acquire(False)
+            if has and self.state != BUSY:
+                torn, self.state, inside = self.state, BUSY, True
+                if torn:
+                    self.mend()
+                deferred = self.deferred
+                while deferred and deferred[0][0] is self:
+                    act = deferred[0][1]
+                    act()
+                    del deferred[0]
+                if deferred:
+                    self._catch_up_behind()
+        except BaseException:
+            if inside:
+                self.state = TORN
+            try:  # noqa: SIM105 - as in hold
                 self.release()
+            except RuntimeError:  # another thread has it
+                pass
+            raise
+        if inside:
+            self.state = FREE
+        if has:
+            self.release()
+        return inside
+
+    def _catch_up_behind(self) -> None:
+        """The same behind what was deferred for other queues, which may be busy."""
+        for entry in iter(self._first, None):
+            act = entry[1]
+            act()
+            self.deferred.remove(entry)
+
+    def _first(self) -> tuple[Lock, Callable[[], None]] | None:
+        return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)
+
+    def is_held_here(self) -> bool:
+        """Whether this thread is inside some queue, so that waiting here would keep all others waiting."""
+        return self.deferred is DEFERRED and GUARD._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+
+
+def forget_all() -> None:
+    """In the child of a fork: another thread of the parent may have had the lock, and what was deferred is the parent's."""
+    GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
+    DEFERRED.clear()

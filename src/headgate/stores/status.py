@@ -6,6 +6,7 @@ Here live the values that `status()` returns, the same for every store, and how 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy, deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from urllib.parse import unquote
 from headgate.gate.slots import NEVER
 
 if TYPE_CHECKING:
-    from headgate.gate.gate import Rule
+    from headgate.gate.gate import Gate, Rule
     from headgate.gate.rules import Declaration
     from headgate.limits import Limit
 
@@ -66,3 +67,11 @@ def status_of(
     )
     retry_after = None if delay >= NEVER // 2 else max(0, delay) / 1_000_000
     return Status(unquote(name), limits, waiting, retry_after, paused / 1_000_000)
+
+
+def snapshot(gate: Gate) -> Gate:
+    """A copy that can be read without a change to `gate`, which may lie between two steps."""
+    found = copy(gate)
+    found.rules = deepcopy(gate.rules)
+    found.read_rules()
+    return found

@@ -6,7 +6,8 @@ Here live sleeping and waking and nothing else: a wake is a hint to look, and wh
 from __future__ import annotations
 
 from asyncio import Future, _get_running_loop, get_running_loop, sleep
-from threading import Event
+from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from headgate.gate.slots import NEVER
@@ -20,6 +21,24 @@ if TYPE_CHECKING:
     from headgate.waiting import Waiting
 
 
+class Event:
+    """What one thread waits for. A wait consumes it, and an exception in the middle of any call leaves it whole."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        with suppress(RuntimeError):  # it is set already
+            self._lock.release()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """False when it was not set within `timeout` seconds."""
+        return self._lock.acquire(timeout=-1 if timeout is None else timeout)
+
+
 class Waiter:
     """One queued acquire: its grant once there is one, and the moment at which it looks by itself."""
 
@@ -28,6 +47,7 @@ class Waiter:
     holds = True  # what it was granted is held until it is released
     refused: Exception | None = None  # why it waits in vain: its cost is above what the limit now holds, say
     waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
+    ticket: object = None  # stands among those that were granted and have not run since
     look_at = NEVER
     deadline = NEVER
 
@@ -91,6 +111,8 @@ class MovedWaiter(TaskWaiter):
     knows = False
 
     def wake(self) -> bool:
+        if not hasattr(self, "future"):
+            return True
         woken = super().wake()
         if self.grant is not None and not self.knows:  # if its loop is dropped now, it must be free to be collected
             del self.future
@@ -106,7 +128,6 @@ class ThreadWaiter(Waiter):
 
     def sleep(self, clock: Clock, timeout: float | None) -> None:
         clock.wait(self.event, timeout)
-        self.event.clear()
 
     def wake(self) -> bool:
         self.event.set()

@@ -71,7 +71,7 @@ class RedisLine:
         self._until = 0.0  # and until when it need not be declared again
         self._no_shortcut = 0.0  # in a pause of ours, which another connection might overtake
         self._comes_again = False  # and it will be, by itself: no update holds
-        self.enter = shut
+        self.enter = self.enter_task = shut
         self._store = store
         self._last: Lane | None = None  # that was asked for here
         self._lock = threading.RLock()  # a signal handler may update the limits in the middle of anything

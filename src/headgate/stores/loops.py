@@ -1,0 +1,120 @@
+"""The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether a thread may block it.
+
+Here lives what the memory store asks about loops. No limit is decided here.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from asyncio import _get_running_loop, sleep
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
+
+from headgate.names import title
+from headgate.stores.waiters import no_loop
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+    from collections import deque
+    from collections.abc import Callable
+    from types import FrameType
+
+    from headgate.stores.lock import Lock
+
+LIBRARY = Path(threading.__file__).parent
+TURNS = 3  # of its loop, after which a task that was granted its entry has run if anything runs it
+
+
+class Doors(Protocol):
+    """The ways into a line, for threads and for tasks."""
+
+    name: str
+    enter: Callable[[], bool]
+    enter_task: Callable[[], bool]
+
+
+class Learning:
+    """Whether tasks of asyncio use a line. Asking costs more than an uncontended entry may, so it is asked once for each loop."""
+
+    __slots__ = ("_line", "_loop", "warned")
+
+    def __init__(self, line: Doors) -> None:
+        self._line = ref(line)
+        self._loop: ref[AbstractEventLoop] | None = None
+        self.warned = False  # that a thread blocks its loop
+
+    def knows(self) -> bool:
+        return self._loop is not None
+
+    def enter(self) -> bool:
+        """The door for tasks until an event loop of asyncio is known."""
+        loop, line = _get_running_loop(), self._line()
+        if loop is None:
+            raise no_loop()
+        if line is None:
+            return False
+        self._loop = ref(loop, self._forget)
+        line.enter_task = line.enter
+        return line.enter()
+
+    def _forget(self, _: Any) -> None:
+        line, self._loop = self._line(), None
+        if line is not None:
+            line.enter_task = self.enter
+
+
+async def begin_in_order(starting: deque[object], ticket: object = None) -> None:
+    """Let the tasks run first that were granted before: those before `ticket`, or all that are there now."""
+    last = ticket if ticket is not None else starting[-1]
+    for _ in range(TURNS):
+        if last not in starting or (ticket is not None and starting[0] is ticket):
+            return
+        await sleep(0)
+
+
+def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool]) -> None:
+    """Before a thread waits: raise if nothing that it waits for can happen. `released`: whether only a release ends the wait."""
+    if lock.is_held_here():
+        raise RuntimeError(
+            f"An acquire of {title(lock.name)} would wait in a signal handler or a finalizer that interrupted this thread "
+            "inside another limiter, and keep all others waiting. Call try_acquire(), or acquire later, outside the handler."
+        )
+    if _get_running_loop() is None:
+        return
+    if released() and not others_run():
+        raise RuntimeError(
+            f"A blocking acquire of {title(lock.name)} would wait for ever: it blocks the event loop that runs in this thread, "
+            "and no other thread runs that could release the permit. In a coroutine, use `async with`."
+        )
+    if not learning.warned:
+        learning.warned = True
+        warnings.warn(
+            f"A blocking acquire of {title(lock.name)} waits, and blocks the event loop that runs in this thread: no task of it "
+            "runs meanwhile, and none can release a permit. In a coroutine, use `async with`.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+def others_run() -> bool:
+    """Whether another thread may do something: it runs an event loop, or code that is not the standard library's waiting."""
+    frames = sys._current_frames()
+    frames.pop(threading.get_ident(), None)
+    ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("headgate-")}
+    return any(_acts(frame) for ident, frame in frames.items() if ident not in ours)
+
+
+def _acts(frame: FrameType) -> bool:
+    """Whether a thread with this stack does more than wait for work in the standard library, as an idle worker does."""
+    if frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name == "run":
+        return True  # it runs something without frames of its own, such as the loop of uvloop
+    code: FrameType | None = frame
+    while code is not None:
+        path = Path(code.f_code.co_filename)
+        if code.f_code.co_name == "run_forever" or LIBRARY not in path.parents or "site-packages" in path.parts:
+            return True
+        code = code.f_back
+    return False

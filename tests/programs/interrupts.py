@@ -1,0 +1,154 @@
+"""A main thread, or a thread of its own, in which exceptions arrive at random moments while it uses a limiter in memory.
+
+It prints what it counted: the exceptions raised and caught, the permits that leaked, and those of a threading.Semaphore that the
+same thread uses in turn. An interrupt may leave a Semaphore's lock locked; a new one takes its place then.
+
+usage: interrupts.py alarm|thread way interrupts seconds_inside
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+from headgate import Concurrency, Limiter, Rate, Window
+
+MANY = 10**6
+LIMITS = {
+    "rate": [Rate(10**9, per=1)],
+    "window": [Window(10**8, per=60)],
+    "concurrency": [Concurrency(MANY)],
+    "both": [Concurrency(MANY), Rate(10**9, per=1)],
+}
+
+
+class Interrupt(Exception):
+    """What arrives."""
+
+
+class Uses:
+    """The ways in and out, each once a turn."""
+
+    def __init__(self, limits: str, inside: float) -> None:
+        self.limiter = Limiter("api", *LIMITS[limits])
+        self.peer = threading.Semaphore(MANY)
+        self.peer_leaks = self.turns = 0
+        self._inside = inside
+        self._function = self.limiter(self.body)
+
+    def body(self) -> None:
+        if self._inside:
+            time.sleep(self._inside)
+
+    def block(self) -> None:
+        with self.limiter:
+            self.body()
+
+    def acquire(self) -> None:
+        with self.limiter.acquire():
+            self.body()
+
+    def acquire_sync(self) -> None:
+        with self.limiter.acquire_sync():
+            self.body()
+
+    def try_acquire(self) -> None:
+        if permit := self.limiter.try_acquire():
+            with permit:
+                self.body()
+
+    def decorator(self) -> None:
+        self._function()
+
+    def turn(self, way: Callable[[], None]) -> None:
+        way()
+        with self.peer:
+            self.body()
+        self.turns += 1
+
+    def renew_peer(self) -> None:
+        if self.peer._cond.acquire(False):  # type: ignore[attr-defined]  # nothing says whether it still works
+            self.peer._cond.release()  # type: ignore[attr-defined]  # as above
+        else:
+            self.peer_leaks += MANY - self.peer._value
+            self.peer = threading.Semaphore(MANY)
+
+    def leaks(self) -> int:
+        gc.collect()  # a permit that an interrupt dropped goes back when it is collected
+        status = self.limiter.status()
+        assert status.waiting == 0
+        return sum(limit.used for limit in status.limits if limit.kind == "Concurrency")
+
+
+def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> int:
+    """How many interrupts came out of the calls."""
+    caught, going = 0, True
+    while going:
+        try:
+            try:
+                while not over():
+                    uses.turn(way)
+                going = False
+            except Interrupt:
+                caught += 1
+                uses.renew_peer()
+        except Interrupt:
+            caught += 1
+    return caught
+
+
+def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int, int]:
+    chance, raised = random.Random(interrupts), 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal raised
+        if raised == interrupts:
+            return
+        raised += 1
+        if raised < interrupts:
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses._inside else 0.001))
+        raise Interrupt
+
+    signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    caught = run_until(uses, way, lambda: raised >= interrupts)
+    return raised, caught
+
+
+def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int, int]:
+    """PyThreadState_SetAsyncExc, as time limits of job queues use it. A second one replaces one that has not arrived."""
+    chance, caught, over = random.Random(interrupts), 0, threading.Event()
+
+    def work() -> None:
+        nonlocal caught
+        caught = run_until(uses, way, over.is_set)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    for _ in range(interrupts):
+        time.sleep(chance.uniform(0.0003, 0.002))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
+    over.set()
+    thread.join(20)
+    assert not thread.is_alive(), "it hangs"
+    return interrupts, caught
+
+
+def main(how: str, which: str, interrupts: str, inside: str) -> None:
+    limits, _, way = which.partition("-")
+    uses = Uses(limits, float(inside))
+    warnings.simplefilter("ignore")  # of a permit that an interrupt dropped, which goes back
+    raised, caught = (by_alarm if how == "alarm" else by_thread)(uses, getattr(uses, way), int(interrupts))
+    with uses.limiter:
+        print(raised, caught, uses.leaks(), uses.peer_leaks + MANY - uses.peer._value, uses.turns)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
