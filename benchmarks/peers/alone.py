@@ -83,7 +83,7 @@ class Calls:
 
         self._number += 1
         said = KNOWN if self._number > 1 else DECLARED
-        header = (len(self._keys), *self._keys, self._program, self._session, self._number, said, 0, HORIZON)
+        header = (len(self._keys), *self._keys, self._program, self._session, self._number, said, 0, 0, HORIZON)
         return self._talk.ask("FCALL", function, *header, *words)
 
 
