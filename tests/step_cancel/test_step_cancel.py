@@ -33,7 +33,8 @@ SOURCE = Path(headgate.__file__).parent
 AT_ONCE = {"asked", "thrown", "twice", "timed", "crossed", "met", "failed", "closed"}  # ways that nothing can come before
 # Where coroutines run in tasks of headgate's own: no caller of anybody's awaits them.
 NOT_CALLERS = {
-    f"stores/redis/{name}.py" for name in ("link", "peer", "ears", "endpoint", "topology", "portal", "eviction", "chores")
+    f"stores/redis/{name}.py"
+    for name in ("link", "peer", "ears", "endpoint", "topology", "portal", "eviction", "chores", "delivery", "shutdown")
 }
 PROTOCOLS = {
     "line.py": [

@@ -215,6 +215,7 @@ VISITS = {
     "RateLimiter": Visit(enters, both_at_once, MEMORY, paced=False),
     "on_lost: async with limiter": Visit(enters, WATCHED, REDIS),
     "on_lost: async with acquire": Visit(enters_an_acquire, WATCHED, REDIS),
+    "on_lost: atry_acquire": Visit(tries, WATCHED, REDIS),
     "on_lost: arelease in a block": Visit(waits_for_its_release_in_a_block, WATCHED, REDIS),
     "on_lost: an async generator": Visit(iterates, WATCHED, REDIS, closes=False),
     "local: async with limiter": Visit(enters, LOCAL, REDIS),
