@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable
+from itertools import count
 from time import monotonic
 from types import TracebackType
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from redis import Redis
 
 from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
+from headgate.stores.redis import endpoint
 from tests.machine import scaled
 from tests.processes import Running
 from tests.world import LONG, soon, waiting
@@ -21,9 +23,17 @@ T = TypeVar("T")
 SLACK = scaled(1.0)  # seconds that a busy machine may be late by, where a time is promised
 
 
+TIMEOUTS = count(1)  # microseconds
+
+
+def client_of_its_own(url: str) -> Redis:
+    """A client whose store no other client and no URL shares: its connections differ in a microsecond."""
+    return Redis.from_url(url, socket_connect_timeout=endpoint.CONNECT_TIMEOUT + next(TIMEOUTS) / 1_000_000)
+
+
 def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limiter:
     """A limiter with a connection and a session of its own, as in another process."""
-    return Limiter(name, *limits, store=Redis.from_url(url), **options)
+    return Limiter(name, *limits, store=client_of_its_own(url), **options)
 
 
 async def eventually(condition: Callable[[], object], within: float = LONG) -> None:

@@ -16,7 +16,7 @@ from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rat
 from headgate.limits import Limit
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
-from tests.faults.scene import SLACK, Puppet, elsewhere, enter, eventually, has_listened
+from tests.faults.scene import SLACK, Puppet, client_of_its_own, elsewhere, enter, eventually, has_listened
 from tests.world import at_rest, soon, until, used, waiting
 
 ONE, TWO, THREE = Concurrency(1), Concurrency(2), Concurrency(3)
@@ -33,7 +33,7 @@ class Process:
     """A process whose code makes a limiter for each request."""
 
     def __init__(self, name: str, limit: Limit, url: str) -> None:
-        self.name, self.limit, self.client = name, limit, Redis.from_url(url)
+        self.name, self.limit, self.client = name, limit, client_of_its_own(url)
 
     def limiter(self, limit: Limit | None = None) -> Limiter:
         return Limiter(self.name, limit or self.limit, store=self.client)
@@ -256,7 +256,7 @@ async def test_others_follow_with_their_next_reply(name: str, redis_url: str) ->
 async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(name: str, redis_url: str) -> None:
     """T7: given a waiter whose process does not know the new limits yet, when it is told, then not by the former ones."""
     jobs = Concurrency(10, unit="jobs")
-    client = Redis.from_url(redis_url)
+    client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, jobs, store=client), elsewhere(name, jobs, url=redis_url)
     await has_listened(Limiter(f"{name}-other", ONE, store=client), elsewhere(f"{name}-other", ONE, url=redis_url))
     holder = await other.acquire(jobs=6)

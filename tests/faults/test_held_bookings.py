@@ -12,7 +12,7 @@ from headgate.request import Request
 from headgate.stores.redis import lane
 from headgate.stores.redis.lane import Lane
 from tests.faults.proxy import Proxy
-from tests.faults.scene import elsewhere, enter, eventually, everybody, has_listened
+from tests.faults.scene import client_of_its_own, elsewhere, enter, eventually, everybody, has_listened
 from tests.world import LONG, soon, until, used, waiting
 
 PER, AHEAD = 10.0, 15.0  # seconds: the next one is booked, the one behind it waits
@@ -34,7 +34,7 @@ def here(name: str, redis_url: str) -> Limiter:
 @pytest.fixture
 async def there(name: str, redis_url: str) -> Limiter:
     """Of another process, in which somebody has waited before: it listens."""
-    client, before = Redis.from_url(redis_url), f"{name}-before"
+    client, before = client_of_its_own(redis_url), f"{name}-before"
     its = Limiter(before, Concurrency(1), store=client)
     await has_listened(its, elsewhere(before, Concurrency(1), url=redis_url))
     return Limiter(name, SLOW, store=client)

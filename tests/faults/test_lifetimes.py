@@ -19,6 +19,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import (
     SLACK,
     Puppet,
+    client_of_its_own,
     content_of,
     elsewhere,
     enter,
@@ -341,7 +342,7 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
 async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(name: str, redis_url: str) -> None:
     """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it is granted is renewed."""
     slow, one = Rate(1, per=1000), Concurrency(1, lease=0.9)
-    client = Redis.from_url(redis_url)
+    client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, slow, store=client), elsewhere(name, slow, url=redis_url)
     await has_listened(Limiter(f"{name}-other", one, store=client), elsewhere(f"{name}-other", one, url=redis_url))
     await other.acquire()

@@ -22,7 +22,7 @@ from headgate.stores.redis import chores, ears, link
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import Link
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Breaths, elsewhere, enter, eventually, once_back
+from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
 from tests.servers import Server, as_user
 from tests.world import LONG, at_rest, soon, used, waiting
@@ -244,7 +244,7 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
 
     monkeypatch.setattr(link, "pause", pause)
     monkeypatch.setattr(link, "FAREWELL", 0.0)
-    nowhere = Redis(port=1)
+    nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 
     told = await soon(asyncio.gather(*(limiter.acquire() for limiter in limiters), return_exceptions=True))
@@ -260,7 +260,7 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
 ) -> None:
     """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it back, then it hears of that."""
     monkeypatch.setattr(link, "OUTAGE", 0.2)
-    client = Redis.from_url(own_server.user_url)
+    client = client_of_its_own(own_server.user_url)
     limiter, other = [Limiter(f"{name}-{number}", Concurrency(1), store=client) for number in range(2)]
     await other.astatus()
     own_server.kill()

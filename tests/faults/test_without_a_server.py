@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis import Redis
 
 from headgate import (
     Concurrency,
@@ -27,7 +26,7 @@ from headgate import (
 from headgate.limits import Limit
 from headgate.stores.redis import link
 from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
-from tests.faults.scene import SLACK, Room, elsewhere, enter, eventually
+from tests.faults.scene import SLACK, Room, client_of_its_own, elsewhere, enter, eventually
 from tests.servers import Server
 from tests.world import at_rest, held, soon, used, waiting
 
@@ -152,7 +151,7 @@ async def test_a_bucket_that_starts_with_less_does_so_without_a_server(name: str
 
 async def test_limiters_of_one_name_and_store_have_one_share(name: str, gone: Server) -> None:
     """S1: a limiter that is made for every call is limited too."""
-    client = Redis.from_url(gone.url)
+    client = client_of_its_own(gone.url)
     options: dict[str, Any] = {"store": client, "on_store_error": "local", "processes": 2}
 
     permit = await soon(Limiter(name, Concurrency(2), **options).acquire())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from tests.clusters import MASTERS, Cluster
 from tests.faults.scene import Room, enter, eventually
+from tests.portals import end_portal
 from tests.rights import USER
 from tests.sentinels import GUEST, Sentinels
 from tests.servers import Server, connections_of
@@ -32,7 +34,9 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture(params=["URL", *LIBRARIES])
 async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Any]:
     """What the limiter is told: a URL, or a client that the user has anyway."""
-    listening = connections(place, "pubsub")
+    await asyncio.to_thread(end_portal)  # the connections of earlier tests must not end in the middle of this one
+    gc.collect()
+    await eventually(lambda: connections(place, "pubsub") == 0)
     if request.param == "URL":
         yield place.user_url
     else:
@@ -40,7 +44,7 @@ async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[A
         yield client
         await closed(client)
     if any(task.get_name() == "headgate-ears" for task in asyncio.all_tasks()):  # TLS that is cut off in its greeting says so
-        await eventually(lambda: connections(place, "pubsub") > listening)
+        await eventually(lambda: connections(place, "pubsub") > 0)
 
 
 def servers_of(place: Place) -> list[Server]:

@@ -7,7 +7,7 @@ decoding and its event loop, so that no setting of theirs can run a script twice
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -44,6 +44,8 @@ CARRIED = (
 )
 
 
+PLAIN = (str, bytes, int, float)  # settings that are compared by value
+
 BLOCKING: dict[type[AbstractConnection], Any] = {
     SSLConnection: redis.connection.SSLConnection,
     UnixDomainSocketConnection: redis.connection.UnixDomainSocketConnection,
@@ -62,6 +64,12 @@ def said_by_sentinel(role: Any) -> bool:
     return isinstance(role, list) and role[:1] == [b"sentinel"]
 
 
+def comparable(value: object) -> Hashable:
+    if isinstance(value, dict):
+        return frozenset((name, comparable(each)) for name, each in value.items())
+    return value if isinstance(value, PLAIN) else ("object", id(value))
+
+
 class Endpoint:
     """One server, and how to connect to it."""
 
@@ -75,6 +83,14 @@ class Endpoint:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
         if self._settings.get("db"):
             self._settings["db"] = str(self._settings["db"])  # hiredis would make a text of it, and can crash: see wire.py
+
+    @property
+    def identity(self) -> Hashable:
+        """All that decides how a connection is made: equal for endpoints whose connections could be each other's.
+
+        What cannot be compared by value, such as a credential_provider, counts as the object that it is.
+        """
+        return self._kind, frozenset((name, comparable(value)) for name, value in self._settings.items() if value is not None)
 
     def at(self, host: str, port: int) -> Endpoint:
         """Another server that is to be spoken to as this one is."""

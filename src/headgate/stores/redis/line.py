@@ -74,6 +74,7 @@ class RedisLine:
         self.enter = self.enter_task = shut
         self._store = store
         self._last: Lane | None = None  # that was asked for here
+        self._lanes: list[Lane] = []  # of the loops that use it, which nothing else keeps while they are idle
         self._lock = threading.RLock()  # a signal handler may update the limits in the middle of anything
         self._inside = Inside()
 
@@ -217,6 +218,8 @@ class RedisLine:
         lane = self._last
         if lane is None or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
             lane = self._last = self._store.lane(self)
+            if lane not in self._lanes:
+                self._lanes = [*(other for other in self._lanes if not other.link.closed), lane]
         return lane
 
     def adopt(self, lane: Lane) -> None:
@@ -225,14 +228,14 @@ class RedisLine:
             permit.release()
         self._store.link().adopt(lane)
 
-    def forgotten(self, lane: Lane) -> None:
-        """The link of `lane` does not know it any more."""
-        if self._last is lane:
-            self._last = None
+    def idle(self) -> bool:
+        """Whether nothing would be missed if this line were forgotten."""
+        return all(lane.idle() for lane in list(self._lanes))
 
     def forked(self) -> None:
         """In the child of a fork: a thread that is not here may have had the lock."""
         self._last = None
+        self._lanes = []
         self._lock = threading.RLock()
 
     # Ways in -------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 from itertools import chain, compress, count
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import AuthenticationError
 
@@ -42,7 +42,6 @@ PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
 OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
 LONGEST = 1.0  # seconds before another attempt, at most
 REVIVAL = 5.0  # the same while the store is away and nothing hangs on it
-FEWEST_LANES = 1024  # lanes that are kept without looking for idle ones
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
 SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
 
@@ -56,12 +55,11 @@ class Link:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.lanes: dict[str, Lane] = {}
+        self.lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()  # each is its line's to keep
         self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
         self._of_portal = self.loop is portal_loop()
-        self._most = FEWEST_LANES
         self._sessions = 0
         self._ready: list[Lane] = []
         self._said = False  # something was sent at once in this turn of the loop
@@ -110,8 +108,6 @@ class Link:
         """The lane of `line` on this link."""
         lane = self.lanes.get(line.key)
         if lane is None or lane.line is not line:
-            if len(self.lanes) >= self._most:
-                self._forget_idle()
             lane = self.lanes[line.key] = Lane(self, line)
         return lane
 
@@ -119,13 +115,6 @@ class Link:
         """Go on with a lane whose loop has ended."""
         self._adopted.add(lane)
         move(lane, self)
-
-    def _forget_idle(self) -> None:
-        for key, lane in list(self.lanes.items()):
-            if lane.idle():
-                del self.lanes[key]
-                lane.line.forgotten(lane)
-        self._most = max(FEWEST_LANES, 2 * len(self.lanes))
 
     def new_session(self) -> str:
         self._sessions += 1
@@ -480,11 +469,16 @@ class Link:
         finally:
             self._close()
 
+    def retire(self) -> None:
+        """End before the loop does: no limiter needs these connections any more."""
+        self._guardian.cancel()
+
     def end(self) -> None:
         """No call is made here any more. The portal goes on with what the lanes owe and hold."""
         self._close()
         self.ended = True
-        lanes, self.lanes = [lane for lane in self.lanes.values() if lasts(lane)], {}
+        lanes = [lane for lane in self.lanes.values() if lasts(lane)]
+        self.lanes.clear()
         if lanes and not self._of_portal:
             try:
                 portal().loop.call_soon_threadsafe(adopt, lanes)

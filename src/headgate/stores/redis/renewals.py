@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
-from weakref import ref
+from weakref import ReferenceType, ref
 
 from headgate.errors import StoreError
 from headgate.stores.redis.calls import Errand
@@ -32,6 +32,7 @@ class Renewals:
         # handler may raise in such code, and Python hides what is raised in a callback.
         self._held: dict[ref[Permit], int] = {}
         self.expected: set[Ticket] = set()  # granted for a lease, and their callers have made no permits yet
+        self._weak = ref(self)  # a permit keeps its line, and the line its lanes: a timer must not
         self._timer: TimerHandle | None = None
         self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
         self._enough = inf
@@ -100,7 +101,7 @@ class Renewals:
         if self._timer is None or self._timer.when() > moment:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = loop.call_at(moment, self.renew)
+            self._timer = loop.call_at(moment, renew, self._weak)
 
     def _renewed(self, permit: Permit, lease: int, answer: Answer) -> None:
         if isinstance(answer, StoreError):
@@ -118,3 +119,10 @@ class Renewals:
     def _log_lost(self) -> None:
         lost, self._lost = self._lost, []
         log_lost(self._lane.line.name, lost)
+
+
+def renew(renewals: ReferenceType[Renewals]) -> None:
+    """Renew what is held, if any permit is left."""
+    found = renewals()
+    if found is not None:
+        found.renew()

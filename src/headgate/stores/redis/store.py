@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
+from collections.abc import Hashable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -20,6 +23,8 @@ from headgate.stores.redis.shortcut import Shortcut
 from headgate.stores.redis.topology import Topology
 from headgate.stores.waiters import no_loop
 
+FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
+
 
 class RedisStore:
     """The limiters of one Redis server."""
@@ -28,9 +33,12 @@ class RedisStore:
         self.topology = topology
         self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
         self._new: dict[str, RedisLine] = {}  # that are not among the others yet
+        self._kept: dict[str, RedisLine] = {}  # so that the next limiter of a name finds its line
+        self._most = FEWEST_LINES
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}
         self._shortcut: Shortcut | None = None
         STORES.add(self)
+        weakref.finalize(self, retire, self._links).atexit = False
 
     def line(self, name: str, declared: Declaration) -> RedisLine:
         """The line of `name`; nothing is sent before the first acquire."""
@@ -42,9 +50,16 @@ class RedisStore:
     def _new_line(self, name: str, declared: Declaration) -> RedisLine:
         """One for all threads and signal handlers that ask at the same time. None of them waits, so there is no lock."""
         line = self._new.setdefault(name, RedisLine(self, name, declared))
-        line = self._lines[name] = self._lines.get(name) or line
+        line = self._lines[name] = self._kept[name] = self._lines.get(name) or line
         self._new.pop(name, None)
+        self._forget_idle()
         return line
+
+    def _forget_idle(self) -> None:
+        """Keep no idle lines, once in so many that the work for each new line stays constant."""
+        if len(self._kept) > self._most:
+            self._kept = {name: line for name, line in self._kept.copy().items() if not line.idle()}
+            self._most = max(FEWEST_LINES, 2 * len(self._kept))
 
     def lane(self, line: RedisLine) -> Lane:
         """The lane of `line` in the running loop."""
@@ -89,7 +104,7 @@ class RedisStore:
         """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
         for link in self._links.values():
             link.forked()
-        self._links = {}
+        self._links.clear()
         self._shortcut = None
         for line in list(self._lines.values()):
             line.forked()
@@ -98,21 +113,33 @@ class RedisStore:
         return f"Redis at {self.topology}"
 
 
+def retire(links: dict[asyncio.AbstractEventLoop, Link]) -> None:
+    """Close the connections of a store that no limiter, client or permit refers to any more."""
+    for loop, link in links.items():
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(link.retire)
+
+
 STORES: WeakSet[RedisStore] = WeakSet()
+_by_identity: WeakValueDictionary[Hashable, RedisStore] = WeakValueDictionary()
 _by_client: WeakKeyDictionary[Any, RedisStore] = WeakKeyDictionary()
 
 
 def redis_store(where: Any) -> RedisStore:
-    """A store for a URL, which is remembered by who asks; the store of a client object: the same one for the same."""
+    """The store for a URL or a client object: one for all that lead to the same servers with the same settings."""
     if isinstance(where, str):
-        return RedisStore(topology_of(where))
+        return store_at(topology_of(where))
     try:
         found = _by_client.get(where)
     except TypeError:  # not something that could be a client either
         found = None
     if found is None:
-        found = _by_client[where] = RedisStore(topology_of(where))
+        found = _by_client[where] = store_at(topology_of(where))
     return found
+
+
+def store_at(topology: Topology) -> RedisStore:
+    return _by_identity.get(topology.identity) or _by_identity.setdefault(topology.identity, RedisStore(topology))
 
 
 def _after_fork() -> None:

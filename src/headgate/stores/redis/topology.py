@@ -7,7 +7,7 @@ Here lives knowing and finding out; connecting is the link's. What is known is a
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ class Topology(Protocol):
     functions: bool  # until a server says that it has none for us
     informs: bool  # until a server says that we may not ask it for INFO
     several: bool  # servers, each with names of its own: one may be away while others are there
+    identity: Hashable  # equal for those that lead to the same servers with the same settings
     sharded: bool  # a Cluster, until a server says that it has no sharded channels for us
 
     def where(self, key: str) -> Endpoint | None:
@@ -56,6 +57,7 @@ class Standalone:
     def __init__(self, endpoint: Endpoint) -> None:
         self.functions = self.informs = True
         self.several = self.sharded = False
+        self.identity: Hashable = endpoint.identity
         self._endpoint = endpoint
 
     def where(self, key: str) -> Endpoint:
@@ -86,6 +88,7 @@ class Sentinel:
     def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
         self.functions = self.informs = True
         self.several = self.sharded = False
+        self.identity: Hashable = service, like.identity, frozenset(sentinel.identity for sentinel in sentinels)
         self._like = like
         self._sentinels = list(sentinels)
         self._service = service
@@ -145,6 +148,7 @@ class Cluster:
 
     def __init__(self, seeds: Sequence[Endpoint]) -> None:
         self.functions = self.informs = self.several = self.sharded = True
+        self.identity: Hashable = frozenset(seed.identity for seed in seeds)
         self._seeds = seeds
         self._servers: dict[tuple[str, int], Endpoint] = {}
         self._slots: dict[int, Endpoint] = {}

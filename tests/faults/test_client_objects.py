@@ -1,0 +1,122 @@
+"""Client objects as stores: those that lead to the same server share connections, and a store that is dropped closes its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis import Redis
+
+from headgate import Concurrency, Limiter
+from headgate.stores.redis.store import redis_store
+from tests.faults.scene import client_of_its_own, eventually
+
+CREDENTIALS = redis.UsernamePasswordCredentialProvider("headgate", "canary")
+
+
+def connections(admin: Redis) -> int:
+    return len(admin.client_list())
+
+
+async def use(name: str, clients: int, url: str) -> None:
+    """A request handler that makes a client and a limiter for each request, all on one pool of the user's."""
+    pool = redis.asyncio.ConnectionPool.from_url(url)
+    for number in range(clients):
+        async with Limiter(name, Concurrency(1), store=redis.asyncio.Redis(connection_pool=pool)):
+            pass
+        if number % 100 == 0:
+            await asyncio.to_thread(use_in_a_thread, name, url)
+
+
+def use_in_a_thread(name: str, url: str) -> None:
+    with Limiter(name, Concurrency(1), store=Redis.from_url(url)):
+        pass
+
+
+MOST = 5  # a connection and a subscription for the test's loop, the same for the threads' loop, and one more for threads
+
+
+async def test_three_hundred_client_objects_need_no_more_connections_than_one(name: str, redis_url: str, admin: Redis) -> None:
+    """S9, promise 7: a client for each request."""
+    before = connections(admin)
+
+    await use(name, 300, redis_url)
+
+    assert connections(admin) <= before + MOST
+
+
+@pytest.mark.proof("stress")
+async def test_ten_thousand_client_objects_need_no_more_connections_than_one(name: str, redis_url: str, admin: Redis) -> None:
+    """S9, promise 7."""
+    before = connections(admin)
+
+    await use(name, 10_000, redis_url)
+
+    assert connections(admin) <= before + MOST
+
+
+async def test_the_connections_of_a_store_that_is_dropped_are_closed(name: str, redis_url: str, admin: Redis) -> None:
+    """S9: each client has settings of its own, so each has a store; the program keeps none of them, nor their limiters."""
+    before = connections(admin)
+
+    for _ in range(10):
+        store = client_of_its_own(redis_url)
+        async with Limiter(name, Concurrency(1), store=store):
+            assert connections(admin) > before
+        await asyncio.to_thread(Limiter(name, Concurrency(1), store=store).status)
+        del store
+    gc.collect()
+
+    await eventually(lambda: connections(admin) <= before)
+
+
+async def test_a_permit_keeps_the_store_that_granted_it(name: str, redis_url: str) -> None:
+    """S7: the limiter and the client are dropped, and the release arrives."""
+    permit = await Limiter(name, Concurrency(1), store=client_of_its_own(redis_url)).acquire()
+    gc.collect()
+
+    assert await permit.arelease()
+
+
+async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(name: str, redis_url: str) -> None:
+    """S9: a limiter for each request declares its limits once."""
+    client = client_of_its_own(redis_url)
+    async with Limiter(name, Concurrency(1), store=client):
+        pass
+    gc.collect()
+
+    assert Limiter(name, Concurrency(1), store=client)._line.declares == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("client", "other", "same"),
+    [
+        (lambda: Redis(), lambda: redis.asyncio.Redis(), True),
+        (lambda: Redis(db=1), lambda: Redis(db=2), False),
+        (lambda: Redis(port=1), lambda: Redis(port=2), False),
+        (lambda: Redis(password="a"), lambda: Redis(password="b"), False),
+        (lambda: Redis(ssl=True), lambda: Redis(), False),
+        (lambda: Redis(ssl=True, ssl_ca_certs="a"), lambda: Redis(ssl=True, ssl_ca_certs="b"), False),
+        (lambda: Redis(socket_connect_timeout=1), lambda: Redis(socket_connect_timeout=2), False),
+        (lambda: Redis(credential_provider=CREDENTIALS), lambda: Redis(credential_provider=CREDENTIALS), True),
+        (
+            lambda: Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")),
+            lambda: Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")),
+            False,
+        ),
+        (lambda: Redis(socket_keepalive_options={1: 2}), lambda: Redis(socket_keepalive_options={1: 2}), True),
+    ],
+    ids=["kind", "db", "port", "password", "tls", "authorities", "timeout", "provider", "providers", "options"],
+)
+def test_a_store_is_shared_when_its_connections_would_be_made_alike(
+    client: Callable[[], Any], other: Callable[[], Any], same: bool
+) -> None:
+    """S9: two clients have one store only if no setting that makes a connection differs."""
+    first, second = client(), other()
+
+    assert (redis_store(first) is redis_store(second)) == same
