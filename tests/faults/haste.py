@@ -21,6 +21,8 @@ REVIVAL = scaled(0.5)  # seconds, at most, until one that is away is asked again
 HOLD = scaled(0.4)  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 HELD = "HOLD, FORMER, DAY = 60000000,"
+DOUBTED = "UNHEARD = 4000000"
+UNHEARD = 0.6  # seconds after its last call for which a session without receivers counts as alive: 4
 
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
@@ -36,9 +38,10 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(endpoint, "CONNECT_TIMEOUT", GREETING)
     microseconds = round(WAITER * 1_000_000)
     sources = script.sources()
-    assert all(words in sources["shared"] for words in (KEPT, HELD)), "shared.lua says it in other words now"
+    assert all(words in sources["shared"] for words in (KEPT, HELD, DOUBTED)), "shared.lua says it in other words now"
     shorter = KEPT.replace("10000000, 30000000", f"{microseconds}, {3 * microseconds}")
     held = HELD.replace("60000000", f"{round(HOLD * 1_000_000)}")
-    shared = sources["shared"].replace(KEPT, shorter).replace(HELD, held)
+    doubted = DOUBTED.replace("4000000", f"{round(UNHEARD * 1_000_000)}")
+    shared = sources["shared"].replace(KEPT, shorter).replace(HELD, held).replace(DOUBTED, doubted)
     for form, its in vars(script.Library({**sources, "shared": shared})).items():
         change(script.library(), form, its)

@@ -23,6 +23,7 @@ class Commit(NamedTuple):
     quick: bool
     args: tuple[str, ...]
     reply: str
+    unheard: tuple[str, ...] = ()  # the links that received no notification of it
 
     @property
     def op(self) -> Op:

@@ -21,7 +21,7 @@ from headgate.stores.redis import script
 from tests.faults.proxy import Connection, Proxy, Way
 from tests.history.events import Commit, History, Invoked, Op, Returned
 
-LIST, NOW = "headgate:history", "headgate:history-now"
+LIST, NOW, UNHEARD = "headgate:history", "headgate:history-now", "headgate:history-unheard"
 CLOCK = f"""
 local function clock()
   local time = redis.call('TIME')
@@ -37,10 +37,11 @@ local function call(name)
   return function(its_keys, its_args)
     calls = calls or made()
     local words = {{ unpack(its_args) }}
-    redis.call('DEL', '{NOW}')
+    redis.call('DEL', '{NOW}', '{UNHEARD}')
     local reply = calls[name](its_keys, its_args)
     if reply then
-      redis.call('RPUSH', '{LIST}', cjson.encode({{ redis.call('GET', '{NOW}'), its_keys[1], name == 'quick', words, reply }}))
+      local now, unheard = redis.call('GET', '{NOW}'), redis.call('LRANGE', '{UNHEARD}', 0, -1)
+      redis.call('RPUSH', '{LIST}', cjson.encode({{ now, its_keys[1], name == 'quick', words, reply, table.concat(unheard, ' ') }}))
     end
     return reply
   end
@@ -48,11 +49,21 @@ end
 """
 
 
+NOTIFIES = "  return redis.pcall('PUBLISH', 'headgate:' .. link, text)\n"
+NOTED = f"""
+  local received = redis.pcall('PUBLISH', 'headgate:' .. link, text)
+  if received == 0 then redis.call('RPUSH', '{UNHEARD}', link) end
+  return received
+"""
+
+
 def install(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """From now on this process calls the Lua that keeps a history."""
     sources = script.sources()
     _, registers, names = sources["library"].partition("redis.register_function")
-    recording = script.Library({**sources, "clock": CLOCK, "library": AROUND + registers + names})
+    assert NOTIFIES in sources["sessions"], "the Lua has changed: say here how it notifies now"
+    sessions = sources["sessions"].replace(NOTIFIES, NOTED)
+    recording = script.Library({**sources, "clock": CLOCK, "sessions": sessions, "library": AROUND + registers + names})
     for form, its in vars(recording).items():
         change(script.library(), form, its)
 
@@ -62,9 +73,9 @@ def commits(server: Redis) -> History:
     history: History = []
     t = 0
     for seq, line in enumerate(server.lrange(LIST, 0, -1), 1):
-        now, key, quick, words, reply = json.loads(line)
+        now, key, quick, words, reply, unheard = json.loads(line)
         t = int(now or t)
-        history.append(Commit(seq, t, key, quick, tuple(words), reply))
+        history.append(Commit(seq, t, key, quick, tuple(words), reply, tuple(unheard.split())))
     return history
 
 

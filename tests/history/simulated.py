@@ -37,7 +37,8 @@ class Recorder:
             self._commits += 1
             quick = call.name in (self._quick.function, self._quick.digest)
             now = self._server.keys.microseconds()
-            self.history.append(Commit(self._commits, now, call.keys[0].decode(), quick, call.args, call.reply.decode()))
+            key, reply = call.keys[0].decode(), call.reply.decode()
+            self.history.append(Commit(self._commits, now, key, quick, call.args, reply, call.unheard))
 
     def lost(self, key: bytes) -> None:
         name = key.decode()

@@ -33,8 +33,9 @@ def call_of(commit: Commit) -> Call:
     if commit.quick:
         asker, asked = rest[:2]
         return Call(program, session, int(number), (Acquire(int(asker), 1, asked),), declares=0)
-    declares, heard, waits, horizon, *words = rest
-    return Call(program, session, int(number), tuple(requests(iter(words))), heard, waits == "1", int(declares), int(horizon))
+    declares, heard, stands, horizon, *words = rest
+    asked, its = tuple(requests(iter(words))), int(stands)
+    return Call(program, session, int(number), asked, heard, its % 2 == 1, its >= 2, int(declares), int(horizon))
 
 
 def requests(words: Iterator[str]) -> Iterator[Request]:

@@ -26,6 +26,7 @@ class Call(NamedTuple):
     keys: list[bytes]
     args: tuple[str, ...]
     reply: Reply  # Failure's text is not told: what a failed call has written stays
+    unheard: tuple[str, ...] = ()  # the links that received no notification of it
 
 
 class Server:
@@ -45,6 +46,7 @@ class Server:
         self.replica = False
         self.slots: Slots | None = None  # of a Cluster, both of whose servers this is
         self.connections: list[Connection] = []
+        self._unheard: list[str] = []  # by the call that is being run
         self._listeners: dict[bytes, list[Connection]] = {}
         self._port = 0  # at which the call that is being run has arrived
 
@@ -130,10 +132,11 @@ class Server:
         keys, args = words[3 : 3 + count], words[3 + count :]
         if self.slots is not None:
             self.slots.let_in(connection.port, keys, asking)
+        self._unheard = []
         reply = self.machine.run(its[name], name.decode(), keys, args)
         if self.slots is not None:
             self.slots.made(connection.port, keys)
-        self.ran(Call(name.decode(), keys, tuple([word.decode() for word in args]), reply))
+        self.ran(Call(name.decode(), keys, tuple([word.decode() for word in args]), reply, tuple(self._unheard)))
         return reply
 
     def _within(self, words: list[bytes]) -> Reply:
@@ -151,6 +154,8 @@ class Server:
         listeners = self._listeners.get(channel, [])
         if kind == b"smessage":
             listeners = [listener for listener in listeners if listener.port == self._port]
+        if not listeners:
+            self._unheard.append(channel.decode().rpartition(":")[2])
         if self.published(channel, message):
             for listener in listeners:
                 listener.say([kind, channel, message])

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.twins.model import KEEP, Letter, Model
+from tests.twins.model import KEEP, Letter, Model, link_of
 from tests.twins.wire import (
     NOON,
     Acquire,
@@ -80,6 +80,7 @@ class Player:
         self.programs = story["programs"]
         self.now = NOON + story.get("start", 0)
         self.links = 0
+        self.deaf_links: set[str] = set()
         self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
         self.fences: dict[Caller, int] = {}
@@ -94,8 +95,12 @@ class Player:
         self.compare_what_is_left()
 
     def session(self) -> Session:
+        """Every third one's notifications reach no connection."""
         self.links += 1
-        return Session(f"{self.wire.token}-{self.links}", self.programs[0])
+        link = f"{self.wire.token}{'+' if self.links % 3 == 0 else '-'}{self.links}"
+        if self.links % 3 == 0:
+            self.deaf_links.add(link)
+        return Session(link, self.programs[0])
 
     # Steps ---------------------------------------------------------------------------------------------------------------
 
@@ -128,8 +133,11 @@ class Player:
         session = self.sessions[index]
         session.calls += 1
         heard = session.heard if session.waiting or session.calls % 2 else "0"
+        listens = session.calls % 5 > 0
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
-        call = Call(session.program, session.name, session.calls, requests, heard, bool(session.waiting), session.declares, horizon)
+        call = Call(
+            session.program, session.name, session.calls, requests, heard, bool(session.waiting), listens, session.declares, horizon
+        )
         session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
 
@@ -220,7 +228,7 @@ class Player:
         """
         quick = call.may_be_quick and not self.model.mail.get(call.session)
         found = self.wire.call_quickly(call, self.now) if quick else None
-        expected = self.model.call(call, self.now, quickly=found is not None)
+        expected = self.model.call(call, self.now, quickly=found is not None, unheard=self.deaf_links)
         how = "  " if found is None else " quickly"
         found = found or self.wire.call(call, self.now)
         self.trace.append(f"at {self.now}: {call}\n  {how}-> {found}")
@@ -235,13 +243,14 @@ class Player:
         return [
             " ".join([self.wire.key, *map(str, (session, t, head, paused)), spelled(letters)])
             for session, t, head, paused, letters in self.model.announced
+            if link_of(session) not in self.deaf_links
         ]
 
     def announce(self) -> None:
         """To the sessions that are meant, and still there."""
         for name, *_, letters in self.model.announced:
             for session in self.sessions:
-                if session.name == name and letters:
+                if session.name == name and letters and session.link not in self.deaf_links:
                     session.news = letters
 
     def hear(self, session: Session, call: Call, reply: Reply) -> None:

@@ -7,15 +7,16 @@ lost, and the bounds on the work of one call. It knows nothing of scores or text
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import islice
 
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import NEVER, Slots
 from headgate.request import units_of
+from tests.twins.kept import FORMER, Former, Record, shortened
 from tests.twins.wire import (
     Acquire,
     Answer,
@@ -39,8 +40,9 @@ from tests.twins.wire import (
 )
 
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
+UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # who waits asks by itself after that
-HOLD, FORMER = 60_000_000, 8  # how long what another process has replaced is not taken again; how many are remembered
+HOLD = 60_000_000  # how long what another process has replaced is not taken again
 DAY = 86_400_000_000  # for which an update is remembered in any case
 THREADS = ".0"  # how the session of a process' threads ends: its calls and its callers have the same numbers
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
@@ -62,24 +64,6 @@ class PatientGate(Gate):
 def done(count: int, asked: int) -> list[Answer]:
     """What is told of many that are given back: how many were there, not which."""
     return [("done", 1, 1, 0)] * count + [("done", 1, 0, 0)] * (asked - count)
-
-
-@dataclass
-class Record:
-    """What is kept of a session: the number of its last call, until when it counts as alive, and its last reply."""
-
-    last: int
-    alive_until: int
-    reply: Reply
-
-
-class Former(NamedTuple):
-    """Limits that were replaced: when, by whose link, and whether only an update had set them."""
-
-    t: int
-    link: str
-    program: str
-    updated: bool
 
 
 @dataclass
@@ -105,10 +89,15 @@ class Model:
     acted: bool = False  # the last call was carried out: no replay, no question in return
     granted: list[tuple[Caller, Grant]] = field(default_factory=list)  # by the last call, in order
     announced: list[tuple[str, int, int, int, tuple[Letter, ...]]] = field(default_factory=list)
+    unheard: Collection[str] = ()  # links that receive no notification of the present call
     first: dict[Caller, int] = field(default_factory=dict)  # who waits before all who were granted nothing, by fence
 
-    def call(self, call: Call, now: int, quickly: bool = False) -> Reply:
-        """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing."""
+    def call(self, call: Call, now: int, quickly: bool = False, unheard: Collection[str] = ()) -> Reply:
+        """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing.
+
+        The links that are `unheard` receive no notification.
+        """
+        self.unheard = unheard
         self.acted, self.granted, self.announced = False, [], []
         record = self.records.get(call.session)
         if record is not None and call.number <= record.last:
@@ -151,7 +140,7 @@ class Model:
         if session in self.alive:
             self.alive[session] = self.gate.t
         if session in self.records:
-            self.records[session].alive_until = 0
+            self.records[session].alive_until = self.records[session].listened = 0
         self.mail.pop(session, None)
 
     # Declarations --------------------------------------------------------------------------------------------------------
@@ -258,18 +247,6 @@ class Model:
         self.soonest = min(self.holders.values(), default=0)
 
 
-def shortened(entries: list[Former]) -> list[Former]:
-    """The last few that were declared; what was only updated makes room for them, but for the very last."""
-    if not entries:
-        return []
-    *earlier, last = entries
-    room = FORMER - (not last.updated)
-    excess = max(0, len(earlier) - room)
-    spare = [former for former in earlier if former.updated][:excess]
-    earlier = [former for former in earlier if former not in spare]
-    return [*earlier[max(0, len(earlier) - room) :], last]
-
-
 def link_of(session: str) -> str:
     return session.partition(".")[0]
 
@@ -295,10 +272,12 @@ class Turn:
         self.sweep()
         answers = merged(self.each_answered())
         head, mine = self.look_at_head(*self.advance())
-        self.send_mail()
+        while self.send_mail():
+            model.expire_holders(self.gate)
+            head, mine = self.look_at_head(*self.advance())
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
         reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own), self.paused_until())
-        model.records[call.session] = Record(call.number, alive_until, reply)
+        model.records[call.session] = Record(call.number, alive_until, reply, self.gate.t if call.listens else 0)
         model.queued = len(self.gate.queue)
         return reply
 
@@ -549,6 +528,7 @@ class Turn:
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
             t = self.next_end() or self.gate.t + WAITER
+        caller = self.first_awake(caller)
         if caller.session != self.call.session and t < self.gate.t + SOON and not self.was_told(caller, t):
             self.model.told = caller, t
             self.heads[caller.session] = max(t, self.gate.t)
@@ -558,6 +538,14 @@ class Turn:
         """To ask then, or before: whoever does hears of a later moment."""
         whom, moment = self.model.told or (None, 0)
         return whom == caller and (moment == t or self.gate.t < moment < t)
+
+    def first_awake(self, head: Caller) -> Caller:
+        """The first whose session is not about to die: it looks at the head."""
+        for caller in islice(self.gate.queue, CLEANUP):
+            own, until = caller.session == self.call.session, self.model.alive.get(caller.session, 0)
+            if not self.dead(caller.session) and (own or until - self.gate.t >= UNHEARD):
+                return caller
+        return head
 
     def next_end(self) -> int:
         """When the next lease ends: exactly if that is soon, otherwise not before; 0: nobody holds."""
@@ -577,10 +565,34 @@ class Turn:
                 return letter[1]
         return 0
 
-    def send_mail(self) -> None:
+    def send_mail(self) -> bool:
+        """Whether a session is doubted now: nothing receives its notification, and it said that it does."""
+        doubted = False
         for session in {**self.others, **self.heads, **dict.fromkeys(self.told, 0)}:
             letters = self.others[session]
-            if letters:
-                self.model.mail[session] += letters
             paused = self.paused if session in self.told else 0
             self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), paused, tuple(letters)))
+            doubted |= link_of(session) in self.model.unheard and self.doubt(session, letters)
+            if letters:
+                self.model.mail[session] += letters
+        self.others.clear()
+        self.heads, self.told = {}, []
+        return doubted
+
+    def doubt(self, session: str, letters: list[Letter]) -> bool:
+        """It counts as alive until soon after its last call, and so does what it is granted now. Whether that is new."""
+        model, record = self.model, self.model.records.get(session)
+        if record is None or not record.listened or record.alive_until <= record.listened + UNHEARD:
+            return False
+        record.alive_until = until = record.listened + UNHEARD
+        if session in model.alive:
+            model.alive[session] = until
+        self.living[session] = until > self.gate.t
+        left = max(0, until - self.gate.t)
+        for index, (number, t, fence, lease) in enumerate(letters):
+            if lease > left:
+                letters[index] = number, t, fence, left
+                for caller in [caller for caller in model.holders if caller[:2] == (session, number)]:
+                    model.holders[caller] = t + left
+                    model.soonest = min(model.soonest, t + left)
+        return True

@@ -222,6 +222,7 @@ class Call:
     requests: tuple[Request, ...] = ()
     heard: str = "0"  # how the last reply began that the session heard, if it tells
     waits: bool = False  # whether it has waiters
+    listens: bool = False  # whether the server notifies it
     declares: int = 1  # 0: the limits are just known; 2: an update
     horizon: int = 0
 
@@ -229,7 +230,7 @@ class Call:
         return [self.program, self.session, str(self.number)]
 
     def words(self) -> list[str]:
-        flags = (self.declares, self.heard, int(self.waits), self.horizon)
+        flags = (self.declares, self.heard, int(self.waits) + 2 * self.listens, self.horizon)
         words = (word for request in self.requests for word in request.words.split(" "))
         return [*self.header(), *map(str, flags), *words]
 

@@ -5,22 +5,25 @@
 -- of yours, for so long), when nothing was done.
 --
 -- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 how the last reply that the session
--- heard began ("number ok now"), or 0 if that was long ago, 6 whether it has waiters (1, or 0), 7 horizon, 8... requests: verb word...
+-- heard began ("number ok now"), or 0 if that was long ago, 6 what the session is (0): it has waiters (1), and this server notifies it
+-- (2), or both (3), 7 horizon, 8... requests: verb word...
 --
 -- Moments and fences in a reply are told as what they are beyond `now`: mostly that is nothing.
+
+local WAITS, LISTENS = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
 
 -- The session is over: it asks by another name from now on, and a copy of an earlier call comes too late.
 local function lapse(record)
   local lapsed = Calls.reply('lapsed')
   Sessions.quit(SESSION)
-  if record then redis.call('HSET', HASH, 'r' .. SESSION, Calls.record(0, CALL, lapsed)) end
+  if record then redis.call('HSET', HASH, 'r' .. SESSION, Calls.record(0, CALL, 0, lapsed)) end
   redis.call('HSET', HASH, 'state', Numbers.save())
   return lapsed
 end
 
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until, record)
-  local now, heard, waits = clock(), args[5], args[6] ~= '0'
+  local now, heard, waits = clock(), args[5], WAITS[args[6]]
   if not (program and state) then
     if heard ~= '0' then return Calls.reply('lapsed') end
     Rules.new(PROGRAM, now)
@@ -44,23 +47,27 @@ end
 
 local SOON = 0.3 * WAITER -- whoever waits asks by itself after that (lane.py, HEARTBEAT)
 
+local told -- the head that was announced last, and for when
+
 -- Whether its session was told to ask then, or before: it will hear of a later moment when it does.
-local function was_told(known, caller, t)
-  local whom, moment = string.match(known or '', '^(.*) (%d+)$')
+local function was_told(caller, t)
+  local whom, moment = string.match(told or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
   return whom == caller and moment <= t and (moment == t or moment > gate.t)
 end
 
 -- When the head should be looked at again, and by whom; its session is told if it is another one that does not know yet, and would not
 -- ask by itself before.
-local function look_at_head(caller, t, known)
+local function look_at_head(caller, t)
   if not caller then return State.queue_length() > 0 and '0 1' or '-1 0' end -- more dead than one call drops
   if t >= NEVER then t = Sessions.next_end(SOON) or gate.t + WAITER end
+  caller = Sessions.first_awake(caller)
   local session = State.session_of(caller)
   local away = max(0, t - gate.t)
   if session == SESSION then return State.int(away) .. ' 1' end
-  if t < gate.t + SOON and not was_told(known, caller, t) then
-    redis.call('HSET', HASH, 'told', caller .. ' ' .. State.int(t))
+  if t < gate.t + SOON and not was_told(caller, t) then
+    told = caller .. ' ' .. State.int(t)
+    redis.call('HSET', HASH, 'told', told)
     Sessions.announce_head(session, away)
   end
   return State.int(away) .. ' 0'
@@ -76,12 +83,12 @@ local function granted(caller, t, fence)
   Sessions.deliver(caller, t - gate.t, fence - gate.t, lease or 0)
 end
 
-local function advance(known)
+local function advance()
   if State.queue_length() == 0 then return '-1 0' end
   local caller, t = Gate.advance(HORIZON, granted)
   State.write_passed()
   Promises.write_holds()
-  return look_at_head(caller, t, known)
+  return look_at_head(caller, t)
 end
 
 function Calls.whole(its_keys, its_args)
@@ -107,14 +114,20 @@ function Calls.whole(its_keys, its_args)
   if gate.program ~= PROGRAM then Gate.follow(PROGRAM) end
   if State.queue_length() > 0 then Sessions.sweep_queue() end
   local answers = Requests.answers()
-  local head = advance(stored[5])
-  Sessions.send_mail()
+  told = stored[5]
+  local head = advance()
+  while Sessions.send_mail() do -- a session is found dead: what it was granted may have ended
+    Sessions.expire_holders()
+    head = advance()
+  end
   alive_until = Sessions.alive(SESSION) and Promises.attend(alive_until) or 0
   if args[4] == UPDATED then Promises.outlast(DAY) end
   local extended = Promises.extend()
   local answered = Calls.reply('ok ') .. State.int(gate.t) .. ' ' .. head .. ' ' .. answers .. (answers == '' and '|' or ' |')
     .. Sessions.own_mail()
-  redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
+  local listened = LISTENS[args[6]] and gate.t or 0
+  redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION,
+    Calls.record(alive_until, CALL, listened, answered))
   if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
   Promises.keep(extended)
   return answered

@@ -172,6 +172,8 @@ class Subscriber:
             if self._attempts:
                 await asyncio.sleep(pause(self._attempts, LONGEST))
             await trouble_of(self._connect())
+            if not self._attempts:
+                self._ears.look(self.keys)  # and say that no notification is received here
             self._attempts += 1
             if not any(map(self._waits, self.keys)):
                 return

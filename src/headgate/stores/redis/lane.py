@@ -240,7 +240,8 @@ class Lane:
             request = tickets[0].request
             return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
         script = library().whole if tickets else library().back
-        header = (*header, declares, self.recovery.last_reply(self._known, self._server), int(waits), HORIZON)
+        heard, stands = self.recovery.last_reply(self._known, self._server), int(waits) + 2 * self.link.counts(self)
+        header = (*header, declares, heard, stands, HORIZON)
         return Command(script, (*header, *chores(errands), *runs(tickets)), bool(errands) and not self._calm)
 
     # Hearing -------------------------------------------------------------------------------------------------------------

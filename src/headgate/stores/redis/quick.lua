@@ -47,7 +47,7 @@ function Calls.quick(its_keys, its_args)
   local extended = Promises.extend()
   local fence = State.int(gate.fence - now)
   local answered = SESSION .. ' ' .. args[3] .. ' ok ' .. State.int(now) .. ' -1 0 grant 1 0 ' .. fence .. ' |'
-  redis.call('HSET', HASH, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, answered))
+  redis.call('HSET', HASH, 'state', Numbers.save(), 'r' .. SESSION, Calls.record(alive_until, CALL, 0, answered))
   Promises.keep(extended)
   return answered
 end

@@ -1,14 +1,15 @@
--- Replies, and the record that is kept for each session: until when it is alive, the number of its last call, and the reply to that.
+-- Replies, and the record that is kept for each session: until when it is alive, the number of its last call, the moment of that if
+-- this server notifies the session (or 0), and the reply to that call.
 
-local RECORD = '<dd' -- and then the reply
-local REPLY = 17 -- where that begins: behind two numbers of 8 bytes
+local RECORD = '<ddd' -- and then the reply
+local REPLY = 25 -- where that begins: behind three numbers of 8 bytes
 
 function Calls.reply(verdict)
   return SESSION .. ' ' .. args[3] .. ' ' .. verdict
 end
 
-function Calls.record(alive_until, number, reply)
-  return struct.pack(RECORD, alive_until, number) .. reply
+function Calls.record(alive_until, number, listened, reply)
+  return struct.pack(RECORD, alive_until, number, listened) .. reply
 end
 
 function Calls.recorded(record)
@@ -18,7 +19,7 @@ end
 -- The reply to this call if it was made before or comes too late, until when the session is alive, and the number of its last call.
 function Calls.recall(record)
   if not record then return nil, 0 end
-  local alive_until, last, at = Calls.recorded(record)
+  local alive_until, last, _, at = Calls.recorded(record)
   if CALL > last then return nil, alive_until, last end
   return CALL == last and string.sub(record, at) or Calls.reply('late')
 end

@@ -32,8 +32,8 @@ function Sessions.quit(session)
   redis.call('HDEL', HASH, 'm' .. session)
   local record = redis.call('HGET', HASH, 'r' .. session)
   if not record then return end
-  local _, number, at = Calls.recorded(record)
-  redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, string.sub(record, at)))
+  local _, number, _, at = Calls.recorded(record)
+  redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, 0, string.sub(record, at)))
 end
 
 -- Gives back what a session that is over holds, but for the numbers in `kept`: where the state has gone back, its releases were lost.
@@ -56,7 +56,7 @@ function Sessions.forbid(session, number)
   local record = redis.call('HGET', HASH, 'r' .. session)
   local last = record and select(2, Calls.recorded(record)) or 0
   if last >= tonumber(number) then return end
-  redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, session .. ' ' .. number .. ' late'))
+  redis.call('HSET', HASH, 'r' .. session, Calls.record(0, number, 0, session .. ' ' .. number .. ' late'))
   Who.keep_alive(session, gate.t)
 end
 
@@ -154,22 +154,70 @@ local function notify(session, text)
   if string.byte(session, -1) == SHARDED then
     local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
     if type(received) == 'number' then return received end -- or the server is too old for it
+    redis.pcall('PUBLISH', 'headgate:' .. link, text)
+    return nil -- other servers may have receivers
   end
   return redis.pcall('PUBLISH', 'headgate:' .. link, text)
 end
 
+-- What a session was granted by this call ends when the session does: in the letters of its box, and in the leases.
+local function shorten(session, box, lease)
+  local ends, beginning = {}, session .. ':'
+  for i, text in ipairs(box) do
+    local first, count, t, fence, its = string.match(text, '^(%d+) (%d+) (%-?%d+) (%d+) (%d+)$')
+    if tonumber(its) > lease then
+      first, count, t = tonumber(first), tonumber(count), tonumber(t)
+      for number = first, first + count - 1 do ends[State.int(number)] = gate.t + t + lease end
+      box[i] = letter(first, count, t, tonumber(fence), lease)
+    end
+  end
+  if not next(ends) then return end
+  local callers = {}
+  Who.each_holder(function(caller)
+    local its = string.sub(caller, 1, #beginning) == beginning
+    if its and ends[State.number_of(caller)] then callers[#callers + 1] = caller end
+  end)
+  for _, caller in ipairs(callers) do
+    local t = ends[State.number_of(caller)]
+    Who.prolong(caller, t)
+    gate.soonest = min(gate.soonest, t)
+  end
+end
+
+-- A session said that this server notifies it, and now no connection receives its notification. So its process is dead, or its
+-- subscription broke. A session that lives calls at least every 3 s (HEARTBEAT in lane.py), and at once when its subscription breaks:
+-- it counts as alive until UNHEARD after its last call. Returns whether that is new.
+local function doubt(session, box)
+  local record = redis.call('HGET', HASH, 'r' .. session)
+  if not record then return false end
+  local alive_until, number, listened, at = Calls.recorded(record)
+  local t = listened + UNHEARD
+  if listened == 0 or alive_until <= t then return false end
+  Who.end_session(session, t)
+  redis.call('HSET', HASH, 'r' .. session, Calls.record(t, number, listened, string.sub(record, at)))
+  alive_seen = alive_seen or {}
+  alive_seen[session] = t > gate.t and t
+  shorten(session, box, max(0, t - gate.t))
+  return true
+end
+
+-- To the other sessions: their mail, which is kept until their next call, and their notifications. Returns whether any is doubted now.
 function Sessions.send_mail()
   seal()
+  local doubted, own = false, boxes and boxes[SESSION]
   for session, box in pairs(boxes or {}) do
     if session ~= SESSION then
       local text, now = table.concat(box, ' '), State.int(gate.t)
+      local words = table.concat({ HASH, session, now, box.head or '-1', text }, ' ') .. (box.paused and pause_left() or '')
+      if notify(session, words) == 0 and doubt(session, box) then doubted, text = true, table.concat(box, ' ') end
       if #box > 0 then
         local field = 'm' .. session
         redis.call('HSET', HASH, field, (redis.call('HGET', HASH, field) or '') .. ' @' .. now .. ' ' .. text)
       end
-      notify(session, table.concat({ HASH, session, now, box.head or '-1', text }, ' ') .. (box.paused and pause_left() or ''))
     end
   end
+  boxes = own and { [SESSION] = own }
+  return doubted
 end
 
 function Sessions.own_mail()
@@ -267,6 +315,20 @@ function Sessions.head_of_queue()
     if dead then Sessions.quit(State.session_of(caller)) else Sessions.deliver(caller, -1, 0, 0) end
   end
   return nil
+end
+
+-- The first waiter whose session is not about to die: one that waits calls so often that it has more than UNHEARD left. It looks at the
+-- head in place of the head itself.
+function Sessions.first_awake(head)
+  local callers = { head }
+  for i = 1, CLEANUP do
+    local caller = callers[i]
+    if not caller then return head end
+    local t = Sessions.alive(State.session_of(caller))
+    if t and t - gate.t >= UNHEARD then return caller end
+    if i == 1 then callers = Who.ranked(0, min(CLEANUP, gate.queued) - 1) end
+  end
+  return head
 end
 
 -- Walks the queue for dead waiters, a stretch each call, once in WAITER if any session has died: a count of waiters is a count of live

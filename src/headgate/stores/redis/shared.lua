@@ -13,6 +13,7 @@ local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: of anything that is counted
 local FORMAT = 4 -- of the state: other numbers, another format
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
+local UNHEARD = 4000000 -- for which a session counts as alive after its last call when its notifications reach no connection
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
 local DECLARED, UPDATED = '1', '2' -- what a call says of its limits when they are to hold, and when they hold come what may
 local REMEMBERED = 100 -- declarations, and states, between calls: more than take turns, mostly

@@ -1,0 +1,92 @@
+"""A waiter whose process is killed: the server finds no receiver for its notification, and does not wait long for it.
+
+F59. A session that lives but whose subscription breaks is heard of in time, and keeps its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from contextlib import ExitStack
+
+import pytest
+from redis import Redis
+
+from headgate import Concurrency, Limiter
+from tests.faults.scene import SLACK, Puppet, commands_of, elsewhere, enter, eventually, has_listened
+from tests.processes import running
+from tests.servers import Server
+from tests.world import LONG, at_rest, soon, used, waiting
+
+UNHEARD = 4.0  # seconds after its last call for which a session without receivers counts as alive
+LIMIT = Concurrency(1, lease=30.0)
+
+
+def listening(server: Server, name: str) -> int:
+    """How many sessions of a name have said that this server notifies them (replies.lua)."""
+    with Redis(port=server.port) as raw:
+        fields = raw.hgetall(f"headgate:{{{name}}}")
+    return sum(struct.unpack_from("<ddd", record)[2] > 0 for field, record in fields.items() if field[:1] == b"r")
+
+
+@pytest.mark.parametrize("dead", [1, 3])
+async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
+    name: str, own_server: Server, own_admin: Redis, dead: int
+) -> None:
+    """L3, S6, F59: so many waiters at the head are killed, and the holder leaves: the next one is granted soon."""
+    holding, limiter = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(2))
+    holder = await holding.acquire()
+    with ExitStack() as stack:
+        others = [Puppet(stack.enter_context(running("puppet", own_server.url, name, "calm", repr(LIMIT)))) for _ in range(dead)]
+        for number, other in enumerate(others, 1):
+            assert other.process.line() == "ready"
+            await other.hears("acquire dead", until="dead asks")
+            await waiting(holding, number)
+        alive = asyncio.create_task(enter(limiter))
+        await waiting(holding, dead + 1)
+        await eventually(lambda: listening(own_server, name) == dead + 1)
+
+        killed = time.monotonic()
+        for other in others:
+            other.process.kill()
+        await eventually(lambda: len(own_admin.client_list(_type="pubsub")) == 1)
+        await holder.arelease()
+        async with asyncio.timeout(2 * LONG):
+            permit = await alive
+
+    assert time.monotonic() - killed < UNHEARD + SLACK
+    assert await permit.arelease()
+    assert used(await at_rest(holding)) == [0]
+
+
+@pytest.mark.usefixtures("hurried")
+async def test_a_waiter_that_lives_without_its_subscription_keeps_its_place(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
+    """S6, F59: its subscription breaks and cannot be made again. It is granted first, though no connection receives that."""
+    holding, first, second = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(3))
+    order: list[str] = []
+
+    async def caller(number: str, limiter: Limiter) -> None:
+        permit = await enter(limiter)
+        order.append(number)
+        await permit.arelease()
+
+    for limiter in (first, second):
+        await has_listened(limiter, holding)
+    holder = await holding.acquire()
+    visits = [asyncio.create_task(caller("first", first))]
+    await waiting(holding, 1)
+    visits.append(asyncio.create_task(caller("second", second)))
+    await waiting(holding, 2)
+
+    own_admin.acl_setuser("default", enabled=True, nopass=True, reset_channels=True)
+    own_admin.client_kill_filter(_type="pubsub")
+    calls = commands_of(own_admin).get("fcall", 0)
+    await eventually(lambda: commands_of(own_admin).get("fcall", 0) >= calls + 20)  # longer than a dead session is waited for
+    await holder.arelease()
+    await soon(asyncio.gather(*visits))
+
+    assert order == ["first", "second"]
+    assert used(await at_rest(holding)) == [0]
