@@ -39,10 +39,11 @@ class Block:
         self.permit = permit  # no call follows, after which a signal handler could raise
 
     def __call__(self, *outcome: Outcome) -> None:
-        if self.permit is None:
+        permit = self.permit
+        if permit is None:
             self._leave(self.entrance, *outcome)
-        else:
-            self.permit.__exit__(*outcome)
+        elif permit.held or permit.watch is not None:
+            permit.__exit__(*outcome)
 
 
 class Exit:

@@ -79,7 +79,7 @@ def test_so_it_is_for_20_000_calls(name: str, redis_url: str, place: str, by: st
 
 def test_commands_travel_as_hiredis_writes_them() -> None:
     """Numbers go as texts, because hiredis crashes when a signal handler raises while it writes a number."""
-    chance, words = random.Random(14), ["", "é", "a b\r\n", b"\x00\xff", 0, -1, 2**60, 0.1]
+    chance, words = random.Random(14), ["", "é", "a b\r\n", b"\x00\xff", 0, -1, 2**60]
     for _ in range(200):
         command = chance.choices(words, k=chance.randrange(1, 9))
         assert packed(*command) == pack_command(tuple(command))

@@ -384,9 +384,11 @@ class RedisLine:
 
     def _claimed(self, permit: Permit) -> bool:
         """Whether it is ours to give back: once, and not by a child of a fork."""
+        if not permit.held:
+            return False
         home = permit.home
         ours = (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
-        if ours and permit.held and permit.lost:
+        if ours and permit.lost:
             log_lost(self.name, [permit])
         # No call stands in the next line, so neither a thread nor a signal handler comes in between.
         held, permit.held = permit.held, False

@@ -97,6 +97,7 @@ class Portal:
         if not self._claim.acquire(blocking=False):
             return
         with self._ended:
+            _threads.add(threading.get_ident())
             self._open()
             if self._trouble is None:
                 asyncio.set_event_loop(self.loop)
@@ -148,6 +149,7 @@ class Portal:
         """End the loop and its thread."""
         self.tell(self.loop.stop)
         with self._ended:
+            _threads.discard(self.thread)
             self._close_pipe()
 
     def _close_pipe(self) -> None:
@@ -235,6 +237,8 @@ async def farewell() -> None:
 
 _ended: set[int] = set()  # processes that end: no thread can be started any more
 _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
+_threads: set[int] = set()  # that run portals
+os.register_at_fork(after_in_child=_threads.clear)
 STARTED: list[Callable[[], None]] = []  # called when the portal of a process starts; twice is harmless
 
 
@@ -267,8 +271,7 @@ def portal_loop() -> asyncio.AbstractEventLoop | None:
 
 def check_thread() -> None:
     """StoreError in the portal's own thread, which would wait for itself."""
-    found = _portals.get(os.getpid())
-    if found is not None and found.thread == threading.get_ident() and not found.threadless:
+    if threading.get_ident() in _threads:
         raise StoreError(
             "A limiter was called in headgate's own thread, which cannot wait for an answer. A finalizer (__del__), a weakref "
             "callback, a credential_provider or a warnings.showwarning of yours calls it: call it in a thread of your own instead.",

@@ -83,7 +83,7 @@ def packed(*words: Any) -> bytes:
 
     Of texts alone: hiredis crashes when a signal handler raises while it makes a text of a number.
     """
-    texts: Any = tuple([word if isinstance(word, (str, bytes)) else str(word) for word in words])
+    texts: Any = tuple([str(word) if type(word) is int else word for word in words])
     command: bytes = pack_command(texts)
     return command
 
