@@ -40,12 +40,13 @@ class Uses:
         self.limiter = Limiter("api", *LIMITS[limits])
         self.peer = threading.Semaphore(MANY)
         self.peer_leaks = self.turns = 0
-        self._inside = inside
+        self.inside = inside
+        self.armed = False  # whether an exception may come
         self._function = self.limiter(self.body)
 
     def body(self) -> None:
-        if self._inside:
-            time.sleep(self._inside)
+        if self.inside:
+            time.sleep(self.inside)
 
     def block(self) -> None:
         with self.limiter:
@@ -89,18 +90,17 @@ class Uses:
 
 def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> int:
     """How many interrupts came out of the calls."""
-    caught, going = 0, True
-    while going:
+    caught = 0
+    while not over():
         try:
-            try:
-                while not over():
-                    uses.turn(way)
-                going = False
-            except Interrupt:
-                caught += 1
-                uses.renew_peer()
+            uses.armed = True
+            while not over():
+                uses.turn(way)
+            uses.armed = False
         except Interrupt:
+            uses.armed = False
             caught += 1
+            uses.renew_peer()
     return caught
 
 
@@ -109,12 +109,11 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
 
     def interrupt(*_: object) -> None:
         nonlocal raised
-        if raised == interrupts:
-            return
-        raised += 1
         if raised < interrupts:
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses._inside else 0.001))
-        raise Interrupt
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses.inside else 0.001))
+        if uses.armed:
+            raised += 1
+            raise Interrupt
 
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
@@ -128,7 +127,16 @@ def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int
 
     def work() -> None:
         nonlocal caught
-        caught = run_until(uses, way, over.is_set)
+        while not over.is_set():
+            try:
+                while not over.is_set():
+                    uses.turn(way)
+            except Interrupt:
+                try:
+                    caught += 1
+                    uses.renew_peer()
+                except Interrupt:
+                    caught += 1
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
