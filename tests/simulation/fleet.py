@@ -276,6 +276,13 @@ class Fleet:
         self.network.frozen = True
         self.world.after(fault.span, self.network.thaw)
 
+    def _silence(self, fault: Fault) -> None:
+        """The server of a Cluster that keeps name `who` stands still, and the other one goes on."""
+        if self.server.slots is not None:
+            port = self.server.slots.owner(key_slot(f"headgate:{{name-{fault.who}}}".encode()))
+            self.network.silent.add(port)
+            self.world.after(fault.span, partial(self.network.end_silence, port))
+
     def _flush(self, fault: Fault) -> None:
         self.server.forget_scripts()
 
@@ -382,6 +389,7 @@ class Fleet:
         if self.network.down:
             return
         self.network.down, self.network.frozen = True, False
+        self.network.silent.clear()
         self.network.lose_server()
         self.world.after(span, lambda: self._server_again(copy, keeps_scripts))
 

@@ -45,6 +45,7 @@ class Network:
         self.weather = weather
         self.down = False  # nobody is connected
         self.frozen = False  # the server is stopped: its system answers for it, and what comes is kept
+        self.silent: set[int] = set()  # ports of a Cluster at which the same is true of one server
         self.cables: list[Cable] = []
         self._held: dict[str, bool] = {}  # by process: nothing passes, nor is anything lost
         self._made: dict[str, int] = {}
@@ -77,7 +78,7 @@ class Network:
         return [cable for cable in self.cables if cable.loop.name == name]
 
     def reach_server(self, cable: Cable, data: bytes) -> None:
-        if self.frozen:
+        if self.stands_still(cable.end):
             self._waiting.append((cable, data))
         else:
             cable.end.received(data)
@@ -86,18 +87,30 @@ class Network:
         """On a connection that nobody has any more: whatever is answered is lost, and a server that is killed hears nothing."""
 
         def arrive() -> None:
-            if end in self.server.connections and not self.frozen:
+            if end in self.server.connections and not self.stands_still(end):
                 end.received(data)
             end.closed()
 
         self.world.after(delay, arrive)
 
+    def stands_still(self, end: Connection) -> bool:
+        return self.frozen or end.port in self.silent
+
     def thaw(self) -> None:
         self.frozen = False
+        self.silent.clear()
+        self._deliver()
+
+    def end_silence(self, port: int) -> None:
+        self.silent.discard(port)
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """What was kept for a server that goes on."""
         waiting, self._waiting = self._waiting, []
         for cable, data in waiting:
             if cable in self.cables or not self.down:
-                cable.end.received(data)
+                self.reach_server(cable, data)
 
     def lose_server(self) -> None:
         """It is killed: all its connections break, and what was on its way to it is lost."""
@@ -170,7 +183,7 @@ class Cable:
                 self._arrive_later(Connection(self.network.server, lambda reply: None, self.end.port), data)
 
     def _from_server(self, data: bytes) -> None:
-        if self.open:
+        if self.open and not self.network.stands_still(self.end):  # a notification of the other server is lost there
             self.down.send(data)
 
     def arrived(self, pipe: Pipe, data: bytes) -> None:

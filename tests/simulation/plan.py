@@ -85,6 +85,7 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     befalls += some_words(Random(f"said in {seed}"), processes, length)
     befalls += some_ends(Random(f"undone in {seed}"), befalls)
     moves = some_moves(Random(f"servers of {seed}"), length)
+    befalls += some_silences(Random(f"silent servers of {seed}"), names, length) if moves is not None else []
     befalls += [*(moves or ()), *some_forks(Random(f"forks of {seed}"), processes, length)]
     befalls += some_restores(Random(f"restores of {seed}"), names, length)
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
@@ -249,6 +250,14 @@ def some_moves(chance: Random, length: int) -> list[Fault] | None:
         return None
     moments = [chance.randrange(length) for _ in range(chance.randrange(8))]
     return [Fault(at, "move", 0, int(10 ** chance.uniform(3, 6.8))) for at in moments]
+
+
+def some_silences(chance: Random, names: int, length: int) -> list[Fault]:
+    """One server of a Cluster stands still: that which keeps name `who`."""
+    if chance.random() > 0.3:
+        return []
+    spans = [int(10 ** chance.uniform(4, 7.2)) for _ in range(chance.randrange(1, 4))]
+    return [Fault(chance.randrange(length), "silence", chance.randrange(names), span) for span in spans]
 
 
 def some_forks(chance: Random, processes: int, length: int) -> list[Fault]:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headgate.limits import Concurrency
-from headgate.stores.redis import peer, script
+from headgate.stores.redis import peer, script, topology
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
@@ -210,6 +210,49 @@ def test_it_notices_sessions_that_do_not_say_what_they_hold(duty: str, monkeypat
     """F56. Given clients without this duty, what came back stays held though no caller holds it."""
     monkeypatch.setattr(Recovery, duty, RECOVERY[duty])
     assert [broken.invariant for broken in run(GONE_BACK, replays=False).broken] == ["L5"]
+
+
+TWENTY = range(20)
+ONE_SILENT = Plan(  # callers of two processes wait for a name of each server; then one server stands still
+    seed=1,
+    processes=2,
+    limits=((Concurrency(1),),) * 3,  # the last name is kept by the one server, the first by the other
+    waiters=None,
+    weather=CALM,
+    functions=True,
+    deaf=0.0,
+    length=30 * SECOND,
+    steps=(
+        *(Ask(SECOND + number, number % 2, 2, "block", 1, 10_000) for number in range(8)),
+        *(Ask(2 * SECOND + number, number % 2, 0, "block", 1, 10_000) for number in range(8)),
+        Fault(5 * SECOND, "silence", 2, 12 * SECOND),
+        *(Ask(7 * SECOND + number, number % 2, 0, "block", 1, 10_000) for number in TWENTY),
+    ),
+    cluster=True,
+)
+
+
+def granted_late() -> list[float]:
+    """When the callers of ONE_SILENT are granted what they ask for beside the silent server."""
+    outcome = run(ONE_SILENT)
+    assert not outcome.broken, outcome.broken
+    granted = [float(line.split()[0]) for line in outcome.trace if ": got name-0" in line]
+    return [moment for moment in granted if 7 <= moment < 30]
+
+
+def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
+    """L2, L5, F36, F58: twenty callers of two processes are served one after the other, at once."""
+    granted = granted_late()
+
+    assert len(granted) == len(TWENTY)
+    assert granted[-1] < 7 + len(TWENTY) * 0.02
+
+
+def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F58. Given processes that make one subscription, at the silent server, hand-offs wait for heartbeats."""
+    monkeypatch.setattr(topology.Cluster, "sharded", property(lambda its: False, lambda its, value: None), raising=False)
+
+    assert granted_late()[-1] > 10
 
 
 def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,8 @@ class Blocking:
 
     def connect(self) -> None:
         here = self._network.world.here
-        if here is None or self._network.down or self._network.frozen or self._network.holds(here):
+        stands_still = self._network.frozen or self._port in self._network.silent
+        if here is None or self._network.down or stands_still or self._network.holds(here):
             raise ConnectionRefusedError("nobody listens")
         self._sock = Socket(self._network, self._port)
 
@@ -90,7 +91,7 @@ class Socket:
         fate = 1.0 if calm else self._chance.random()
         if self._end not in self._network.server.connections:
             raise ConnectionResetError("the server has gone")
-        if self._network.frozen or self._network.holds(self._loop) or fate < TROUBLE:
+        if self._network.stands_still(self._end) or self._network.holds(self._loop) or fate < TROUBLE:
             self._network.deliver_later(self._end, data, self._chance.randrange(1000, LATEST))
             self._trouble = TimeoutError("no reply")
             return
