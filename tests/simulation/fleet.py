@@ -28,7 +28,7 @@ from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.portal import NoPortalError
-from headgate.stores.redis.store import RedisStore
+from headgate.stores.redis.store import RedisStore, _by_identity
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
@@ -223,6 +223,7 @@ class Fleet:
         """Nothing more happens, and nobody is asked. Whatever still holds the world, like a thread in our clock, holds no fleet."""
         for process in self._everybody:
             process.loop.crash()
+            _by_identity.pop(process.store.topology.identity, None)  # another run has processes of the same names
             stores._by_url.pop(process.url, None)
         self.world.end()
         vars(self).clear()
