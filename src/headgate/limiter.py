@@ -52,6 +52,8 @@ class Limiter(Entrance):
     awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is ever lost.
     `on_store_error`: what an acquire does while the store cannot be asked. "raise": StoreError. "open": it passes at once, and
     nothing is limited. "local": the limits divided by `processes`, how many share them (an int from 1), hold in each.
+    `retry_for`: for how many seconds an acquire looks again for a store that was there before, until it does that; 10 if
+    unsaid, 0: not at all. A waiter that finds the store again after more than 10 seconds may have lost its place, and comes last.
     `on_wait`: called once with a `Waiting` (position, retry_after) for each acquire that has to queue, by its task or thread
     before it sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up and reaches the caller.
 
@@ -61,7 +63,18 @@ class Limiter(Entrance):
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
 
-    __slots__ = ("_max_sleep", "_max_waiters", "_on_lost", "_on_wait", "_options", "_store", "key", "limits", "name")
+    __slots__ = (
+        "_max_sleep",
+        "_max_waiters",
+        "_on_lost",
+        "_on_wait",
+        "_options",
+        "_store",
+        "_unavailable",
+        "key",
+        "limits",
+        "name",
+    )
 
     def __init__(
         self,
@@ -74,6 +87,7 @@ class Limiter(Entrance):
         on_lost: Literal["mark", "cancel"] = "mark",
         on_store_error: Literal["raise", "open", "local"] = "raise",
         processes: int | None = None,
+        retry_for: float | None = None,
     ) -> None:
         self.name = check_name(name)
         self.key: str | None = None
@@ -92,14 +106,16 @@ class Limiter(Entrance):
             "on_lost": on_lost,
             "on_store_error": on_store_error,
             "processes": processes,
+            "retry_for": retry_for,
         }
+        self._unavailable = check_retry_for(retry_for), on_store_error == "raise"
         self._open(declared)
 
     def _open(self, declared: Declaration) -> None:
         line: Front = self._store.line(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line = Watched(line)
-        super().__init__(line, Request({}, self._max_sleep, self._max_waiters, self._on_wait))
+        super().__init__(line, Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable))
 
     def __getitem__(self, key: str) -> Limiter:
         """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
@@ -113,7 +129,7 @@ class Limiter(Entrance):
         child.limits = self.limits
         child._store, child._on_lost = self._store, self._on_lost
         child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
-        child._options = self._options
+        child._options, child._unavailable = self._options, self._unavailable
         child._open(self._line.declared)
         return child
 
@@ -255,7 +271,7 @@ class Limiter(Entrance):
         declared = self._line.declared
         limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
-        return Request(asked(declared, self._line.name, cost, units), limit, self._max_waiters, told)
+        return Request(asked(declared, self._line.name, cost, units), limit, self._max_waiters, told, *self._unavailable)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what another process makes the same limiter from."""
@@ -353,6 +369,11 @@ class Unused(Acquire):
                 stacklevel=2,
                 source=self,
             )
+
+
+def check_retry_for(value: float | None) -> float | None:
+    """Seconds for which a store is looked for; None: as the store does."""
+    return None if value is None else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
 
 
 def remade(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:

@@ -26,13 +26,25 @@ NOTHING = "-"  # in particular: what every acquire takes anyway
 
 
 class Request:
-    """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all)."""
+    """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all).
 
-    __slots__ = ("max_sleep", "max_waiters", "on_wait", "plain", "text", "units")
+    `retry_for`: for how many seconds a store that was there before is tried again; None: as the store does.
+    `raises`: the caller gets the StoreError when it cannot be asked, for want of another way.
+    """
+
+    __slots__ = ("max_sleep", "max_waiters", "on_wait", "plain", "raises", "retry_for", "text", "units")
 
     def __init__(
-        self, units: Units, max_sleep: int | None = None, max_waiters: int | None = None, on_wait: OnWait | None = None
+        self,
+        units: Units,
+        max_sleep: int | None = None,
+        max_waiters: int | None = None,
+        on_wait: OnWait | None = None,
+        retry_for: float | None = None,
+        raises: bool = True,
     ) -> None:
+        self.retry_for = retry_for
+        self.raises = raises
         self.units = units
         self.max_sleep = max_sleep
         self.max_waiters = max_waiters

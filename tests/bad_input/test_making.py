@@ -259,3 +259,10 @@ def test_how_long_to_wait_is_up_to_the_caller(call: str, field: str, value: floa
 def test_infinity_is_said_by_none(nowhere: str) -> None:
     with pytest.raises(ValueError, match="pass None to wait as long as it takes"):
         limiter(nowhere, max_sleep=INF)
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, NAN, INF, 315_360_000, True, "5", [5]], ids=shown)
+def test_a_store_is_retried_for_some_time(value: Any, nowhere: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        limiter(nowhere, retry_for=value)
+    assert_sentence(caught.value, "Limiter(retry_for=")

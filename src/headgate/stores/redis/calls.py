@@ -76,7 +76,7 @@ class Ticket:
         """That it waits, once, if it wants to know: its task hears of that first, and of the outcome by another future."""
         request = self.request
         if request.on_wait is not None:
-            self.request = Request(request.units, request.max_sleep, request.max_waiters)
+            self.request = told_by(request, None)
             asked, self.future = self.future, self.future.get_loop().create_future()
             self.future.add_done_callback(seen)  # its task may be cancelled before it comes to that
             asked.set_result(queued_at(position, delay))
@@ -134,6 +134,11 @@ class Sent(NamedTuple):
         """What it says of its limits, if it is a whole call."""
         words = self.command.words
         return int(words[words[0] + 4])
+
+
+def told_by(request: Request, on_wait: OnWait | None) -> Request:
+    """The same, told by another `on_wait`, or by none."""
+    return Request(request.units, request.max_sleep, request.max_waiters, on_wait, request.retry_for, request.raises)
 
 
 async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:

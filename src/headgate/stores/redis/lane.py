@@ -472,18 +472,20 @@ class Lane:
         on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
         self._leave_queue({number: ticket for number, ticket in self._waiting.items() if number not in on_its_way})
         tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], OrderedDict(), []
-        for ticket in tickets:
-            ticket.settle(error)
+        self.link.fail(self, tickets, error)
         self._patience.over()
         self._in_vain += 1
         if self.owes:
             self.link.offer_later(self, self._in_vain)
 
-    def adrift(self, lost: BaseException) -> None:
-        """The call on its way has lost its connection, and there is hope: who only tries does not wait for that."""
-        for ticket in [*(self._sent.tickets if self._sent else ()), *self._tickets]:
-            if ticket.request.max_sleep == 0:
-                ticket.settle(self.link.cannot(lost))
+    def adrift(self, lost: BaseException, spent: float) -> None:
+        """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""
+        over = [ticket for ticket in self.unanswered() if ticket.request.max_sleep == 0 or spent >= self.link.retry_for(ticket)]
+        self.link.fail(self, over, self.link.cannot(lost))
+
+    def unanswered(self) -> list[Ticket]:
+        """All who wait for the server: for a first answer, or for their turn."""
+        return [*self._waiting.values(), *self._tickets]
 
     def unheard(self) -> list[Ticket]:
         """Who has asked and was not answered."""
@@ -522,9 +524,9 @@ class Lane:
         begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
         error = refused(self.link.topology, self.line.name, refusal, lost)
         self._errands += turned_away(self, sent.errands if sent else [], error)
+        self.link.fail(self, sent.tickets if sent else (), error)
         for ticket in sent.tickets if sent else []:
             self._waiting.pop(ticket.number, None)
-            ticket.settle(error)
             if begun and not ticket.t:
                 self._cancel(ticket)
         self.failed(error)

@@ -24,7 +24,7 @@ from headgate.request import Request, cost_text
 from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside, visitor
-from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED, Errand, Statement, nobody
+from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED, Errand, Statement, nobody, told_by
 from headgate.stores.redis.delivery import note
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.failures import cannot
@@ -308,7 +308,7 @@ class RedisLine:
         if request.on_wait is None:
             return self.blocking(lambda: acquire(request))
         call: Call[Permit] = Call(lambda: acquire(telling), give_back, request.on_wait)
-        telling = Request(request.units, request.max_sleep, request.max_waiters, call.say)
+        telling = told_by(request, call.say)
         return answer_of(call)
 
     def found(self, request: Request, found: Passed, waited: float) -> Permit:
@@ -324,7 +324,7 @@ class RedisLine:
 
     async def atake(self, request: Request) -> Permit | Refusal:
         try:
-            return await self.acquire(Request(request.units, 0, None))
+            return await self.acquire(Request(request.units, 0, None, None, request.retry_for, request.raises))
         except MaxSleepExceededError as refused:
             return Refusal(refused.retry_after)
 

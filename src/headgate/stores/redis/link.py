@@ -25,6 +25,7 @@ from headgate.stores.redis.ears import Ears
 from headgate.stores.redis.endpoint import LOST
 from headgate.stores.redis.failures import NotThereError, cannot
 from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.outages import outages_of
 from headgate.stores.redis.peer import NOT_NOW, UNREADY, Call, Peer
 from headgate.stores.redis.portal import GUARDIAN, portal, portal_loop
 from headgate.stores.redis.shutdown import register, report
@@ -34,12 +35,13 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable
 
+    from headgate.stores.redis.calls import Ticket
     from headgate.stores.redis.endpoint import Endpoint
     from headgate.stores.redis.line import RedisLine
     from headgate.stores.redis.topology import Topology
 
 PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
-OUTAGE = 10.0  # seconds for which a store that was there is looked for again: as long as a session that is silent keeps its places
+OUTAGE = 10.0  # seconds for which a store that was there is looked for again, if unsaid: a silent session keeps its places as long
 LONGEST = 1.0  # seconds before another attempt, at most
 REVIVAL = 5.0  # the same while the store is away and nothing hangs on it
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
@@ -79,6 +81,7 @@ class Link:
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
         self._following: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._outages = outages_of(topology)
         self._ears = Ears(self)
         self.listen = self._ears.listen
         self.counts = self._ears.counts
@@ -189,6 +192,9 @@ class Link:
                 self._away.add(self._part(peer.endpoint))
         else:
             call.lane.met = self._met = True
+            if self._outages.since:
+                for part in {self._part(peer.endpoint), None}:
+                    self._outages.ends(part, self.loop)
             if self._attempts or self._given_up or self._away:
                 self._reached(peer)
         try:
@@ -238,7 +244,7 @@ class Link:
         """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
         nor where its server was given up, and has not answered since.
         """
-        return self._knows(call) and self.loop.time() < call.first + OUTAGE
+        return self._knows(call) and self.loop.time() < self._despairs_at(call)
 
     def _knows(self, call: Call) -> bool:
         if call.lane.met is not None:
@@ -251,12 +257,20 @@ class Link:
 
     def hope_until(self, call: Call) -> None:
         """See to it that `call` learns when it has hoped for long enough: one timer for all who hope."""
-        moment = call.first + OUTAGE
+        moment = self._despairs_at(call)
         if not self._knows(call):
             return
         if self._despair is None or self._despair.when() > moment:
             self._nobody_hopes()
             self._despair = self.loop.call_at(moment, self._look_at_hopes)
+
+    def _despairs_at(self, call: Call) -> float:
+        """When the last caller whom `call` answers has retried for long enough."""
+        return call.first + max(map(self.retry_for, call.lane.unanswered()), default=OUTAGE)
+
+    def retry_for(self, ticket: Ticket) -> float:
+        """For how many seconds its caller lets a server be looked for."""
+        return OUTAGE if ticket.request.retry_for is None else ticket.request.retry_for
 
     def _nobody_hopes(self) -> None:
         if self._despair is not None:
@@ -288,6 +302,14 @@ class Link:
         call.lane.met = False
         call.lane.failed(self.cannot(lost))
         self._stir()
+
+    def fail(self, lane: Lane, tickets: Iterable[Ticket], error: StoreError) -> None:
+        """The callers of `tickets` get `error`."""
+        failed = [ticket for ticket in tickets if not ticket.future.done()]
+        for ticket in failed:
+            ticket.settle(error)
+        if any(ticket.request.raises for ticket in failed):
+            self._outages.begins(self._part(self.topology.where(lane.key)), error)
 
     def cannot(self, lost: BaseException) -> StoreError:
         return cannot(self.topology, lost)
@@ -365,7 +387,7 @@ class Link:
             return True
         lost = trouble or NotThereError("no server has this name's slot")
         self._go_another_way(call._replace(there=None), server, lost)
-        call.lane.adrift(lost)
+        call.lane.adrift(lost, self.loop.time() - call.first)
         return False
 
     def _place(self, call: Call) -> Endpoint | None:

@@ -71,4 +71,4 @@ class Patience:
         if silent < SILENCE:
             ticket.hope = self._lane.link.loop.time() + SILENCE - silent
         elif not ticket.t:
-            ticket.settle(self._lane.link.cannot(TimeoutError()))
+            self._lane.link.fail(self._lane, [ticket], self._lane.link.cannot(TimeoutError()))

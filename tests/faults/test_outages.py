@@ -1,0 +1,211 @@
+"""A store that was there before and is away: how long an acquire looks for it, and what the log says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, Limiter, Permit, StoreError, logs
+from headgate.stores.redis import link, outages
+from tests.faults.scene import elsewhere, eventually, once_back, visit
+from tests.servers import Server
+from tests.world import at_rest, soon, waiting
+
+Ask = Callable[[Limiter], Coroutine[Any, Any, Permit]]
+
+
+async def by_task(limiter: Limiter) -> Permit:
+    return await limiter.acquire()
+
+
+async def by_thread(limiter: Limiter) -> Permit:
+    return await asyncio.to_thread(limiter.acquire_sync)
+
+
+WAYS = pytest.mark.parametrize("ask", [by_task, by_thread])
+
+
+# For how long --------------------------------------------------------------------------------------------------------------------
+
+
+@WAYS
+async def test_an_acquire_that_does_not_retry_fails_while_others_wait_for_the_server(
+    name: str, own_server: Server, ask: Ask
+) -> None:
+    """Given a server that was there and is gone, then `retry_for=0` fails, and an acquire with 10 seconds passes when it is back."""
+    patient = Limiter(f"{name}-patient", Concurrency(1), store=own_server.url)
+    hasty = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
+    for limiter in (patient, hasty, hasty["key"]):
+        await soon(visit(limiter))
+        await asyncio.to_thread(limiter.status)
+    own_server.kill()
+    waits = asyncio.create_task(ask(patient))
+
+    for limiter in (hasty, hasty["key"]):
+        with pytest.raises(StoreError):
+            await soon(ask(limiter))
+
+    assert not waits.done()
+    own_server.start()
+    (await waits).release()
+    await once_back(lambda: visit(hasty))
+
+
+async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(name: str, own_server: Server) -> None:
+    patient = Limiter(name, Concurrency(2), store=own_server.url)
+    hasty = Limiter(name, Concurrency(2), store=own_server.url, retry_for=0)
+    await soon(visit(patient))
+    own_server.kill()
+    waits = asyncio.create_task(patient.acquire())
+
+    with pytest.raises(StoreError):
+        await soon(hasty.acquire())
+
+    assert not waits.done()
+    own_server.start()
+    (await waits).release()
+    await at_rest(patient)
+
+
+@WAYS
+async def test_an_acquire_can_retry_for_longer(name: str, own_server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Given one that looks for the server as long as usual, and fails, then another one, that looks longer, finds it again."""
+    monkeypatch.setattr(link, "OUTAGE", 0.2)
+    usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
+    patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
+    for limiter in (usual, patient):
+        await soon(visit(limiter))
+        await asyncio.to_thread(limiter.status)
+    own_server.kill()
+    waits = asyncio.create_task(ask(patient))
+
+    with pytest.raises(StoreError):
+        await soon(ask(usual))
+
+    own_server.start()
+    (await soon(waits)).release()
+    await at_rest(patient)
+
+
+async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back(
+    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has forgotten all, so the waiter is the first of those who come."""
+    monkeypatch.setattr(link, "OUTAGE", 0.2)
+    usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
+    patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
+    await soon(visit(usual))
+    held = await patient.acquire()
+    waits = asyncio.create_task(patient.acquire())
+    await waiting(patient, 1)
+    own_server.kill()
+
+    with pytest.raises(StoreError):
+        await soon(usual.acquire())
+    assert not waits.done()
+
+    own_server.start()
+    held.release()
+    (await soon(waits)).release()
+    await at_rest(patient)
+
+
+# What the log says ---------------------------------------------------------------------------------------------------------------
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What headgate has logged of servers."""
+    assert logs.flush()
+    return [record.getMessage() for record in caplog.records if "Redis server" in record.getMessage()]
+
+
+@pytest.fixture
+def calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that answers is said to be back sooner."""
+    monkeypatch.setattr(outages, "CALM", 0.05)
+
+
+@WAYS
+@pytest.mark.usefixtures("calm")
+async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
+    name: str, own_server: Server, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once each, whatever number of limiters, keys, tasks and threads finds it out."""
+    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url, retry_for=0) for number in range(3)]
+    limiters.append(limiters[0]["key"])
+    for limiter in limiters:
+        await soon(visit(limiter))
+        await asyncio.to_thread(limiter.status)
+    own_server.kill()
+    for limiter in limiters:
+        for way in (ask, by_task, by_thread):
+            with pytest.raises(StoreError):
+                await soon(way(limiter))
+
+    (said,) = told(caplog)
+    assert said.startswith(f"The Redis server at 127.0.0.1:{own_server.port}/0 cannot be asked")
+    assert said.endswith("Acquires raise StoreError until it answers again.")
+    assert caplog.records[-1].levelno == logging.WARNING
+
+    own_server.start()
+    for limiter in limiters:
+        await once_back(lambda limiter=limiter: visit(limiter))
+    await eventually(lambda: len(told(caplog)) == 2)
+    assert f"The Redis server at 127.0.0.1:{own_server.port}/0 answers again, after " in told(caplog)[1]
+
+
+@pytest.mark.usefixtures("calm")
+async def test_each_outage_is_logged(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
+    for number in range(1, 3):
+        await once_back(lambda: visit(limiter))
+        await eventually(lambda number=number: len(told(caplog)) == 2 * (number - 1))
+        own_server.kill()
+        with pytest.raises(StoreError):
+            await soon(limiter.acquire())
+        assert len(told(caplog)) == 2 * number - 1
+        own_server.start()
+
+
+async def test_a_server_that_fails_again_at_once_is_not_logged_twice(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that flaps fills no log."""
+    monkeypatch.setattr(outages, "CALM", 60.0)
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
+    for _ in range(3):
+        await once_back(lambda: visit(limiter))
+        own_server.kill()
+        with pytest.raises(StoreError):
+            await soon(limiter.acquire())
+        own_server.start()
+
+    assert len(told(caplog)) == 1
+
+
+@pytest.mark.usefixtures("calm")
+async def test_a_server_that_was_never_there_is_logged_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    limiter = Limiter(name, Concurrency(1), store="redis://127.0.0.1:1")
+    for way in (by_task, by_thread, by_task):
+        with pytest.raises(StoreError):
+            await soon(way(limiter))
+
+    assert len(told(caplog)) == 1
+
+
+async def test_an_acquire_that_passes_without_the_store_does_not_say_that_it_raises(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    limiter = Limiter(name, Concurrency(1), store=own_server.url, on_store_error="open", retry_for=0)
+    await soon(visit(limiter))
+    own_server.kill()
+
+    await soon(visit(limiter))
+
+    (said,) = told(caplog)
+    assert "goes without its store" in said
+    assert "raise StoreError" not in said
