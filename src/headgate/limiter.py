@@ -239,6 +239,20 @@ class Limiter(Entrance):
         """`reset`, awaited until the store knows. Raises StoreError when it cannot be asked."""
         await self._line.areset()
 
+    def flush(self) -> None:
+        """Wait until the store has all that this process has said to this limiter and its keys.
+
+        That is each release, settlement, update, pause and drain that returned before. In memory there is nothing to wait for.
+        Call it before a process ends by other means than a normal end, such as `os._exit`. In a coroutine, use `aflush`.
+
+        Raises StoreError when the store cannot be asked, and RuntimeError in a thread whose event loop it would block.
+        """
+        self._line.flush()
+
+    async def aflush(self) -> None:
+        """`flush` for coroutines."""
+        await self._line.aflush()
+
     def drain(self, **left: int) -> None:
         """The service says how much is left at this moment: `api.drain(requests=12)`. Where there is more, there is less.
 

@@ -206,6 +206,12 @@ class Watched:
     def declared(self) -> Declaration:
         return self._line.declared
 
+    def flush(self) -> None:
+        self._line.flush()
+
+    async def aflush(self) -> None:
+        await self._line.aflush()
+
     async def acquire(self, request: Request) -> Permit:
         return self._guarded(await self._line.acquire(request))
 

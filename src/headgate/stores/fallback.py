@@ -85,6 +85,12 @@ class FallbackLine:
         self._way.pause(self.name, self.declared, time)
         await self._line.apause(time)
 
+    def flush(self) -> None:
+        self._line.flush()
+
+    async def aflush(self) -> None:
+        await self._line.aflush()
+
     def resume(self) -> None:
         self._way.resume(self.name, self.declared)
         self._line.resume()

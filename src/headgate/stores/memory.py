@@ -196,6 +196,12 @@ class MemoryLine(Steps):
         """End a pause: waiters go on in order, as far as the limits allow."""
         self._lock.bring(self._resume)
 
+    def flush(self) -> None:
+        """What is said in this process is done at once."""
+
+    async def aflush(self) -> None:
+        """What is said in this process is done at once."""
+
     async def aresume(self) -> None:
         self.resume()
 

@@ -189,6 +189,16 @@ class RedisLine:
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         self._post(Statement(f"drain {unit} {limit} {left} {since}", nobody, monotonic() + WORTH))
 
+    def flush(self) -> None:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError(
+                f"flush() of {title(self.name)} would block the event loop that has to send: write `await limiter.aflush()`."
+            )
+        blocking(self.aflush)
+
+    async def aflush(self) -> None:
+        await self._store.flush(self.name)
+
     def _post(self, errand: Errand) -> None:
         """Send `errand` with the next call. A signal handler or a finalizer may ask in the middle of the lane's own code."""
         loop = asyncio._get_running_loop()
@@ -227,6 +237,15 @@ class RedisLine:
         for permit in self._inside.left_behind():
             permit.release()
         self._store.link().adopt(lane)
+        if lane not in self._lanes:
+            self._lanes = [*self._lanes, lane]
+
+    def lanes_of(self, loop: asyncio.AbstractEventLoop) -> list[Lane]:
+        return [lane for lane in self._lanes if lane.link.loop is loop]
+
+    def loops(self) -> set[asyncio.AbstractEventLoop]:
+        """The loops that have something to say for this name, or had."""
+        return {lane.link.loop for lane in self._lanes}
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this line were forgotten."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
+from headgate.errors import StoreError
 from headgate.gate.rules import Declaration
 from headgate.stores.redis.address import topology_of
+from headgate.stores.redis.delivery import flush
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine, check_windows
 from headgate.stores.redis.link import Link
@@ -86,6 +88,16 @@ class RedisStore:
         lane = None if link is None or link.closed else link.lanes.get(line.key)
         return lane if lane is not None and lane.line is line else None
 
+    async def flush(self, name: str) -> None:
+        """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""
+        lines = [line for key, line in list(self._lines.items()) if key == name or key.startswith(f"{name}:")]
+        for its in [link for link in list(self._links.values()) if link.loop.is_closed()]:
+            its.end()
+        loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
+        if (of_threads := portal_loop()) is not None:
+            loops.add(of_threads)
+        await asyncio.gather(*(in_loop(loop, flush_lines(lines)) for loop in loops if not loop.is_closed()))
+
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
@@ -111,6 +123,24 @@ class RedisStore:
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"
+
+
+async def flush_lines(lines: list[RedisLine]) -> None:
+    """What the running loop has to send."""
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(0)  # what was said in this turn may not be with its lane yet
+    await asyncio.gather(*(flush(lane) for line in lines for lane in line.lanes_of(loop)))
+
+
+async def in_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
+    """Wait for `work` in a loop that may be another thread's."""
+    if loop is asyncio.get_running_loop():
+        await work
+    elif loop.is_running():
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    else:
+        work.close()
+        raise StoreError("An event loop that used this limiter does not run, and cannot send what it has to say: run or close it.")
 
 
 def retire(links: dict[asyncio.AbstractEventLoop, Link]) -> None:
