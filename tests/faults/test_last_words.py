@@ -119,8 +119,9 @@ async def test_a_drain_that_no_server_hears_in_time_is_given_up_with_a_warning(
     monkeypatch.setattr(line, "WORTH", 0.0)
     limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=free_port()))
 
-    limiter.update(Rate(50, per=10**6))  # on its way
-    await asyncio.sleep(0)
+    limiter.update(Rate(50, per=10**6))
+    for _ in range(5):  # until it is on its way
+        await asyncio.sleep(0)
     limiter.drain(requests=12)
     with pytest.raises(StoreError):
         await limiter.astatus()
