@@ -9,8 +9,17 @@ import asyncio
 from typing import Any
 
 from headgate import Limiter
+from headgate.declaring import Undeclared
 from headgate.stores.lock import Lock
 from tests.world import held
+
+
+def declared(limiter: Limiter) -> Limiter:
+    """`limiter`, whose limits are declared as by its first acquire."""
+    line = limiter._line
+    if isinstance(line, Undeclared):
+        line._begin()
+    return limiter
 
 
 class Visitors:

@@ -110,6 +110,12 @@ async def soon(asked: Awaitable[T]) -> T:
         return await asked
 
 
+async def declare(limiter: Limiter) -> None:
+    """Acquire once: that declares the limits of the limiter, and nothing else does."""
+    permit = await limiter.acquire()
+    await permit.arelease()
+
+
 def assert_paced(world: World, moments: list[int], gaps: list[int]) -> None:
     """The moments lie `gaps` microseconds apart: exactly in virtual time; on a busy machine later, but never sooner."""
     seen = [after - before for before, after in pairwise(moments)]

@@ -9,6 +9,7 @@ from headgate.errors import (
     QueueFullError,
     RedisError,
     StoreError,
+    UnknownLimiterError,
 )
 from headgate.grammar import parse_limit
 from headgate.limiter import Limiter
@@ -37,6 +38,7 @@ __all__ = [
     "Status",
     "StoreError",
     "TokenBucket",
+    "UnknownLimiterError",
     "Waiting",
     "Window",
     "parse_limit",

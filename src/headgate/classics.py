@@ -53,7 +53,7 @@ class Semaphore(Entrance):
         self._name = check_name(name, "Semaphore")
         self._terms = terms = check_semaphore(capacity, max_sleep, expiry, max_position)
         self._where = redis_url if store is None else store
-        super().__init__(line_of("Semaphore", name, terms.declared, redis_url, store), terms.request)
+        super().__init__(line_of("Semaphore", name, terms.declared, redis_url, store), terms.request, terms.declared)
 
     @property
     def name(self) -> str:
@@ -122,7 +122,7 @@ class TokenBucket(Entrance):
         self._name = check_name(name, "TokenBucket")
         self._terms = terms = check_bucket(capacity, refill_frequency, refill_amount, max_sleep, initial_tokens)
         self._where = redis_url if store is None else store
-        super().__init__(line_of("TokenBucket", name, terms.declared, redis_url, store), terms.request)
+        super().__init__(line_of("TokenBucket", name, terms.declared, redis_url, store), terms.request, terms.declared)
 
     @property
     def name(self) -> str:
@@ -178,7 +178,7 @@ class RateLimiter:
         self.rate_limit = positive_int("RateLimiter", "rate_limit", rate_limit)
         self.concurrency_limit = positive_int("RateLimiter", "concurrency_limit", concurrency_limit)
         declared = declaration([Concurrency(concurrency_limit), Rate(rate_limit, per=1)])
-        self._entrance = Entrance(MemoryStore().line("RateLimiter/", declared), Request({}))
+        self._entrance = Entrance(MemoryStore().line("RateLimiter/", declared), Request({}), declared)
 
     def __copy__(self) -> RateLimiter:
         """A copy would share its state: it is the same one."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from headgate.blocks import with_blocks
+from headgate.declaring import Undeclared
 from headgate.permit import Outcome
 from headgate.stores.memory import MemoryLine
 from headgate.watch import Lost
 
 if TYPE_CHECKING:
+    from headgate.gate.rules import Declaration
     from headgate.line import Front
     from headgate.request import Request
 
@@ -24,8 +26,8 @@ class Entrance:
 
     __slots__ = ("_default", "_line")
 
-    def __init__(self, line: Front, default: Request) -> None:
-        self._line = line
+    def __init__(self, line: Front, default: Request, own: Declaration) -> None:
+        self._line: Front = line if line.declared.program == own.program else Undeclared(self, line, own)
         self._default = default
         kind = type(self)
         if not isinstance(line, MemoryLine) and (kind.__enter__, kind.__exit__) == (Entrance.__enter__, Entrance.__exit__):

@@ -8,6 +8,7 @@ things about them:
     +-- MaxSleepExceededError       not now: the wait would exceed the caller's max_sleep; has retry_after
     |   +-- QueueFullError          not now: too many wait before this caller; has retry_after and position
     +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
+    +-- UnknownLimiterError         nobody has declared limits for this name: an attached limiter has none
     +-- LeaseLostError              too late: the body of a block ran on without its permit
     +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)
 
@@ -62,6 +63,14 @@ class CostExceedsCapacityError(HeadgateError, ValueError):
     """Never: the acquire costs more than its limit can hold at any time, so no wait would help.
 
     Nothing was charged. Way out: split the call into smaller ones, or raise the limit's capacity.
+    """
+
+
+class UnknownLimiterError(HeadgateError):
+    """The store has no limits for this name, and a limiter of `Limiter.attach` has none of its own. Nothing was done.
+
+    Way out: check the name and the store; let a process acquire first that declares limits, `Limiter(name, "100/minute", ...)`. A
+    store forgets a name that has been idle for long enough.
     """
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from headgate.blocks import made_from
 from headgate.checks import check_count, check_name, choice, microseconds, show
 from headgate.checks import seconds as check_seconds
+from headgate.declaring import Attached
 from headgate.decorate import limited
 from headgate.entrance import Entrance, Outcome
-from headgate.gate.rules import Declaration, declaration
+from headgate.gate.rules import NO_LIMITS, Declaration, declaration
 from headgate.grammar import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
@@ -64,6 +65,7 @@ class Limiter(Entrance):
     """
 
     __slots__ = (
+        "_attached",
         "_max_sleep",
         "_max_waiters",
         "_on_lost",
@@ -89,10 +91,61 @@ class Limiter(Entrance):
         processes: int | None = None,
         retry_for: float | None = None,
     ) -> None:
+        self._attached = False
+        check_name(name)
+        self.limits = declared_limits(f"Limiter({name!r})", limits)
+        options = (store, max_sleep, max_waiters, on_wait, on_lost, on_store_error, processes, retry_for)
+        self._make(name, declaration(self.limits), *options)
+
+    @classmethod
+    def attach(
+        cls,
+        name: str,
+        *,
+        store: StoreLike = None,
+        max_sleep: float | None = None,
+        max_waiters: int | None = None,
+        on_wait: OnWait | None = None,
+        on_lost: Literal["mark", "cancel"] = "mark",
+        on_store_error: Literal["raise", "open", "local"] = "raise",
+        processes: int | None = None,
+        retry_for: float | None = None,
+    ) -> Self:
+        """A limiter that takes its limits from the store, where another limiter of this name has declared them.
+
+            api = Limiter.attach("api", store="redis://localhost:6379")
+            print(api.status())                                   # or api.update("200/minute"), async with api, ...
+
+        No I/O: the first use asks the store. It does all that a limiter does, and never declares limits; costs are checked when
+        the limits are known. A key, `attached["k"]`, has the limits of that key in the store, or else those of the whole.
+        `limits` is () until an acquire has learned them. The options are those of `Limiter`. While a store cannot be asked that
+        was not asked before, on_store_error="open" lets calls pass, and "local" raises StoreError: there is nothing to share.
+
+        Each use raises UnknownLimiterError when the store has no limits for the name. `update`, `pause`, `resume`, `reset` and
+        `drain` never block, so on Redis they log that as a warning; `aupdate`, `apause`, `aresume` and `areset` raise it.
+        """
+        limiter = cls.__new__(cls)
+        limiter._attached = True
+        limiter.limits = ()
+        options = (store, max_sleep, max_waiters, on_wait, on_lost, on_store_error, processes, retry_for)
+        limiter._make(name, NO_LIMITS, *options)
+        return limiter
+
+    def _make(
+        self,
+        name: str,
+        declared: Declaration,
+        store: StoreLike,
+        max_sleep: float | None,
+        max_waiters: int | None,
+        on_wait: OnWait | None,
+        on_lost: Literal["mark", "cancel"],
+        on_store_error: Literal["raise", "open", "local"],
+        processes: int | None,
+        retry_for: float | None,
+    ) -> None:
         self.name = check_name(name)
         self.key: str | None = None
-        self.limits = declared_limits(f"Limiter({name!r})", limits)
-        declared = declaration(self.limits)
         self._max_sleep = sleep_of(max_sleep, "Limiter")
         self._max_waiters = check_count(max_waiters)
         self._on_wait = check_on_wait(on_wait, "Limiter")
@@ -111,11 +164,14 @@ class Limiter(Entrance):
         self._unavailable = check_retry_for(retry_for), on_store_error == "raise"
         self._open(declared)
 
-    def _open(self, declared: Declaration) -> None:
+    def _open(self, declared: Declaration, whole: Front | None = None) -> None:
         line: Front = self._store.line(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line = Watched(line)
-        super().__init__(line, Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable))
+        request = Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable)
+        super().__init__(line, request, line.declared if self._attached else declared)
+        if self._attached:
+            self._line = Attached(self, line, whole)
 
     def __getitem__(self, key: str) -> Limiter:
         """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
@@ -130,7 +186,11 @@ class Limiter(Entrance):
         child._store, child._on_lost = self._store, self._on_lost
         child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
         child._options, child._unavailable = self._options, self._unavailable
-        child._open(self._line.declared)
+        child._attached = self._attached
+        if self._attached:
+            child._open(NO_LIMITS, self._line)
+        else:
+            child._open(self._line.declared)
         return child
 
     def acquire(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Acquire:
@@ -290,7 +350,10 @@ class Limiter(Entrance):
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what another process makes the same limiter from."""
         check_portable(self._called(), self._options["store"])
-        return remade, (made_from(self), self.name, self.key, self.limits, self._options)
+        make, limits = made_from(self), self.limits
+        if self._attached:
+            make, limits = make.attach, ()
+        return remade, (make, self.name, self.key, limits, self._options)
 
     # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
     __iter__ = None
@@ -390,9 +453,9 @@ def check_retry_for(value: float | None) -> float | None:
     return None if value is None else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
 
 
-def remade(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
+def remade(make: Callable[..., Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
     """The limiter that was pickled so."""
-    whole = kind(name, *limits, **options)
+    whole = make(name, *limits, **options)
     return whole if key is None else whole[key]
 
 

@@ -99,7 +99,7 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> i
 
 
 def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
-    if unit not in declared.capacity:
+    if declared.program and unit not in declared.capacity:
         raise ValueError(
             f"{call} of {title(name)}: none of its limits counts {show(unit)}; they count "
             f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with that unit."
@@ -116,5 +116,5 @@ def check_settlement(declared: Declaration, name: str, actual: Mapping[str, obje
         if not 0 <= number < LARGEST:
             raise ValueError(f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass how many {unit} it were in all.")
         check_unit(declared, name, call, unit)
-        if unit not in declared.rated:
+        if declared.program and unit not in declared.rated:
             raise ValueError(f"{call} of {title(name)}: {unit} are held until the release; {verb} what a rate counts.")

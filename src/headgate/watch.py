@@ -20,7 +20,7 @@ from headgate.stores.doors import shut
 from headgate.stores.inside import visitor
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from headgate.gate.rules import Declaration
     from headgate.line import Back, Front
@@ -197,7 +197,6 @@ class Watched:
         self.enter = self.enter_task = shut
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
         self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
-        self.resume, self.aresume, self.reset, self.areset = line.resume, line.aresume, line.reset, line.areset
         self.drain = line.drain
         self._line = line
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
@@ -211,6 +210,36 @@ class Watched:
 
     async def aflush(self) -> None:
         await self._line.aflush()
+
+    def resume(self) -> None:
+        self._line.resume()
+
+    async def aresume(self) -> None:
+        await self._line.aresume()
+
+    def reset(self) -> None:
+        self._line.reset()
+
+    async def areset(self) -> None:
+        await self._line.areset()
+
+    def follow(self, declared: Declaration) -> None:
+        self._line.follow(declared)
+
+    def foresee(self, declared: Declaration) -> Declaration:
+        return self._line.foresee(declared)
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        self._line.accept(declared, known)
+
+    async def learn(self) -> Declaration:
+        return await self._line.learn()
+
+    def learn_sync(self) -> Declaration:
+        return self._line.learn_sync()
+
+    def once_known(self, said: str, act: Callable[[], None]) -> None:
+        self._line.once_known(said, act)
 
     async def acquire(self, request: Request) -> Permit:
         return self._guarded(await self._line.acquire(request))

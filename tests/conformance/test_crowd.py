@@ -17,7 +17,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
 from headgate.stores.memory import MemoryStore
-from tests.crowds import Visitors, assert_all_free, nothing, settled
+from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.machine import scaled
 from tests.processes import finished
 from tests.stepping import WAYS, cancelled_at
@@ -190,7 +190,7 @@ async def test_more_capacity_lets_as_many_more_in(memory: World) -> None:
     visitors.come("holder", *range(5))
     await settled()
 
-    limiter = memory.limiter(Concurrency(3))
+    limiter = declared(memory.limiter(Concurrency(3)))
     await settled()
 
     assert visitors.order == ["holder", 0, 1]
@@ -206,7 +206,7 @@ async def test_after_a_cut_nobody_comes_in_until_enough_have_left(memory: World)
     visitors.come("a", "b", "c", *range(3))
     await settled()
 
-    limiter = memory.limiter(Concurrency(1))
+    limiter = declared(memory.limiter(Concurrency(1)))
     for leaver, there in (("a", 2), ("b", 1)):
         visitors.inside[leaver].set()
         await settled()
@@ -227,7 +227,7 @@ async def test_a_crowd_under_a_rate_goes_on_at_its_pace(memory: World) -> None:
     visitors.come("holder", *range(5))
     await settled()
 
-    limiter = memory.limiter(Rate(1, per=1, initial=0))
+    limiter = declared(memory.limiter(Rate(1, per=1, initial=0)))
     visitors.inside["holder"].set()
     for seconds in range(1, 6):
         await asyncio.sleep(0.5)
@@ -246,7 +246,7 @@ async def test_a_queue_for_a_rate_becomes_a_crowd(memory: World) -> None:
     visitors.come(0, 1, 2)
     await settled()
 
-    limiter = memory.limiter(Concurrency(2))
+    limiter = declared(memory.limiter(Concurrency(2)))
     await settled()
     visitors.come(3)
     await settled()
@@ -264,7 +264,7 @@ async def test_a_rate_that_is_added_paces_the_crowd_and_a_place_is_still_needed(
     visitors.come("holder", 0, 1)
     await settled()
 
-    limiter = memory.limiter(Concurrency(1), Rate(1, per=10, initial=0))
+    limiter = declared(memory.limiter(Concurrency(1), Rate(1, per=10, initial=0)))
     await asyncio.sleep(30)
     assert visitors.order == ["holder"]
     visitors.inside["holder"].set()

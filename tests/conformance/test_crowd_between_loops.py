@@ -17,7 +17,7 @@ import pytest
 from headgate import Concurrency, Limiter, Rate
 from headgate.stores.memory import MemoryLine, MemoryStore
 from headgate.stores.waiters import Waiter
-from tests.crowds import Visitors, assert_all_free, nothing, settled
+from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.world import World, held
 
 
@@ -241,7 +241,7 @@ def test_a_cut_while_a_place_is_on_its_way_lets_nobody_in_for_it(name: str) -> N
         with limiter:
             first = one.begin(comes(limiter, order, "first"))
             one.begin(comes(limiter, order, "second"))
-        limiter = Limiter(name, Concurrency(1), store=store)
+        limiter = declared(Limiter(name, Concurrency(1), store=store))
         first.cancel()
         one.go_on()
         assert (order, held(limiter.status())) == ([], 1)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import secrets
+import sys
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Quota, Rate, Window
+from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Quota, Rate, Semaphore, Window, logs
 from headgate.stores import declarations
 from headgate.stores.memory import MemoryStore
-from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
+from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
 
 Change = Callable[..., Awaitable[None]]
 
@@ -40,7 +41,10 @@ async def aupdate(limiter: Limiter, *limits: Any) -> None:
 
 
 async def capacity(limiter: Limiter) -> int:
-    """Of its first limit, for the store."""
+    """Of its first limit, for the store, after it has acquired once."""
+    permit = await soon(limiter.atry_acquire())
+    if permit:
+        permit.release()
     return (await soon(limiter.astatus())).limits[0].capacity
 
 
@@ -205,7 +209,8 @@ async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Chan
 async def test_many_updates_push_no_declaration_out_of_memory(world: World, change: Change) -> None:
     """Given two parts that disagree, when updates have settled it, ten and more, then neither part's limits come back."""
     limiter = world.limiter(Concurrency(1))
-    world.limiter(Concurrency(2))
+    await soon(declare(limiter))
+    await soon(declare(world.limiter(Concurrency(2))))
 
     for number in range(10, 30):
         await change(limiter, Concurrency(number))
@@ -407,64 +412,88 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-def test_declarations_by_turns_are_warned_of_once(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
-    """Given two modules with limits of their own for one name, when they declare by turns, then one sentence says so."""
-    limiters = [Limiter(name, limits, store=store) for _ in range(5) for limits in (Concurrency(5), "100/minute")]
+def logged(log: pytest.LogCaptureFixture) -> list[str]:
+    logs.flush()
+    return [record.getMessage() for record in log.records]
 
-    assert len({limiter._line for limiter in limiters}) == 1
-    (record,) = log.records
-    sentence = record.getMessage()
-    assert (record.name, record.levelname) == ("headgate", "WARNING")
+
+def here() -> str:
+    """The place from which this is called."""
+    frame = sys._getframe(1)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def test_a_second_limiter_with_other_limits_is_warned_of_once_with_both_places(
+    store: object, name: str, log: pytest.LogCaptureFixture
+) -> None:
+    first, place = Limiter(name, Concurrency(5), store=store), here()
+    second, other = Limiter(name, "100/minute", store=store), here()
+    thirds = [Limiter(name, limits, store=store) for _ in range(3) for limits in (Concurrency(5), "7/minute")]
+
+    (sentence,) = logged(log)
     assert sentence.startswith(
-        f"Limiter {name!r} is declared as 5 permits held at once for 30 s each in this process, a moment after"
+        f"Two limiters of one name disagree: limiter {name!r} is made with 5 permits held at once for 30 s each at {place}, and "
+        f"with 100 requests in any 60 s at {other}."
     )
-    assert "100 requests in any 60 s" in sentence
-    assert sentence.endswith("or call update() to set the limits that are to hold.")
+    assert sentence.endswith("take them from the store with Limiter.attach, or call update().")
+    assert len({limiter.name for limiter in (first, second, *thirds)}) == 1
 
 
-def test_a_change_of_mind_is_not_warned_of(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
-    """Given limits that follow one another, or that are declared over and over after an update, then all is well."""
-    for limits in ("1/s", "2/s", "3/s", "3/s"):
-        limiter = Limiter(name, limits, store=store)
-    limiter.update("9/s")
-    for limits in ("3/s", "2/s", "9/s", "3/s"):
-        Limiter(name, limits, store=store)
+def test_the_classics_are_warned_of_too(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
+    Semaphore(name, 3, store=store), Semaphore(name, 3, store=store)
+    assert logged(log) == []
 
-    assert log.records == []
+    Semaphore(name, 4, store=store)
 
-
-@pytest.mark.exact
-async def test_back_again_after_a_minute_is_a_change_of_mind(memory: World, log: pytest.LogCaptureFixture) -> None:
-    for limits in ("1/s", "2/s"):
-        memory.limiter(limits)
-    memory.clock.jump(60)
-    memory.limiter("1/s")
-
-    assert log.records == []
-    memory.limiter("2/s")
-    assert len(log.records) == 1
+    (sentence,) = logged(log)
+    assert f"Semaphore {name!r}" in sentence
+    assert sentence.count(__file__) == 2
 
 
-def test_what_was_logged_is_not_remembered_for_ever(log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S9: given thousands of names that disagree, each says so; the memory of it is bounded; a minute later it says so again."""
-    store, now = MemoryStore(), 1000.0
-    monkeypatch.setattr(declarations, "monotonic", lambda: now)
-    names = [secrets.token_hex(8) for _ in range(3000)]
+def test_limiters_that_agree_are_not_warned_of(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
+    """Given the same limits at two places, keys of them, attached limiters and updates, then nothing is logged."""
+    for _ in range(2):
+        limiter = Limiter(name, "3/second", store=store)
+        limiter["k"].update("5/second")
+        limiter["k"]
+    limiter.update("9/second")
+    limiter["other"]
+    Limiter(name, "3/second", store=store)
+    Limiter.attach(name, store=store)
 
-    def disagree(name: str) -> None:
-        for limits in ("1/s", "2/s", "1/s"):
-            Limiter(name, limits, store=store)
+    assert logged(log) == []
 
-    for name in names:
-        disagree(name)
-    assert len(log.records) == len(names)
-    assert len(declarations._told) <= declarations.MOST_TOLD
 
-    disagree(names[-1])
-    assert len(log.records) == len(names)
-    now += 60
-    disagree(names[-1])
-    assert len(log.records) == len(names) + 1
+def test_a_name_in_another_store_is_another_name(name: str, log: pytest.LogCaptureFixture) -> None:
+    for limits in ("1/second", "2/second"):
+        Limiter(name, limits, store=MemoryStore())
+
+    assert logged(log) == []
+
+
+def test_a_place_keeps_no_frame_alive(name: str) -> None:
+    """Given a function that makes a limiter and ends, then what was in it is collected, though its place is remembered."""
+
+    class Local:
+        """Something that only the function has."""
+
+    def make() -> tuple[Limiter, weakref.ref[Local]]:
+        local = Local()
+        return Limiter(name, "1/second", store=MemoryStore()), weakref.ref(local)
+
+    limiter, local = make()
+
+    assert local() is None
+    assert limiter.name == name
+
+
+def test_the_places_that_are_remembered_are_bounded() -> None:
+    """S9."""
+    store = MemoryStore()
+    for number in range(declarations.MOST_WRITTEN + 10):
+        Limiter(f"{number}", "1/second", store=store)
+
+    assert len(store._written) <= declarations.MOST_WRITTEN
 
 
 @pytest.mark.parametrize(
@@ -483,7 +512,7 @@ def test_what_was_logged_is_not_remembered_for_ever(log: pytest.LogCaptureFixtur
 )
 def test_limits_are_told_in_words(limit: Any, words: str, name: str, log: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
-    for limits in ((limit, "1/s"), ("1/s",), (limit, "1/s")):
+    for limits in ((limit, "1/s"), ("1/s",)):
         Limiter(name, *limits, store=store)
 
-    assert f"is declared as {words} and 1 requests in any 1 s in this process" in log.records[0].getMessage()
+    assert f"is made with {words} and 1 requests in any 1 s at " in logged(log)[0]

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter, LimitStatus, Permit, Quota, Rate, Status, Window
+from headgate.stores.redis import line
 from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 
@@ -118,3 +119,32 @@ async def test_a_limiter_shows_itself_by_its_own_name(world: World) -> None:
 
 async def _acquired(limiter: Limiter) -> Permit:
     return await limiter.acquire()
+
+
+@told
+async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
+    """On Redis it asks nothing: before the first status it tells the limits. In memory it is what is so."""
+    limiter = world.limiter(Concurrency(2), Rate(10, per=HOUR))
+    if not world.in_memory:
+        assert "2 permits held at once for 30 s each and 1 requests every 360 s, at most 10 at once (not asked yet)" in repr(
+            limiter
+        )
+        other = f"{world.name}-other"
+        assert "limits that are in the store (not asked yet)" in repr(Limiter.attach(other, store=world.store))
+
+    async with limiter.acquire(3):
+        status = await limiter.astatus()
+        shown = repr(limiter)
+
+    assert status.line() in shown
+    assert shown.startswith(f"<Limiter {world.name!r}: 1 of 2 permits used (Concurrency), 3 of 10 requests used (Rate), 0 waiting")
+    assert ("on Redis at" in shown) != world.in_memory
+
+
+def test_a_repr_says_how_old_it_is(redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limiter = Limiter(name, Concurrency(2), store=redis_url)
+    limiter.status()
+    seen = line.monotonic()
+    monkeypatch.setattr(line, "monotonic", lambda: seen + 65)
+
+    assert "0 waiting (65 s ago), on Redis at" in repr(limiter)

@@ -17,7 +17,7 @@ from headgate.limits import Limit
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
 from tests.faults.scene import SLACK, Puppet, client_of_its_own, elsewhere, enter, eventually, has_listened
-from tests.world import at_rest, soon, until, used, waiting
+from tests.world import at_rest, declare, soon, until, used, waiting
 
 ONE, TWO, THREE = Concurrency(1), Concurrency(2), Concurrency(3)
 
@@ -93,6 +93,7 @@ async def test_who_gives_way_asks_no_more_often_than_before(
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former):
         await soon(process.visit())
+    await soon(declare(former.limiter()))
     await at_rest(former.limiter())
     admin.config_resetstat()
 
@@ -114,6 +115,7 @@ async def test_what_was_turned_down_is_declared_again_by_itself(name: str, redis
     await soon(Process(name, TWO, redis_url).visit())
     rolled_back = Process(name, ONE, redis_url).limiter()
     start = monotonic()
+    await soon(declare(rolled_back))
     assert (await soon(rolled_back.astatus())).limits[0].capacity == 2
 
     await until(lambda status: status.limits[0].capacity == 1, rolled_back)
@@ -129,8 +131,12 @@ def test_so_it_is_where_every_job_has_a_loop_of_its_own(name: str, redis_url: st
     limiters = [elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO, ONE)]
     start = 0.0
 
+    async def visit(limiter: Limiter) -> int:
+        await soon(declare(limiter))
+        return (await soon(limiter.astatus())).limits[0].capacity
+
     def capacity(limiter: Limiter) -> int:
-        return asyncio.run(soon(limiter.astatus())).limits[0].capacity
+        return asyncio.run(visit(limiter))
 
     for limiter in limiters:
         start = monotonic()
@@ -153,7 +159,7 @@ async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared
         await soon(process.visit())
     assert len(log.records) == 1
     limiter = first.limiter(THREE)
-    await soon(limiter.astatus())
+    await soon(declare(limiter))
     start = monotonic()
 
     await until(lambda status: monotonic() - start > HOLD + 0.1, limiter)
@@ -240,16 +246,16 @@ async def test_more_capacity_wakes_the_waiters_of_other_processes(name: str, red
 
 async def test_others_follow_with_their_next_reply(name: str, redis_url: str) -> None:
     """Given two more processes, when one updates, then the next word of the others is said under the new limits (T7)."""
-    limiter, task, thread = (elsewhere(name, "5/minute", url=redis_url) for _ in range(3))
+    limiter, task, thread = (elsewhere(name, "50/minute", url=redis_url) for _ in range(3))
     for each in (limiter, task):
-        await soon(each.astatus())
+        await soon(declare(each))
     await asyncio.to_thread(thread.acquire_sync)
 
-    await limiter.aupdate("2/minute", Rate(5, per=60, unit="tokens"))
+    await limiter.aupdate("20/minute", Rate(5, per=60, unit="tokens"))
 
-    assert [limit.capacity for limit in (await soon(task.astatus())).limits] == [2, 5]
+    assert [limit.capacity for limit in (await soon(task.astatus())).limits] == [20, 5]
     with pytest.raises(CostExceedsCapacityError, match="never"):
-        await asyncio.to_thread(thread.try_acquire, 3)
+        await asyncio.to_thread(thread.try_acquire, 30)
     assert await asyncio.to_thread(thread.try_acquire, tokens=3)
 
 
@@ -276,7 +282,7 @@ async def test_an_update_whose_reply_is_lost_is_made_once(name: str, proxy: Prox
     """T9, T10, F24: given a lost reply, when the update is sent again, then it is answered, and what came since is not undone."""
     limiter, other = Limiter(name, "10/hour", store=proxy.url), elsewhere(name, "10/hour", url=redis_url)
     for each in (limiter, other):
-        await soon(each.astatus())
+        await soon(declare(each))
 
     proxy.replies.lose(1)
     await soon(limiter.aupdate("20/hour"))
@@ -290,7 +296,7 @@ async def test_an_update_that_cannot_be_told_is_told_later(name: str, proxy: Pro
     """Given a server that is away, when limits are updated, then they hold here at once, and there as soon as it is back."""
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     for each in (limiter, other):
-        await soon(each.astatus())
+        await soon(declare(each))
     proxy.refuses = True
     proxy.reset()
 
@@ -309,7 +315,7 @@ async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
 ) -> None:
     """Given a declaration whose reply is held up, when the same limits are set by an update, then they overrule what was there."""
     other = elsewhere(name, TWO, url=redis_url)
-    await soon(other.astatus())
+    await soon(declare(other))
     await Limiter(f"{name}-other", ONE, store=proxy.url).astatus()  # the connection is there
     proxy.replies.hold()
     seen = len(proxy.replies.seen)
@@ -331,7 +337,7 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
 ) -> None:
     """Given a call that names its limits already, when a thread updates them, then the call does not pass for the update (F11)."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
-    await soon(limiter.astatus())
+    await soon(declare(limiter))
     keys = limiter._line.keys
 
     def meanwhile(*asked: Any) -> tuple[str, ...]:

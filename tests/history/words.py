@@ -13,6 +13,7 @@ from tests.twins.wire import (
     Call,
     Caller,
     Cancel,
+    Declared,
     Drain,
     Pause,
     Quit,
@@ -89,6 +90,7 @@ VERBS: dict[str, Callable[[Iterator[str]], Request]] = {
     "rejoin": rejoin,
     "resume": lambda words: Resume(),
     "reset": lambda words: Reset(),
+    "declared": lambda words: Declared(),
     "status": lambda words: Status(next(words)),
     "update": lambda words: Update(next(words).replace(",", " ")),
 }

@@ -33,7 +33,7 @@ MOST = 2.0**52
 WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places, and is known for certain
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
 WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 2, "rejoin": 5, "release": 4, "renew": 2}
-WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0}
+WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0, "declared": 0}
 MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
 SIGNS = 4  # a second, of each who waits or holds somewhere under the shortest leases: it shows that it lives
 THREADS = ".0"  # how the session of a process' threads ends: what they give up is known before it comes (sessions.lua)

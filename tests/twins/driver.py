@@ -19,6 +19,7 @@ from tests.twins.wire import (
     Call,
     Caller,
     Cancel,
+    Declared,
     Drain,
     Pause,
     Quit,
@@ -135,9 +136,8 @@ class Player:
         heard = session.heard if session.waiting or session.calls % 2 else "0"
         listens = session.calls % 5 > 0
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
-        call = Call(
-            session.program, session.name, session.calls, requests, heard, bool(session.waiting), listens, session.declares, horizon
-        )
+        declares, waits = said_of(session, requests), bool(session.waiting)
+        call = Call(session.program, session.name, session.calls, requests, heard, waits, listens, declares, horizon)
         session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
 
@@ -186,8 +186,8 @@ class Player:
             return [self.acquire(session, *details)]
         if kind in ("status", "pause"):
             return [Status(*details) if kind == "status" else Pause(*details)]
-        if kind in ("resume", "reset"):
-            return [Resume() if kind == "resume" else Reset()]
+        if kind in ("resume", "reset", "declared"):
+            return [{"resume": Resume, "reset": Reset, "declared": Declared}[kind]()]
         if kind in ("quit", "update"):
             return [Quit(*details) if kind == "quit" else Update(*details)]
         if kind == "drain":
@@ -259,7 +259,8 @@ class Player:
         elif reply.verdict in ("stale", "held"):
             session.program, session.declares = reply.program, 0
         elif reply.verdict == "ok":
-            session.declares, session.heard = 0, reply.beginning
+            session.declares = session.declares if call.declares in (3, 4) else 0
+            session.heard = reply.beginning
             self.head = reply.head
             self.learn(session, call, reply)
 
@@ -304,6 +305,15 @@ class Player:
             assert not short, "\n".join([*self.trace, f"S8, T12: {short} is less than {needed}"])
 
 
+def said_of(session: Session, requests: tuple[Request, ...]) -> int:
+    """What a client says of its limits: only who acquires declares, and a pause offers what it would declare."""
+    if session.waiting or session.declares == 2 or any(isinstance(request, Acquire) for request in requests):
+        return session.declares
+    if all(isinstance(request, Status | Resume | Reset | Declared) for request in requests):
+        return 3
+    return 4 if all(isinstance(request, Status | Resume | Reset | Declared | Pause | Drain) for request in requests) else 0
+
+
 def callers_of(session: str, request: Request) -> list[Any]:
     """One place for each answer: who asked, or None where the answer is not a decision."""
     if not isinstance(request, Acquire):
@@ -322,4 +332,5 @@ def remembered(model: Model) -> str:
         words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
     former = [f"{'+' * former.updated}{former.t} {former.link} {former.program}" for former in model.former]
-    return "\n".join([" ".join(words), str(model.how), *former])
+    how = f"{model.how}{' offered' if model.offered else ''}"
+    return "\n".join([" ".join(words), how, *former])

@@ -23,6 +23,7 @@ from tests.twins.wire import (
     Call,
     Caller,
     Cancel,
+    Declared,
     Drain,
     Pause,
     Quit,
@@ -72,6 +73,7 @@ class Model:
 
     gate: PatientGate | None = None
     program: str = ""
+    offered: bool = False  # the program is nobody's: a limiter has paused or drained a name that was not there
     how: int = 0  # the program came: 0 as a declaration, 1 by an update, 2 both
     former: list[Former] = field(default_factory=list)  # the oldest first
     until: int = 0  # for an update or a pause, everything is remembered at least until then
@@ -106,8 +108,13 @@ class Model:
         if self.gate is None:
             if call.heard != "0":
                 return Reply(call.session, call.number, "lapsed")
+            if call.declares == 3:
+                return Reply(call.session, call.number, "unknown")
             self.begin(call.program, now)
-        elif call.program != self.program and not call.declares:
+            self.offered = call.declares == 4
+        elif self.offered:
+            pass  # whoever speaks puts its own limits in their place
+        elif call.program != self.program and call.declares not in (1, 2):
             return Reply(call.session, call.number, "stale", self.program)
         elif call.program != self.program and (wait := self.withheld(call, max(now, self.gate.t))):
             return Reply(call.session, call.number, "held", self.program, wait)
@@ -119,13 +126,15 @@ class Model:
         self.expire_holders(gate)
         if call.declares == 2:
             self.until = max(self.until, gate.t + DAY)
-        if call.program != self.program or call.declares == 2:
+        if (call.program != self.program and not self.offered) or call.declares == 2:
             self.replace(call, self.program)
         elif call.declares == 1 and self.how == 1:
             self.how = 2
         if call.program != self.program:
             self.follow(gate, call.program, now)
-        return Turn(self, call, gate).reply(alive_until)
+        reply = Turn(self, call, gate).reply(alive_until)
+        self.offered = self.offered and call.declares in (3, 4)
+        return reply
 
     def lapse(self, call: Call) -> Reply:
         """The session is over, and a copy of an earlier call comes too late."""
@@ -175,7 +184,7 @@ class Model:
     # Beginnings ----------------------------------------------------------------------------------------------------------
 
     def begin(self, program: str, now: int) -> None:
-        self.how, self.former, self.until = 0, [], 0
+        self.how, self.former, self.until, self.offered = 0, [], 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
         self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, 0, now, 0
@@ -201,7 +210,7 @@ class Model:
     def lose(self, key: str) -> None:
         """One of the keys is gone."""
         if key == "":
-            self.gate, self.records, self.told = None, {}, None
+            self.gate, self.records, self.told, self.offered = None, {}, None, False
             self.mail.clear()
         elif self.gate is not None:
             self.gate.queue.clear()
@@ -373,6 +382,8 @@ class Turn:
             case Resume():
                 self.resume()
                 return [("done", 1, 1, 0)]
+            case Declared():
+                return [("done", 1, int(not self.model.offered), 0)]
             case Reset():
                 self.gate.reset(self.gate.t)
                 return [("done", 1, 1, 0)]

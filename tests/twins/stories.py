@@ -34,6 +34,7 @@ ERRANDS = [
     "rejoin",
     "resume",
     "reset",
+    "declared",
 ]
 PAUSES = [1, 1_000, 20_000, 50_000, 1_000_000]
 STEPS = {
@@ -157,7 +158,7 @@ class Author:
 
     def errand(self) -> list[Any]:
         kind = self.dice.choice(ERRANDS)
-        if kind in ("resume", "reset"):
+        if kind in ("resume", "reset", "declared"):
             return [kind]
         if kind == "status":
             return [kind, self.asked(1)]

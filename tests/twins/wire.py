@@ -23,9 +23,9 @@ HOUR_HAND = "twins:clock"  # the key that tells the time
 LUA = Library({**sources(), "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end"})
 DUMP = f"""
 {composed(sources(), ("rules", "numbers"))}
-local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'former')
+local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'former', 'offer')
 gate = {{ rules = {{}} }}
-if stored[2] then Numbers.load(stored[1], stored[2]) end
+if stored[2] then Numbers.load(stored[1] or stored[4], stored[2]) end
 local function tell(from, ...)
   for _, name in ipairs({{ ... }}) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
 end
@@ -35,7 +35,7 @@ for _, rule in ipairs(gate.rules) do
   tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
   for _, mark in ipairs(rule.marks or {{}}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
 end
-return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0')
+return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0') .. (stored[4] and ' offered' or '')
 """
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
 GONE = -2  # what PTTL says of a key that is not there
@@ -178,6 +178,14 @@ class Reset(NamedTuple):
         return "reset"
 
 
+class Declared(NamedTuple):
+    """Whether somebody has declared the limits."""
+
+    @property
+    def words(self) -> str:
+        return "declared"
+
+
 class Rejoin(NamedTuple):
     """Who was granted `moment` waits again, in front of all who were granted nothing, by the fence of that."""
 
@@ -209,7 +217,7 @@ class Update(NamedTuple):
         return f"update {self.former.replace(' ', ',')}"
 
 
-Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Drain | Pause | Resume | Reset | Rejoin
+Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Drain | Pause | Resume | Reset | Declared | Rejoin
 
 
 @dataclass(frozen=True)
@@ -223,7 +231,7 @@ class Call:
     heard: str = "0"  # how the last reply began that the session heard, if it tells
     waits: bool = False  # whether it has waiters
     listens: bool = False  # whether the server notifies it
-    declares: int = 1  # 0: the limits are just known; 2: an update
+    declares: int = 1  # 0: the limits are just known; 2: an update; 3: asked for; 4: offered
     horizon: int = 0
 
     def header(self) -> list[str]:

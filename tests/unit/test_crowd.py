@@ -20,7 +20,7 @@ from headgate.gate.gate import Gate
 from headgate.stores import doors
 from headgate.stores.memory import MemoryStore
 from headgate.stores.waiters import Waiter
-from tests.crowds import Visitors, assert_all_free, lock_by, settled
+from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
 from tests.virtual import VirtualClock
 from tests.world import held
 
@@ -175,11 +175,11 @@ async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_i
 async def test_who_arrives_while_the_limits_change_waits_under_the_new_ones(name: str) -> None:
     """L2: the capacity was raised between the look and the queue."""
     store = MemoryStore()
-    limiter = Limiter(name, Concurrency(1), store=store)
+    limiter = declared(Limiter(name, Concurrency(1), store=store))
     order: list[object] = []
     await limiter.__aenter__()
 
-    with while_it_arrives(lambda: Limiter(name, Concurrency(2), store=store)):
+    with while_it_arrives(lambda: declared(Limiter(name, Concurrency(2), store=store))):
         await soon(asyncio.create_task(visits(limiter, order, "second")))
 
     assert order == ["second"]
@@ -297,10 +297,10 @@ async def test_nobody_slips_in_while_the_crowd_moves(name: str, monkeypatch: pyt
 def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(name: str) -> None:
     """S1, T1: a thread is in the middle of entering when another declares; it takes of the new limit, or looks again."""
     store = MemoryStore()
-    limiter = Limiter(name, Concurrency(2), store=store)
+    limiter = declared(Limiter(name, Concurrency(2), store=store))
     door = limiter._line.enter
 
-    Limiter(name, Concurrency(1), store=store)
+    declared(Limiter(name, Concurrency(1), store=store))
 
     inside = door() + limiter._line.enter() + limiter._line.enter()
     assert inside == held(limiter.status()) == 1
@@ -309,10 +309,10 @@ def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(n
 def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
     """T1: one token an hour; a thread that was about to take it when the limits were declared again takes the same one."""
     store = MemoryStore()
-    limiter = Limiter(name, Rate(1, per=3600), store=store)
+    limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
     door = limiter._line.enter
 
-    Limiter(name, Rate(1, per=3600, slack=1), store=store)
+    declared(Limiter(name, Rate(1, per=3600, slack=1), store=store))
 
     assert [door(), limiter._line.enter(), limiter._line.enter()].count(True) <= 1
 
@@ -320,7 +320,7 @@ def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
 async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> None:
     """S1: two hold, one is about to leave, the capacity is cut to one: it leaves, and nobody enters for it."""
     store = MemoryStore()
-    limiter = Limiter(name, Concurrency(2), store=store)
+    limiter = declared(Limiter(name, Concurrency(2), store=store))
     order: list[object] = []
     await limiter.__aenter__()
     await limiter.__aenter__()
@@ -328,7 +328,7 @@ async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> N
     await asyncio.sleep(0)
     leave = limiter._line.leave
 
-    Limiter(name, Concurrency(1), store=store)
+    declared(Limiter(name, Concurrency(1), store=store))
     leave()
     await asyncio.sleep(0)
 
@@ -344,11 +344,11 @@ def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_els
     store = MemoryStore()
     limits = {"places": (Concurrency(1),), "rate": (Rate(100, per=1),)}
     for kind in around.split(", then "):
-        limiter = Limiter(name, *limits[kind], store=store)
+        limiter = declared(Limiter(name, *limits[kind], store=store))
         if kind == around.partition(",")[0]:
             limiter.__enter__()
 
-    limiter = Limiter(name, Concurrency(2), store=store)
+    limiter = declared(Limiter(name, Concurrency(2), store=store))
     with limiter:
         limiter.__exit__(None, None, None)
         assert held(limiter.status()) == 1
@@ -362,11 +362,11 @@ def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_els
 def test_a_leave_that_began_under_a_rate_makes_room_under_places(name: str) -> None:
     """S7: a thread is in the middle of leaving when places are declared, and its own is counted."""
     store = MemoryStore()
-    limiter = Limiter(name, Rate(100, per=1), store=store)
+    limiter = declared(Limiter(name, Rate(100, per=1), store=store))
     limiter.__enter__()
     leave = limiter._line.leave
 
-    limiter = Limiter(name, Concurrency(1), store=store)
+    limiter = declared(Limiter(name, Concurrency(1), store=store))
     assert is_full(limiter)
     leave()
 
@@ -378,23 +378,23 @@ def test_a_permit_that_is_released_under_a_rate_is_not_held_under_places(name: s
     store = MemoryStore()
     permit = Limiter(name, Concurrency(1), store=store).acquire_sync()
 
-    Limiter(name, Rate(100, per=1), store=store)
+    declared(Limiter(name, Rate(100, per=1), store=store))
     permit.release()
 
-    assert_all_free(Limiter(name, Concurrency(1), store=store))
+    assert_all_free(declared(Limiter(name, Concurrency(1), store=store)))
 
 
 async def test_who_waited_for_a_place_and_came_in_by_a_rate_is_inside_as_well(name: str) -> None:
     """S1: one holds a place, one waits for it; a rate lets him in; when there are places again, two are taken."""
     store = MemoryStore()
-    limiter = Limiter(name, Concurrency(1), store=store)
+    limiter = declared(Limiter(name, Concurrency(1), store=store))
     visitors = Visitors(limiter)
     visitors.come("holder", "waits")
     await settled()
 
-    Limiter(name, Rate(100, per=1), store=store)
+    declared(Limiter(name, Rate(100, per=1), store=store))
     await settled()
-    limiter = Limiter(name, Concurrency(2), store=store)
+    limiter = declared(Limiter(name, Concurrency(2), store=store))
 
     assert visitors.order == ["holder", "waits"]
     assert is_full(limiter)
@@ -405,25 +405,25 @@ async def test_who_waited_for_a_place_and_came_in_by_a_rate_is_inside_as_well(na
 async def test_a_place_that_is_given_up_after_places_became_a_rate_is_free(name: str) -> None:
     """F5, S7: handed over, not heard of yet; the limits change, and its task is cancelled."""
     store = MemoryStore()
-    limiter = Limiter(name, Concurrency(1), store=store)
+    limiter = declared(Limiter(name, Concurrency(1), store=store))
     visitors = Visitors(limiter)
     async with limiter:
         visitors.come("waits")
         await settled()
 
-    Limiter(name, Rate(100, per=1), store=store)
+    declared(Limiter(name, Rate(100, per=1), store=store))
     visitors.tasks["waits"].cancel()
     await settled()
 
     assert visitors.order == []
-    assert_all_free(Limiter(name, Concurrency(1), store=store))
+    assert_all_free(declared(Limiter(name, Concurrency(1), store=store)))
 
 
 def test_a_token_that_is_given_up_after_a_rate_became_places_frees_nobodys_place(name: str) -> None:
     """F5, S1: granted by a rate, not heard of yet; now there is one place, and somebody in it; the task is cancelled."""
     clock = VirtualClock()
     store = MemoryStore(clock)
-    limiter = Limiter(name, Rate(1, per=1, initial=0), store=store)
+    limiter = declared(Limiter(name, Rate(1, per=1, initial=0), store=store))
 
     async def story() -> None:
         visitors = Visitors(limiter)
@@ -431,7 +431,7 @@ def test_a_token_that_is_given_up_after_a_rate_became_places_frees_nobodys_place
         await settled()
         clock.jump(1)
         limiter.status()  # whoever looks lets pass whoever is due
-        places = Limiter(name, Concurrency(1), store=store)
+        places = declared(Limiter(name, Concurrency(1), store=store))
         with places:
             visitors.tasks["waits"].cancel()
             await settled()
@@ -446,14 +446,14 @@ def test_a_permit_of_a_rate_takes_nothing_from_a_holder_who_came_later(name: str
     """S4: it was granted when nothing was held; places are declared before its task goes on."""
     clock = VirtualClock()
     store = MemoryStore(clock)
-    limiter = Limiter(name, Rate(1, per=1, initial=0), store=store)
+    limiter = declared(Limiter(name, Rate(1, per=1, initial=0), store=store))
 
     async def story() -> None:
         asked = asyncio.ensure_future(limiter.acquire())
         await asyncio.sleep(0)
         clock.jump(1)
         limiter.status()  # whoever looks lets pass whoever is due
-        places = Limiter(name, Concurrency(1), store=store)
+        places = declared(Limiter(name, Concurrency(1), store=store))
         permit = await asked
         async with places:
             permit.release()
@@ -466,10 +466,10 @@ def test_a_permit_of_a_rate_takes_nothing_from_a_holder_who_came_later(name: str
 def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -> None:
     """S1: what was held beyond the new capacity is gone; the gate need not be asked for each entry any more."""
     store = MemoryStore()
-    limiter = Limiter(name, Concurrency(2), store=store)
+    limiter = declared(Limiter(name, Concurrency(2), store=store))
     limiter.__enter__()
     with limiter:
-        Limiter(name, Concurrency(1), store=store)
+        declared(Limiter(name, Concurrency(1), store=store))
         assert is_full(limiter)
     assert held(limiter.status()) == 1
     limiter.__exit__(None, None, None)
@@ -488,7 +488,7 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
     monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
     store = MemoryStore()
     store._most = 1
-    limiter = Limiter(name, Rate(1, per=3600), store=store)
+    limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
     Limiter(f"{name}-2", Rate(1, per=1), store=store)
 
     use(limiter)
@@ -503,7 +503,7 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name:
     monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
     store = MemoryStore()
     store._most = 1
-    limiter = Limiter(name, Rate(1, per=3600), store=store)
+    limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
     door = limiter._line.enter
 
     Limiter(f"{name}-2", Rate(1, per=1), store=store)
@@ -518,7 +518,7 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(name: str,
     """L2, F7: it has left the crowd for a rate and is about to sleep until its moment; a thread that looks then lets it pass."""
     clock = VirtualClock()
     store = MemoryStore(clock)
-    limiter = Limiter(name, Concurrency(1), store=store)
+    limiter = declared(Limiter(name, Concurrency(1), store=store))
     order: list[object] = []
     await limiter.__aenter__()
     first = asyncio.create_task(visits(limiter, order, "first"))

@@ -12,7 +12,7 @@ from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError
 from headgate.stores import waiters
 from headgate.stores.lock import Lock
 from headgate.stores.memory import MemoryStore
-from tests.crowds import assert_all_free, lock_by
+from tests.crowds import assert_all_free, declared, lock_by
 from tests.interleaving import Interleaving
 
 WORLDS: dict[str, dict[str, Any]] = {
@@ -52,7 +52,7 @@ class Story:
             "r": (Rate(1000, per=1),),
             "b": (Concurrency(self.capacity), Rate(1000, per=1)),
         }
-        return Limiter("story", *limits[kind], store=self.store, **options)
+        return declared(Limiter("story", *limits[kind], store=self.store, **options))
 
     def entered(self) -> None:
         """S1."""

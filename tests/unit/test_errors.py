@@ -16,10 +16,11 @@ from headgate.errors import (
     QueueFullError,
     RedisError,
     StoreError,
+    UnknownLimiterError,
 )
 
 WITH_A_MOMENT = [MaxSleepExceededError, QueueFullError]
-WITHOUT = [HeadgateError, CostExceedsCapacityError, LeaseLostError, StoreError]
+WITHOUT = [HeadgateError, CostExceedsCapacityError, UnknownLimiterError, LeaseLostError, StoreError]
 COPIES = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),
     "copy": copy.copy,

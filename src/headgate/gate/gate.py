@@ -364,4 +364,4 @@ class Gate:
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""
-        return NEVER if self.queue else max(self.act, *(rule.idle_at() for rule in self.rules))
+        return NEVER if self.queue else max((self.act, *(rule.idle_at() for rule in self.rules)))

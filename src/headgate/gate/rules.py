@@ -126,7 +126,10 @@ class Declaration:
 
     def rules(self) -> tuple[Rule, ...]:
         """Fresh rules: each state has its own."""
-        return tuple(parsed(text) for text in self.program.split(";"))
+        return tuple(parsed(text) for text in self.program.split(";")) if self.program else ()
+
+
+NO_LIMITS = Declaration(())  # nobody knows any: of a limiter that is attached to a name, until it has asked the store
 
 
 def declaration(limits: Sequence[Limit]) -> Declaration:

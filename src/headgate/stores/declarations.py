@@ -1,17 +1,20 @@
-"""What a process declares one name with, and the sentence that is logged when declarations keep replacing each other.
+"""What a process declares one name with, and the sentences that are logged when two places or two processes disagree.
 
-Here lives the memory of the last few of them; what holds is the line's to know, and between processes the script's.
+Here lives the memory of the last few declarations; what holds is the line's to know, and between processes the script's.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from time import monotonic
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from headgate.checks import plain
 from headgate.logs import log
+from headgate.names import title
 
 HOLD = 60_000_000  # microseconds after which a declaration that comes again is a change of mind, as in shared.lua
 REMEMBERED = 8  # of the texts of one name
@@ -27,13 +30,13 @@ class Declarations:
 
     def __init__(self, program: str) -> None:
         self.last = program
-        self._former: dict[str, int] = {}  # those before it, and when they were replaced; former updates too
+        self._former: dict[str, bool] = {}  # those before it, the oldest first; true: only an update had set them
         self._update = ""
 
     def update(self, program: str) -> None:
         """Whatever held until now is overruled by `program`, for as long as that holds."""
         if self._update not in ("", program, self.last) and self._update not in self._former:
-            self._replaced(self._update, -HOLD)
+            self._replaced(self._update, True)
         self._update = program
 
     def updated(self, present: str) -> bool:
@@ -44,31 +47,67 @@ class Declarations:
         """Whether a declaration is no news: it held before the update that holds at present."""
         return self.updated(present) and (program == self.last or program in self._former)
 
-    def declare(self, program: str, now: int) -> bool:
-        """Note a declaration. True when it comes again a moment after another one of this process took its place."""
-        if program == self.last:
-            return False
-        comes_again = now - self._former.pop(program, -HOLD) < HOLD
-        self._replaced(self.last, now)
-        self.last = program
-        return comes_again
+    def declare(self, program: str) -> None:
+        """Note a declaration."""
+        if program != self.last:
+            self._former.pop(program, None)
+            self._replaced(self.last, False)
+            self.last = program
 
-    def _replaced(self, program: str, now: int) -> None:
+    def _replaced(self, program: str, updated: bool) -> None:
         self._former.pop(program, None)
-        self._former[program] = now
+        self._former[program] = updated
         if len(self._former) > REMEMBERED:  # no part of the program declares what it has only updated to
-            updates = (each for each, t in self._former.items() if t == -HOLD)
+            updates = (each for each, only_updated in self._former.items() if only_updated)
             del self._former[next(updates, next(iter(self._former)))]
 
 
-def warn_of_parts(name: str, declared: str, former: str) -> None:
-    """Two parts of this program disagree."""
-    tell(
-        name,
-        declared,
-        former,
-        "Limiter %r is declared as %s in this process, a moment after it was declared as %s: each declaration replaces the other. "
-        "Make both parts of the program agree, or call update() to set the limits that are to hold.",
+class Place(NamedTuple):
+    """Where limits are written in the user's code."""
+
+    program: str
+    file: str
+    line: int
+
+
+Written = dict[str, Place | None]  # by name; None: its disagreement was logged
+MOST_WRITTEN = 4096  # names of one store whose places are remembered
+
+
+def note_limits(written: Written, name: str, program: str) -> None:
+    """Note where the first limiter of `name` is made. One with other limits is warned of, once, with both places."""
+    known = written.get(name)
+    if not program or ":" in name or (known is None and name in written):
+        return  # a limiter without limits of its own, or a key, whose limits are those of the whole
+    if known is None:
+        if len(written) >= MOST_WRITTEN:
+            written.clear()
+        written[name] = caller_of(program)
+    elif known.program != program:
+        written[name] = None
+        warn_of_places(name, known, caller_of(program))
+
+
+def caller_of(program: str) -> Place:
+    """The line of code that made the limiter: the first that is not of this package. No frame is kept."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate":
+        frame = frame.f_back
+    return Place(program, frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn_of_places(name: str, first: Place, second: Place) -> None:
+    log(
+        logging.WARNING,
+        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. Whichever acquires first later "
+        "replaces the other's limits. Give both the same limits, take them from the store with Limiter.attach, or call update().",
+        title(name),
+        in_words(first.program),
+        first.file,
+        first.line,
+        in_words(second.program),
+        second.file,
+        second.line,
     )
 
 
@@ -96,6 +135,8 @@ def tell(name: str, declared: str, other: str, sentence: str) -> None:
 
 def in_words(program: str) -> str:
     """The limits of a declaration, for people."""
+    if not program:
+        return "limits that are in the store"
     return " and ".join(WORDS[kind](unit, *map(int, numbers)) for kind, unit, *numbers in map(str.split, program.split(";")))
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from copy import copy
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from urllib.parse import unquote
@@ -68,14 +69,39 @@ class FallbackLine:
     def declared(self) -> Declaration:
         return self._line.declared
 
-    def update(self, declared: Declaration) -> None:
+    def follow(self, declared: Declaration) -> None:
+        self._line.follow(declared)
+
+    def foresee(self, declared: Declaration) -> Declaration:
+        return self._line.foresee(declared)
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        if declared.program:
+            self._line.accept(declared, known)
+
+    async def learn(self) -> Declaration:
+        """The limits in the store. While it is away: none, if calls pass without limits; otherwise StoreError."""
+        try:
+            return await self._line.learn()
+        except StoreError as error:
+            self._absence.begins(error.with_traceback(None), self._line.key)
+            self._way.check_known(self.name, self.declared, error)
+            return self.declared
+
+    def learn_sync(self) -> Declaration:
+        return self._line.blocking(self.learn)
+
+    def once_known(self, said: str, act: Callable[[], None]) -> None:
+        self._line.once_known(said, act)
+
+    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
         """New limits, here and there; ValueError, and no change, where they cannot be divided, or kept by the store."""
         self._follow(declared)
-        self._line.update(declared)
+        self._line.update(declared, former)
 
-    async def aupdate(self, declared: Declaration) -> None:
+    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
         self._follow(declared)
-        await self._line.aupdate(declared)
+        await self._line.aupdate(declared, former)
 
     def pause(self, time: int) -> None:
         self._way.pause(self.name, self.declared, time)
@@ -182,20 +208,21 @@ class FallbackLine:
         return self._way.line(self.name, self.declared, request.units, self._absence.cause)
 
     def _away(self) -> bool:
-        return self._store.away(self._line.key)
+        """Also a limiter that knows no limits yet cannot ask: it has tried to learn them."""
+        return self._store.away(self._line.key) or not self.declared.program
 
-    async def astatus(self) -> Status:
+    async def astatus(self, own: Declaration | None = None) -> Status:
         """Of what holds at present."""
         lost = self._absence.cause
-        if not self._away():
+        if not self._store.away(self._line.key):
             try:
-                return await self._line.astatus()
+                return await self._line.astatus(own)
             except StoreError as error:
                 lost = error.with_traceback(None)
-        return await self._way.line(self.name, self.declared, {}, lost).astatus()
+        return await self._way.line(self.name, own or self.declared, {}, lost).astatus()
 
-    def status(self) -> Status:
-        return self._line.blocking(self.astatus)
+    def status(self, own: Declaration | None = None) -> Status:
+        return self._line.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
         without = self._absence.now or self._away()
@@ -264,6 +291,7 @@ class Way(Protocol):
     """What stands in for a store; its text says so in a log."""
 
     def check(self, name: str, declared: Declaration) -> None: ...
+    def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None: ...
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None: ...
     def pause(self, name: str, declared: Declaration, time: int) -> None: ...
     def resume(self, name: str, declared: Declaration) -> None: ...
@@ -276,6 +304,9 @@ class Open:
 
     def check(self, name: str, declared: Declaration) -> None:
         """Whatever the limits are."""
+
+    def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None:
+        """Whatever the limits are, and whether or not they are known."""
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
         """Whatever the limits were."""
@@ -346,24 +377,31 @@ class Local:
     def check(self, name: str, declared: Declaration) -> None:
         self._share(name, declared)
 
+    def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None:
+        if not declared.program:
+            raise StoreError(
+                f"The limits of {title(name)} are in its store, which cannot be asked, so there is no share of them yet "
+                "(on_store_error='local'). Ask again when the store is back, or declare the limits in this process."
+            ) from cause
+
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
         """An update is one of the share, too: declared instead, it would look as if two parts of this program disagreed."""
         share = known = self._share(name, declared)
         with suppress(ValueError):  # others have declared what cannot be divided
             known = self._share(name, former)
-        self._store.line(name, known).update(share)
+        self._store.open_line(name, known).update(share)
 
     def pause(self, name: str, declared: Declaration, time: int) -> None:
         with suppress(ValueError):  # as above: nobody passes anyway
-            self._store.line(name, self._share(name, declared)).pause(time)
+            self._store.open_line(name, self._share(name, declared)).pause(time)
 
     def resume(self, name: str, declared: Declaration) -> None:
         with suppress(ValueError):  # as above
-            self._store.line(name, self._share(name, declared)).resume()
+            self._store.open_line(name, self._share(name, declared)).resume()
 
     def reset(self, name: str, declared: Declaration) -> None:
         with suppress(ValueError):  # as above
-            self._store.line(name, self._share(name, declared)).reset()
+            self._store.open_line(name, self._share(name, declared)).reset()
 
     def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked:
         """Under the limits as the store's line knows them by now: another process may have declared them anew."""
@@ -378,7 +416,7 @@ class Local:
                     f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back.",
                     reason_of(cause),
                 ) from cause
-        line = self._store.line(name, share)
+        line = self._store.open_line(name, share)
         if line.declared.program != share.program:  # an update of ours has overruled it, and was overruled by others since
             line.update(share)
         return line
@@ -410,7 +448,8 @@ def with_fallback(store: Store, name: str, declared: Declaration, on_store_error
         return store
     remote = cast("RemoteStore", store)
     way = Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
-    way.check(encoded(name), declared)
+    if declared.program:
+        way.check(encoded(name), declared)
     return FallbackStore(remote, way, name)
 
 

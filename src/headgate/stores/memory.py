@@ -17,6 +17,8 @@ from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
+from headgate.stores.declarations import Written, note_limits
+from headgate.stores.known import Known
 from headgate.stores.lock import Lock, Reentered, forget_all
 from headgate.stores.loops import begin_in_order, check_blocking
 from headgate.stores.status import Status, snapshot
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 
 
-class MemoryLine(Steps):
+class MemoryLine(Known, Steps):
     """The queue of one name in this process, as limiters and permits see it."""
 
     __slots__ = ()
@@ -162,35 +164,23 @@ class MemoryLine(Steps):
         grant = cast(Grant, waiter.grant)
         return Permit(self, waiter.request.units, grant, (grant.t - start) / 1_000_000, self._epoch, None)
 
-    def status(self) -> Status:
+    def status(self, own: Declaration | None = None) -> Status:
         try:
-            return self._lock.hold(self._status, None)
+            return self._lock.hold(self._status, own)
         except Reentered:  # the state lies between two steps: read a copy, and change nothing
             gate = snapshot(self._gate)
             return self._status_of(gate, Declaration(gate.rules))
 
-    async def astatus(self) -> Status:
-        return self.status()
-
-    def describe(self) -> str:
-        return self.status().line()
-
     def follow(self, declared: Declaration) -> None:
-        """The last declaration wins, unless an update has overruled it already."""
-        if declared.program != self.declared.program:
+        """An acquire declares its limits: the last declaration wins, unless an update has overruled it already."""
+        if self._undeclared or declared.program != self.declared.program:
             self._lock.bring(lambda: self._declare(declared))
 
-    def update(self, declared: Declaration) -> None:
-        self._lock.bring(lambda: self._update(declared))
-
-    async def aupdate(self, declared: Declaration) -> None:
-        self.update(declared)
+    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
+        self._lock.bring(lambda: self._update(declared, former))
 
     def pause(self, time: int) -> None:
         self._lock.bring(lambda: self._pause(time))
-
-    async def apause(self, time: int) -> None:
-        self.pause(time)
 
     def resume(self) -> None:
         """End a pause: waiters go on in order, as far as the limits allow."""
@@ -202,19 +192,13 @@ class MemoryLine(Steps):
     async def aflush(self) -> None:
         """What is said in this process is done at once."""
 
-    async def aresume(self) -> None:
-        self.resume()
-
     def reset(self) -> None:
         """Forget what was counted; waiters for that go on."""
         self._lock.bring(self._reset)
 
-    async def areset(self) -> None:
-        self.reset()
-
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         def drained() -> None:
-            self._keep()
+            self._keep(asks=False)
             self._gate.drain(self._clock.now(), unit, limit, left, since)
 
         self._lock.bring(drained)
@@ -266,17 +250,21 @@ class MemoryStore:
         self._known: WeakValueDictionary[str, MemoryLine] = WeakValueDictionary()
         self._kept: dict[str, MemoryLine] = {}
         self._most = FEWEST_LINES
+        self._written: Written = {}
         STORES.add(self)
 
     def line(self, name: str, declared: Declaration) -> MemoryLine:
-        """The line of `name`; a new one, or the one that is there under the limits that were declared last."""
+        """The line of `name`, which is made with `declared` when there is none yet. Nothing is declared by that."""
+        note_limits(self._written, name, declared.program)
+        return self.open_line(name, declared)
+
+    def open_line(self, name: str, declared: Declaration) -> MemoryLine:
         try:
             line = self._lock.hold(lambda name: self._line(name, declared), name)
         except Reentered:
             line = self._line(name, declared)
         if len(self._kept) > self._most:
             self._sweep()
-        line.follow(declared)
         return line
 
     def _line(self, name: str, declared: Declaration) -> MemoryLine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.errors import CostExceedsCapacityError, MaxSleepExceededError, QueueFullError
+from headgate.errors import CostExceedsCapacityError, MaxSleepExceededError, QueueFullError, UnknownLimiterError
 from headgate.names import title
 from headgate.waiting import seconds_of
 
@@ -35,6 +35,13 @@ def queue_full(name: str, request: Request, delay: int, position: int) -> QueueF
         f"or raise {option}.",
         retry_after,
         position,
+    )
+
+
+def unknown_limiter(name: str) -> UnknownLimiterError:
+    return UnknownLimiterError(
+        f"Nobody has declared limits for {title(name)} in this store, and an attached limiter has none of its own. "
+        "Check the name and the store, or declare the limits: Limiter(name, '100/minute', store=...)."
     )
 
 

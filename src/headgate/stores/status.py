@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
+from headgate.gate.gate import Gate
 from headgate.gate.slots import NEVER
 
 if TYPE_CHECKING:
@@ -55,6 +56,13 @@ class Status:
         """The whole status in one line, for a repr or a log."""
         limits = ", ".join(f"{limit.used} of {limit.capacity} {limit.unit} used ({limit.kind})" for limit in self.limits)
         return f"{limits}, {self.waiting} waiting{f', paused for {self.paused:.3g} s' if self.paused else ''}"
+
+
+def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
+    """Of a name whose limits nobody has declared: what `declared` would be."""
+    gate = Gate(declared.rules(), 0)
+    left = [rule.left(0) for rule in gate.rules]
+    return status_of(name, declared, gate.rules, left, 0, gate.entry_at(), paused)
 
 
 def status_of(

@@ -15,13 +15,13 @@ from headgate.gate.gate import Gate, Grant, Refuse, Wait
 from headgate.gate.slots import NEVER, Slots
 from headgate.permit import Permit, Refusal
 from headgate.request import Request
-from headgate.stores.declarations import Declarations, warn_of_parts
+from headgate.stores.declarations import Declarations
 from headgate.stores.doors import Crowd, Place, held_exit, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
 from headgate.stores.holders import Holders
 from headgate.stores.lock import Lock, Reentered
 from headgate.stores.loops import Learning
 from headgate.stores.refusals import never, queue_full, too_long
-from headgate.stores.status import Status, status_of
+from headgate.stores.status import Status, status_of, unused
 from headgate.stores.waiters import MovedWaiter, TaskWaiter, Waiter
 from headgate.waiting import queued_at, seconds_of
 
@@ -57,6 +57,7 @@ class Steps:
         "_said",
         "_shut",
         "_store",
+        "_undeclared",
         "declared",
         "enter",
         "enter_later",
@@ -76,6 +77,7 @@ class Steps:
         self._clock = store.clock
         self._gate = Gate(declared.rules(), self._clock.now())
         self._loose = False  # the store has let go of this line because it was idle
+        self._undeclared: bool = True  # no acquire has declared the limits
         self._shut = False  # for that reason, or in a pause, nobody passes by the doors
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
@@ -95,7 +97,7 @@ class Steps:
         gate, lock, pool, crowd = self._gate, self._lock, self._pool, self._crowd
         inside = None if self._holders.counted else self._holders.inside
         pools = self._may_pool()
-        self._shut = self._loose or gate.paused()
+        self._shut = self._loose or self._undeclared or gate.paused()
         enter = shut if self._shut else timed_door(line, gate, lock, self._clock.now, inside)
         if pools:
             enter = pooled_door(line, gate, pool, crowd, enter)
@@ -108,7 +110,7 @@ class Steps:
 
     def _may_pool(self) -> bool:
         """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's, nor anything in a pause."""
-        return self.declared.timeless and not (self._inherits or self._gate.over() or self._gate.paused())
+        return self.declared.timeless and not (self._undeclared or self._inherits or self._gate.over() or self._gate.paused())
 
     # Under the lock ------------------------------------------------------------------------------------------------------
 
@@ -184,9 +186,11 @@ class Steps:
         if ticket in self.starting:
             self.starting.remove(ticket)
 
-    def _status(self, _: None) -> Status:
+    def _status(self, own: Declaration | None) -> Status:
         self._advance()
         self._gate.clamp(self._clock.now())
+        if self._undeclared and own is not None:
+            return unused(self.name, own, self._gate.pause_left())
         return self._status_of(self._gate, self.declared)
 
     def _status_of(self, gate: Gate, declared: Declaration) -> Status:
@@ -269,22 +273,22 @@ class Steps:
 
     def _declare(self, declared: Declaration) -> None:
         program, present = declared.program, self.declared.program
-        if program == present or self._said.overruled(program, present):
+        if (program == present and not self._undeclared) or self._said.overruled(program, present):
             return
         self._keep()
-        comes_again = self._said.declare(program, self._clock.now())
+        self._said.declare(program)
         self._follow(declared)
-        if comes_again:
-            warn_of_parts(self.name, program, present)
 
-    def _update(self, declared: Declaration) -> None:
-        self._keep()
+    def _update(self, declared: Declaration, former: Declaration | None) -> None:
+        self._keep(asks=False)
+        if former is not None:
+            self._said.declare(former.program)
         self._said.update(declared.program)
-        if declared.program != self.declared.program:
+        if self._undeclared or declared.program != self.declared.program:
             self._follow(declared)
 
     def _pause(self, time: int) -> None:
-        self._keep()
+        self._keep(asks=False)
         self._gather()
         self._empty_pool()
         self._gate.pause(self._clock.now(), time)
@@ -306,7 +310,7 @@ class Steps:
         self._empty_pool()
         self._then_advance()
         inside = self._holders.take_out()
-        self.declared = declared
+        self.declared, self._undeclared = declared, False
         for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
             waiter.refused = never(self.name, declared, waiter.request)
             waiter.wake()
@@ -318,8 +322,10 @@ class Steps:
         """The limits may have changed since the request was checked (T7)."""
         return self._gate.never(self._gate.costs(request.units))
 
-    def _keep(self) -> None:
+    def _keep(self, asks: bool = True) -> None:
+        """Before anything is done: an acquire declares the limits."""
         if self._shut:
+            self._undeclared = self._undeclared and not asks
             if self._loose:
                 self._loose = False
                 self._store.keep(cast(Any, self))

@@ -2,11 +2,11 @@
 --
 -- The reply starts with session and number, so that a reply that went astray is noticed: "session number ok now head mine answers |
 -- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), "... held wait limits" (not those
--- of yours, for so long), when nothing was done.
+-- of yours, for so long), "... unknown" (nobody has declared any), when nothing was done.
 --
--- args: as in shared.lua, 4 whether the limits are just known (0), declared (1) or updated (2), 5 how the last reply that the session
--- heard began ("number ok now"), or 0 if that was long ago, 6 what the session is (0): it has waiters (1), and this server notifies it
--- (2), or both (3), 7 horizon, 8... requests: verb word...
+-- args: as in shared.lua, 4 whether the limits are just known (0), declared (1), updated (2), asked for (3) or offered (4), 5 how the
+-- last reply that the session heard began ("number ok now"), or 0 if that was long ago, 6 what the session is (0): it has waiters (1),
+-- and this server notifies it (2), or both (3), 7 horizon, 8... requests: verb word...
 --
 -- Moments and fences in a reply are told as what they are beyond `now`: mostly that is nothing.
 
@@ -23,19 +23,22 @@ end
 
 -- Makes the state ready for the requests, or says why they cannot be answered.
 local function open_state(program, state, alive_until, record)
-  local now, heard, waits = clock(), args[5], WAITS[args[6]]
-  if not (program and state) then
+  local now, heard, waits, how = clock(), args[5], WAITS[args[6]], args[4]
+  local offer = not program and state and redis.call('HGET', HASH, 'offer')
+  program = program or offer
+  if not (program and state and Numbers.load(program, state)) then
     if heard ~= '0' then return Calls.reply('lapsed') end
+    if how == ASKED or PROGRAM == '' then return Calls.reply('unknown') end
     Rules.new(PROGRAM, now)
+    gate.offered = how == OFFERED
     return nil
   end
-  if not Numbers.load(program, state) then
-    Rules.new(PROGRAM, now)
-    return heard ~= '0' and Calls.reply('lapsed') or nil
-  end
+  gate.offered = offer and true or false
   Gate.clamp(now)
-  if program ~= PROGRAM then
-    if args[4] == '0' then return Calls.reply('stale ' .. program) end
+  if gate.offered then
+    if PROGRAM == '' then return Calls.reply('unknown') end
+  elseif program ~= PROGRAM then
+    if how ~= DECLARED and how ~= UPDATED then return Calls.reply('stale ' .. program) end
     local held = Rules.held()
     if held then return Calls.reply('held ' .. State.int(held) .. ' ' .. program) end
   end
@@ -91,6 +94,14 @@ local function advance()
   return look_at_head(caller, t)
 end
 
+-- The limits of a name that was only paused or drained are nobody's: the first acquire or update declares its own.
+local function limits_field()
+  if not gate.offered then return 'limits' end
+  if args[4] == ASKED or args[4] == OFFERED then return 'offer' end
+  redis.call('HDEL', HASH, 'offer')
+  return 'limits'
+end
+
 function Calls.whole(its_keys, its_args)
   begin(its_keys, its_args)
   State.fresh()
@@ -106,7 +117,7 @@ function Calls.whole(its_keys, its_args)
 
   if mail then Sessions.read_mail(mail) end
   Sessions.expire_holders()
-  if gate.program ~= PROGRAM or args[4] == UPDATED then
+  if (gate.program ~= PROGRAM and not gate.offered) or args[4] == UPDATED then
     Rules.replace(gate.program)
   elseif args[4] == DECLARED then
     Rules.confirm()
@@ -126,7 +137,7 @@ function Calls.whole(its_keys, its_args)
   local answered = Calls.reply('ok ') .. State.int(gate.t) .. ' ' .. head .. ' ' .. answers .. (answers == '' and '|' or ' |')
     .. Sessions.own_mail()
   local listened = LISTENS[args[6]] and gate.t or 0
-  redis.call('HSET', HASH, 'limits', PROGRAM, 'state', Numbers.save(), 'r' .. SESSION,
+  redis.call('HSET', HASH, limits_field(), PROGRAM, 'state', Numbers.save(), 'r' .. SESSION,
     Calls.record(alive_until, CALL, listened, answered))
   if mail then redis.call('HDEL', HASH, 'm' .. SESSION) end
   Promises.keep(extended)

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 Answer = Sequence[Any] | StoreError
 TOGETHER = ("release", "cancel 0")  # errands of which many can be told as one; the moment of a grant is each one's own
 KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: they are known, declared, or declared come what may
+ASKED, OFFERED = 3, 4  # it declares nothing: it makes no name; or one whose limits hold until a process declares some
+LOOKS = {"status", "declared", "resume", "reset"}  # errands that say nothing to a name that is not there
+OFFERS = {*LOOKS, "pause", "drain"}  # these do: whoever acquires first is to find them
+UNKNOWN = ("unknown", 0, 0)  # the answer to a look at a name whose limits nobody has declared
 
 
 class Command(NamedTuple):
@@ -129,11 +133,28 @@ class Sent(NamedTuple):
     ahead: int  # how many stand before its tickets, if they were the first of the whole queue and none was granted since
     letters: int  # how many grants had been heard of when it was sent
 
+    def tell_unknown(self) -> None:
+        """Nobody has declared the limits of the name: the call has looked, and done nothing."""
+        for errand in self.errands:
+            errand.told(UNKNOWN)
+
     @property
-    def declares(self) -> int:
+    def how(self) -> int:
         """What it says of its limits, if it is a whole call."""
         words = self.command.words
         return int(words[words[0] + 4])
+
+    @property
+    def declares(self) -> bool:
+        return self.how in (DECLARED, UPDATED)
+
+
+def how_said(declares: int, asks: bool, errands: list[Errand]) -> int:
+    """What a call says of its limits. Only a session that acquires declares them; a look or a pause declares nothing."""
+    if asks or declares in (DECLARED, UPDATED):
+        return DECLARED if declares == ASKED else declares
+    verbs = {errand.words.partition(" ")[0] for errand in errands}
+    return ASKED if verbs <= LOOKS else OFFERED if verbs <= OFFERS else KNOWN
 
 
 def told_by(request: Request, on_wait: OnWait | None) -> Request:

@@ -34,7 +34,7 @@ function Rules.new(program, now)
   end
   Rules.give_slots(gate.rules)
   redis.call('DEL', WHO)
-  redis.call('HDEL', HASH, 'former')
+  redis.call('HDEL', HASH, 'former', 'offer', 'limits')
 end
 
 -- What was declared before ----------------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from headgate.gate.gate import Grant
 from headgate.request import Request
 from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import (
-    KNOWN,
     Answer,
     Command,
     Errand,
@@ -213,8 +212,8 @@ class Lane:
     def _next(self) -> Sent:
         self._call += 1
         tickets, errands = self._load()
-        declared, declares = self.line.said()
-        command = self._written(tickets, errands, declared, declares)
+        declared, how = self.line.said(bool(tickets or self._waiting), errands)
+        command = self._written(tickets, errands, declared, how)
         ahead, letters = self.succession.ahead(), self.succession.letters
         for ticket in tickets:
             ticket.session, ticket.last = self._session, tickets[-1].number
@@ -283,6 +282,8 @@ class Lane:
             self._pass(sent, words)
         elif verdict == "ok":
             self._accept(sent, words)
+        elif verdict == "unknown":
+            sent.tell_unknown()
         else:
             self._again(sent, verdict, words)
 
@@ -297,10 +298,9 @@ class Lane:
             self._granted(ticket, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
-        if sent.declares != KNOWN:
-            self.line.carried(sent.program, sent.declares)
+        self.line.carried(sent.program, sent.how)
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.succession.answered(sent, self._server, declared=sent.declares != KNOWN)
+        self.succession.answered(sent, self._server, declared=sent.declares)
         head, mine = int(words[1]), words[2] == "1"
         ahead, at_once, rest = None, True, iter(words[3:])
         answers = answers_in(rest, sent.program, self._server)

@@ -8,23 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote
 
-from headgate.errors import MaxSleepExceededError
+from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
 from headgate.gate.rules import Declaration, read_program
+from headgate.logs import log
 from headgate.names import title
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
-from headgate.stores.declarations import HOLD, Declarations, warn_of_parts, warn_of_processes
+from headgate.stores.declarations import HOLD, Declarations, in_words, warn_of_processes
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside, visitor
-from headgate.stores.redis.calls import DECLARED, KNOWN, UPDATED, Errand, Statement, nobody, told_by
+from headgate.stores.redis.calls import (
+    ASKED,
+    DECLARED,
+    KNOWN,
+    UNKNOWN,
+    UPDATED,
+    Errand,
+    Statement,
+    how_said,
+    nobody,
+    told_by,
+)
 from headgate.stores.redis.delivery import note
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.failures import cannot
@@ -40,13 +53,14 @@ from headgate.stores.redis.portal import (
     portal_loop,
 )
 from headgate.stores.redis.shutdown import report
-from headgate.stores.status import Status, status_of
+from headgate.stores.refusals import unknown_limiter
+from headgate.stores.status import Status, status_of, unused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Hashable
+    from collections.abc import Callable, Coroutine, Hashable, Sequence
 
     from headgate.gate.gate import Grant, Units
-    from headgate.stores.redis.calls import Ticket
+    from headgate.stores.redis.calls import Answer, Ticket
     from headgate.stores.redis.shortcut import Passed, Shortcut
     from headgate.stores.redis.store import RedisStore
 
@@ -65,7 +79,9 @@ class RedisLine:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.declared = declared
-        self.declares = DECLARED  # until a call of ours has carried the declaration there
+        self.declares = ASKED  # until an acquire declares the limits; and then, until a call has carried the declaration there
+        self._seen: tuple[Status, float] | None = None  # by the last reply to a look, and when
+        self._heard: Declaration | None = None  # what holds in the store, as long as nothing is declared here
         self._said = Declarations(declared.program)
         self._turned_down: Declaration | None = None  # what we have declared, and another process has replaced just now
         self._until = 0.0  # and until when it need not be declared again
@@ -81,29 +97,43 @@ class RedisLine:
     # What is declared ----------------------------------------------------------------------------------------------------
 
     def follow(self, declared: Declaration) -> None:
-        """The last declaration wins, unless an update or another process has overruled it already."""
-        program, present, turned_down = declared.program, self.declared.program, self._turned_down
-        if program == present or (turned_down and turned_down.program == program and monotonic() < self._until):
-            return
+        """An acquire declares its limits: the last declaration wins, unless an update or another process has overruled it."""
         with self._lock:
             known = self.declared
-            if self._said.overruled(program, known.program):
-                return
-            comes_again = self._said.declare(program, int(monotonic() * 1_000_000))
-            if self.declared is known:  # and no signal handler has updated them meanwhile
-                self._turned_down, self.declared, self.declares = None, declared, DECLARED
-        if comes_again:
-            warn_of_parts(self.name, program, present)
+            if self._may_declare(declared):
+                self._said.declare(declared.program)
+                if self.declared is known:  # and no signal handler has updated them meanwhile
+                    self._turned_down, self.declared, self.declares = None, declared, DECLARED
 
-    def said(self) -> tuple[Declaration, int]:
-        """The limits, and what a call says of them. Read the other way round than they are written: earlier ones are no update."""
+    def foresee(self, declared: Declaration) -> Declaration:
+        """What would hold for this process if `declared` were declared now."""
+        return declared if self._may_declare(declared) else self.declared
+
+    def _may_declare(self, declared: Declaration) -> bool:
+        program, present, turned_down = declared.program, self.declared.program, self._turned_down
+        if turned_down and turned_down.program == program and monotonic() < self._until:
+            return False
+        known = program == present and self.declares != ASKED
+        return not (known or self._said.overruled(program, present))
+
+    def said(self, asks: bool = True, errands: list[Errand] | None = None) -> tuple[Declaration, int]:
+        """The limits that a call names, and what it says of them: a call that `asks` for permits declares ours.
+
+        Read the other way round than they are written: earlier ones are no update.
+        """
+        if self.declares == ASKED:
+            with self._lock:
+                if asks and self.declares == ASKED:
+                    self.declares = DECLARED
+            if self._heard is not None and self.declares == ASKED:
+                return self._heard, how_said(ASKED, asks, errands or [])
         declares = self.declares
-        return self.declared, declares
+        return self.declared, how_said(declares, asks, errands or [])
 
     def carried(self, program: str, how: int) -> None:
         """A call that said so was carried out: unless something else was declared meanwhile, it is known."""
         with self._lock:
-            if (program, how) == (self.declared.program, self.declares):
+            if how in (DECLARED, UPDATED) and (program, how) == (self.declared.program, self.declares):
                 self.declares = KNOWN
 
     def read(self, program: str) -> Declaration:
@@ -121,7 +151,9 @@ class RedisLine:
             known = self.declares == KNOWN
             if known:
                 self.declared = holds
-        return known
+            elif self.declares == ASKED:
+                self._heard = holds
+        return known or self.declares == ASKED
 
     def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
         """What we have declared must wait for `wait` microseconds (-1: as long as an update holds): what holds, holds for us.
@@ -155,15 +187,56 @@ class RedisLine:
             if self._turned_down is ours:
                 self._turned_down, self.declared, self.declares = None, ours, DECLARED
 
+    # What is taken from the store ----------------------------------------------------------------------------------------
+
+    async def learn(self) -> Declaration:
+        """The limits of the name. Raises UnknownLimiterError when nobody has declared any."""
+        if self.declares == ASKED:
+            self._check_known(await self.lane().ask("declared"))
+        return self._heard or self.declared
+
+    def learn_sync(self) -> Declaration:
+        return self.blocking(self.learn)
+
+    def _check_known(self, answer: Sequence[Any]) -> None:
+        if answer == UNKNOWN or not answer[1]:
+            raise unknown_limiter(self.name)
+
+    def once_known(self, said: str, act: Callable[[], None]) -> None:
+        """Do `act`, which `said` names, when the limits are known, and never wait for that."""
+        if self.declares != ASKED:
+            act()
+            return
+
+        def told(answer: Answer) -> None:
+            try:
+                if isinstance(answer, StoreError):
+                    raise answer
+                self._check_known(answer)
+            except HeadgateError as unknown:
+                log(logging.WARNING, "%s of %s has not happened: %s", said, title(self.name), unknown)
+            else:
+                act()
+
+        self._post(Errand("declared", told))
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        """Go by these limits, if there are none here: they were learned from the store, or (not `known`) might be declared."""
+        with self._lock:
+            if self.declares == ASKED and (known or not self.declared.program):
+                self.declared, self.declares = declared, KNOWN if known else ASKED
+
+    # What is said of the name --------------------------------------------------------------------------------------------
+
     def check(self, declared: Declaration) -> None:
         """ValueError for limits that Redis cannot keep."""
         check_windows(self.name, declared)
 
-    def update(self, declared: Declaration) -> None:
-        self._post(Errand(self._updated(declared), nobody))
+    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
+        self._post(Errand(self._updated(declared, former), nobody))
 
-    async def aupdate(self, declared: Declaration) -> None:
-        await self.lane().ask(self._updated(declared))
+    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
+        await self.lane().ask(self._updated(declared, former))
 
     def pause(self, time: int) -> None:
         self._no_shortcut = max(self._no_shortcut, monotonic() + time / 1_000_000)
@@ -211,13 +284,15 @@ class RedisLine:
             note(lane, errand)
             loop.call_soon_threadsafe(lane.send_errands)
 
-    def _updated(self, declared: Declaration) -> str:
+    def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
         self.check(declared)
         with self._lock:
+            if former is not None:
+                self._said.declare(former.program)
             self._said.update(declared.program)
             self._turned_down, self.declared, self.declares = None, declared, UPDATED
-        return f"update {self._said.last.replace(' ', ',')}"
+        return f"update {self._said.last.replace(' ', ',') or '-'}"
 
     def keys(self, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
         """The keys that the script works on: all share one hash tag. What is replaced by a declaration may have had windows."""
@@ -438,17 +513,29 @@ class RedisLine:
 
     # Looking -------------------------------------------------------------------------------------------------------------
 
-    async def astatus(self) -> Status:
-        program, waiting, delay, paused, *left = await self.lane().ask("status -")
+    async def astatus(self, own: Declaration | None = None) -> Status:
+        """What holds in the store; where nobody has declared limits, what `own` would be with nothing used."""
+        answer = await self.lane().ask("status -")
+        if answer == UNKNOWN:
+            return self._saw(unused(self.name, own or self.declared))
+        program, waiting, delay, paused, *left = answer
         declared = self.declared if self.declared.program == program else read_program(program)
-        return status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
+        return self._saw(status_of(self.name, declared, declared.rules(), left, waiting, delay, paused))
 
-    def status(self) -> Status:
-        return self.blocking(self.astatus)
+    def _saw(self, status: Status) -> Status:
+        self._seen = status, monotonic()
+        return status
+
+    def status(self, own: Declaration | None = None) -> Status:
+        return self.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
-        """What can be said without asking the server."""
-        return f"{self.declared.program} on {self._store}"
+        """The status as it was seen last, or the limits: without asking the server."""
+        if self._seen is None:
+            return f"{in_words(self.declared.program)} (not asked yet), on {self._store}"
+        status, moment = self._seen
+        age = monotonic() - moment
+        return f"{status.line()}{f' ({age:.0f} s ago)' if age >= 1 else ''}, on {self._store}"
 
 
 def give_back(answer: object) -> None:

@@ -172,9 +172,14 @@ function verbs.rejoin(session, number, t, fence, asked)
   answer('done', 1, done and 1 or 0)
 end
 
--- update former: goes with an update, which overrules the `former` limits too (commas for spaces); its sender hears that it came.
+-- declared: whether somebody has declared the limits.
+function verbs.declared()
+  answer('done', 1, gate.offered and 0 or 1)
+end
+
+-- update former: goes with an update, which overrules the `former` limits too (commas for spaces; "-": there are none); its sender hears that it came.
 function verbs.update(former)
-  if args[4] == UPDATED then Rules.replace((string.gsub(former, ',', ' '))) end
+  if args[4] == UPDATED and former ~= '-' then Rules.replace((string.gsub(former, ',', ' '))) end
   answer('done', 1, 1)
 end
 
@@ -188,7 +193,7 @@ function verbs.status(asked)
 end
 
 -- How many words a verb has; which of them are numbers, and which may be -1 for none.
-local WORDS = { acquire = 5, cancel = 5, quit = 2, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5, resume = 0, reset = 0 }
+local WORDS = { acquire = 5, cancel = 5, quit = 2, release = 4, renew = 2, settle = 2, status = 1, update = 1, drain = 4, pause = 1, rejoin = 5, resume = 0, reset = 0, declared = 0 }
 local NUMBERS = { acquire = { 1, 2 }, cancel = { 2, 3, 4 }, release = { 2, 3 }, renew = { 2 }, settle = { 1 }, drain = { 2, 3, 4 }, pause = { 1 }, rejoin = { 3, 4 } }
 local LIMITS = { acquire = { 3, 4 } }
 local FIRST, NONE = 8, {}

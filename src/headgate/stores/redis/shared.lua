@@ -16,6 +16,7 @@ local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local UNHEARD = 4000000 -- for which a session counts as alive after its last call when its notifications reach no connection
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
 local DECLARED, UPDATED = '1', '2' -- what a call says of its limits when they are to hold, and when they hold come what may
+local ASKED, OFFERED = '3', '4' -- when it declares none: it makes no name; or one whose limits any declaration takes over
 local REMEMBERED = 100 -- declarations, and states, between calls: more than take turns, mostly
 
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.errors import StoreError
 from headgate.gate.rules import Declaration
+from headgate.stores.declarations import Written, note_limits
 from headgate.stores.redis.address import topology_of
 from headgate.stores.redis.delivery import flush
 from headgate.stores.redis.lane import Lane
@@ -39,15 +40,15 @@ class RedisStore:
         self._most = FEWEST_LINES
         self._links: dict[asyncio.AbstractEventLoop, Link] = {}
         self._shortcut: Shortcut | None = None
+        self._written: Written = {}
         STORES.add(self)
         weakref.finalize(self, retire, self._links).atexit = False
 
     def line(self, name: str, declared: Declaration) -> RedisLine:
-        """The line of `name`; nothing is sent before the first acquire."""
+        """The line of `name`, which is made with `declared` when there is none yet. Nothing is sent, and nothing declared."""
         check_windows(name, declared)
-        line = self._lines.get(name) or self._new_line(name, declared)
-        line.follow(declared)
-        return line
+        note_limits(self._written, name, declared.program)
+        return self._lines.get(name) or self._new_line(name, declared)
 
     def _new_line(self, name: str, declared: Declaration) -> RedisLine:
         """One for all threads and signal handlers that ask at the same time. None of them waits, so there is no lock."""

@@ -1,0 +1,211 @@
+"""What stands for the line of a limiter until its first acquire.
+
+Here lives the rule that a limiter declares its limits by its first acquire, and by nothing before that; and the limiter without
+limits of its own, which takes them from the store. After the first acquire the limiter uses its line directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from headgate.errors import UnknownLimiterError
+from headgate.request import asked
+from headgate.stores.doors import shut
+
+if TYPE_CHECKING:
+    from headgate.gate.rules import Declaration
+    from headgate.limits import Limit
+    from headgate.line import Front
+    from headgate.permit import Permit, Refusal
+    from headgate.request import Request
+    from headgate.stores.status import Status
+
+
+class Owner(Protocol):
+    """The limiter, which uses its line itself from its first acquire on."""
+
+    _line: Front
+
+
+class AttachedOwner(Owner, Protocol):
+    """The same, with the limits that its users see."""
+
+    limits: tuple[Limit, ...]
+
+
+class Undeclared:
+    """For a limiter whose limits are others than those of its line: its first acquire declares them."""
+
+    def __init__(self, owner: Owner, line: Front, own: Declaration) -> None:
+        self.name = line.name
+        self.enter = self.enter_task = shut
+        self.leave, self.describe, self.flush, self.aflush = line.leave, line.describe, line.flush, line.aflush
+        self.pause, self.apause, self.drain = line.pause, line.apause, line.drain
+        self.resume, self.aresume, self.reset, self.areset = line.resume, line.aresume, line.reset, line.areset
+        self.follow, self.foresee, self.accept = line.follow, line.foresee, line.accept
+        self.learn, self.learn_sync, self.once_known = line.learn, line.learn_sync, line.once_known
+        self._owner = owner
+        self._line = line
+        self._own = own
+        self._begun = False
+
+    @property
+    def declared(self) -> Declaration:
+        return self._line.foresee(self._own)
+
+    def _begin(self) -> Front:
+        if not self._begun:
+            self._begun = True
+            self._line.follow(self._own)
+        if self._owner._line is self:
+            self._owner._line = self._line
+        return self._line
+
+    async def enter_later(self, request: Request) -> object:
+        return await self._begin().enter_later(request)
+
+    def enter_sync(self, request: Request) -> object:
+        return self._begin().enter_sync(request)
+
+    async def acquire(self, request: Request) -> Permit:
+        return await self._begin().acquire(request)
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return self._begin().acquire_sync(request)
+
+    def take(self, request: Request) -> Permit | Refusal:
+        return self._begin().take(request)
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return await self._begin().atake(request)
+
+    def status(self, own: Declaration | None = None) -> Status:
+        return self._line.status(self._own)
+
+    async def astatus(self, own: Declaration | None = None) -> Status:
+        return await self._line.astatus(self._own)
+
+    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
+        self._line.update(declared, self._own)
+
+    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
+        await self._line.aupdate(declared, self._own)
+
+
+class Attached:
+    """For a limiter without limits of its own: its first use takes them from the store, and declares nothing.
+
+    `whole`: for a key, the line of the whole limiter, whose limits the key has when it has none of its own yet.
+    """
+
+    def __init__(self, owner: AttachedOwner, line: Front, whole: Front | None) -> None:
+        self.name = line.name
+        self.enter = self.enter_task = shut
+        self.leave, self.describe, self.flush, self.aflush = line.leave, line.describe, line.flush, line.aflush
+        self.follow, self.foresee, self.accept = line.follow, line.foresee, line.accept
+        self._owner = owner
+        self._line = line
+        self._whole = whole
+        self._of_whole: Declaration | None = None  # the limits of a key that nobody has used yet
+
+    @property
+    def declared(self) -> Declaration:
+        return self._of_whole or self._line.declared
+
+    # What is learned -----------------------------------------------------------------------------------------------------
+
+    async def learn(self) -> Declaration:
+        try:
+            return await self._line.learn()
+        except UnknownLimiterError:
+            if self._whole is None:
+                raise
+            return self._take_over(await self._whole.learn())
+
+    def learn_sync(self) -> Declaration:
+        try:
+            return self._line.learn_sync()
+        except UnknownLimiterError:
+            if self._whole is None:
+                raise
+            return self._take_over(self._whole.learn_sync())
+
+    def _take_over(self, limits: Declaration) -> Declaration:
+        self._of_whole = limits
+        self._line.accept(limits, known=False)
+        return limits
+
+    def once_known(self, said: str, act: Callable[[], None]) -> None:
+        self._line.once_known(said, act)
+
+    def _begin(self, learned: Declaration, request: Request) -> Front:
+        """The limiter goes by the limits that were learned; `request` was checked before they were known."""
+        if self._of_whole is not None:
+            self._line.follow(self._of_whole)
+        else:
+            self._line.accept(learned, known=True)
+        if learned.program and self._owner._line is self:
+            self._owner._line, self._owner.limits = self._line, learned.limits
+        asked(learned, self.name, 1, request.units)
+        return self._line
+
+    # What the limiter asks for -------------------------------------------------------------------------------------------
+
+    async def enter_later(self, request: Request) -> object:
+        return await self._begin(await self.learn(), request).enter_later(request)
+
+    def enter_sync(self, request: Request) -> object:
+        return self._begin(self.learn_sync(), request).enter_sync(request)
+
+    async def acquire(self, request: Request) -> Permit:
+        return await self._begin(await self.learn(), request).acquire(request)
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return self._begin(self.learn_sync(), request).acquire_sync(request)
+
+    def take(self, request: Request) -> Permit | Refusal:
+        return self._begin(self.learn_sync(), request).take(request)
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return await self._begin(await self.learn(), request).atake(request)
+
+    def status(self, own: Declaration | None = None) -> Status:
+        return self._line.status(self.learn_sync())
+
+    async def astatus(self, own: Declaration | None = None) -> Status:
+        return await self._line.astatus(await self.learn())
+
+    # What is said of the name: at once, or as soon as it is known that there is one --------------------------------------
+
+    def update(self, declared: Declaration, former: Declaration | None = None) -> None:
+        self.once_known("update()", partial(self._line.update, declared))
+
+    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
+        await self.learn()
+        await self._line.aupdate(declared)
+
+    def pause(self, time: int) -> None:
+        self.once_known("pause()", partial(self._line.pause, time))
+
+    async def apause(self, time: int) -> None:
+        await self.learn()
+        await self._line.apause(time)
+
+    def resume(self) -> None:
+        self.once_known("resume()", self._line.resume)
+
+    async def aresume(self) -> None:
+        await self.learn()
+        await self._line.aresume()
+
+    def reset(self) -> None:
+        self.once_known("reset()", self._line.reset)
+
+    async def areset(self) -> None:
+        await self.learn()
+        await self._line.areset()
+
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+        self.once_known("drain()", partial(self._line.drain, unit, left, limit, since))

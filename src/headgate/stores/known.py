@@ -1,0 +1,75 @@
+"""What is known of the limits of a name in memory, before an acquire has declared any.
+
+Here lives a part of the line that takes no lock: who only looks may come from anywhere. And the coroutines of what never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headgate.stores.refusals import unknown_limiter
+
+if TYPE_CHECKING:
+    from headgate.gate.rules import Declaration
+    from headgate.stores.declarations import Declarations
+    from headgate.stores.status import Status
+
+
+class Known:
+    """Of a line in memory."""
+
+    __slots__ = ()
+
+    name: str
+    declared: Declaration
+    _said: Declarations
+    _undeclared: bool
+
+    if TYPE_CHECKING:
+
+        def status(self, own: Declaration | None = None) -> Status: ...
+        def update(self, declared: Declaration, former: Declaration | None = None) -> None: ...
+        def pause(self, time: int) -> None: ...
+        def resume(self) -> None: ...
+        def reset(self) -> None: ...
+
+    def describe(self) -> str:
+        return self.status().line()
+
+    def foresee(self, declared: Declaration) -> Declaration:
+        """What would hold if `declared` were declared now."""
+        return self.declared if self._said.overruled(declared.program, self.declared.program) else declared
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        """The limits are here already."""
+
+    async def learn(self) -> Declaration:
+        return self.learn_sync()
+
+    def learn_sync(self) -> Declaration:
+        """The limits of the name. Raises UnknownLimiterError when nobody has declared any."""
+        if self._undeclared:
+            raise unknown_limiter(self.name)
+        return self.declared
+
+    def once_known(self, said: str, act: Callable[[], None]) -> None:
+        self.learn_sync()
+        act()
+
+    # Coroutines of what never waits --------------------------------------------------------------------------------------
+
+    async def astatus(self, own: Declaration | None = None) -> Status:
+        return self.status(own)
+
+    async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
+        self.update(declared, former)
+
+    async def apause(self, time: int) -> None:
+        self.pause(time)
+
+    async def aresume(self) -> None:
+        self.resume()
+
+    async def areset(self) -> None:
+        self.reset()

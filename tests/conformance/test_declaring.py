@@ -1,0 +1,393 @@
+"""An acquire declares the limits of its limiter, an update sets them, and nothing else changes what a fleet uses."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate import (
+    Concurrency,
+    CostExceedsCapacityError,
+    Limiter,
+    Rate,
+    Semaphore,
+    UnknownLimiterError,
+    Window,
+    logs,
+)
+from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
+
+FLEET, OTHER = Window(20, per=HOUR), Window(2, per=HOUR)
+
+
+async def enter(limiter: Limiter) -> None:
+    async with limiter:
+        pass
+
+
+async def acquire(limiter: Limiter) -> None:
+    (await limiter.acquire()).release()
+
+
+async def try_once(limiter: Limiter) -> None:
+    assert await limiter.atry_acquire()
+
+
+async def enter_an_acquire(limiter: Limiter) -> None:
+    async with limiter.acquire():
+        pass
+
+
+async def call(limiter: Limiter) -> None:
+    @limiter
+    async def called() -> None:
+        pass
+
+    await called()
+
+
+async def in_a_thread(limiter: Limiter) -> None:
+    def visit() -> None:
+        with limiter:
+            pass
+
+    await asyncio.to_thread(visit)
+
+
+async def update(limiter: Limiter) -> None:
+    await limiter.aupdate(OTHER)
+
+
+ASKS = pytest.mark.parametrize("ask", [enter, acquire, try_once, enter_an_acquire, call, update], ids=lambda ask: ask.__name__)
+Act = Callable[[Limiter], Awaitable[Any]]
+
+
+async def look(limiter: Limiter) -> None:
+    await limiter.astatus()
+
+
+async def look_in_a_thread(limiter: Limiter) -> None:
+    await asyncio.to_thread(limiter.status)
+
+
+async def show(limiter: Limiter) -> None:
+    repr(limiter)
+
+
+async def pause(limiter: Limiter) -> None:
+    await limiter.apause(0.001)
+
+
+async def resume(limiter: Limiter) -> None:
+    await limiter.aresume()
+
+
+async def drain(limiter: Limiter) -> None:
+    limiter.drain(requests=19)
+    await limiter.astatus()
+
+
+async def take_a_key(limiter: Limiter) -> None:
+    await limiter["k"].astatus()
+
+
+async def give_up(limiter: Limiter) -> None:
+    limiter.acquire().close()
+
+
+LOOKS = [look, look_in_a_thread, show, pause, resume, drain, take_a_key, give_up]
+
+
+async def limits_of(world: World) -> list[Any]:
+    return [limit.limit for limit in (await soon(Limiter.attach(world.name, store=world.store).astatus())).limits]
+
+
+# Who declares ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
+@told
+async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(world: World, act: Act) -> None:
+    """Promise 10: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it is 20 an hour still."""
+    fleet = world.limiter(FLEET)
+    await soon(declare(fleet))
+
+    await soon(act(world.limiter(OTHER)))
+
+    assert await limits_of(world) == [FLEET]
+    await until(lambda status: status.paused == 0.0, fleet)
+    assert await fleet.atry_acquire()
+
+
+@pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
+@told
+async def test_an_update_outlasts_whatever_others_look_at(world: World, act: Act) -> None:
+    fleet = world.limiter(FLEET)
+    await soon(fleet.aupdate(Window(30, per=HOUR)))
+
+    await soon(act(world.limiter(OTHER)))
+
+    assert await limits_of(world) == [Window(30, per=HOUR)]
+
+
+@ASKS
+@told
+async def test_the_first_acquire_declares(world: World, ask: Act) -> None:
+    """Given limiters that are made one after the other, then that one declares which acquires, and the last acquire wins."""
+    former, later = world.limiter(FLEET), world.limiter(OTHER)
+    await soon(declare(former))
+    assert await limits_of(world) == [FLEET]
+
+    await soon(ask(later))
+
+    assert await limits_of(world) == [OTHER]
+    assert (await soon(former.astatus())).limits[0].limit == OTHER
+
+
+@told
+async def test_a_constructor_declares_nothing(world: World) -> None:
+    """Given a limiter that acquires, when others are made of its name, then it goes on under its own limits."""
+    limiter = world.limiter(Window(3, per=HOUR))
+    assert await limiter.atry_acquire()
+    others = [world.limiter(Window(number, per=HOUR)) for number in (1, 2)]
+
+    assert [bool(await limiter.atry_acquire()) for _ in range(3)] == [True, True, False]
+    assert len(others) == 2
+
+
+@told
+async def test_only_the_first_acquire_of_a_limiter_declares(world: World) -> None:
+    former, later = world.limiter(FLEET), world.limiter(Window(10, per=HOUR))
+    for limiter in (former, later, former):
+        await soon(declare(limiter))
+
+    assert await limits_of(world) == [Window(10, per=HOUR)]
+
+
+def test_a_thread_declares_too(store: object, name: str) -> None:
+    former, later = Limiter(name, FLEET, store=store), Limiter(name, OTHER, store=store)
+    for limiter in (former, later):
+        with limiter:
+            pass
+
+    assert Limiter.attach(name, store=store).status().limits[0].limit == OTHER
+    assert not former.try_acquire()
+
+
+@told
+async def test_the_classics_declare_by_entering_too(world: World) -> None:
+    first = Semaphore(world.name, 3, **world.place)
+    async with first:
+        second = Semaphore(world.name, 1, **world.place)
+        async with first, first:
+            pass
+    async with second:
+        pass
+
+    assert "of 1" in repr(second) or not world.in_memory
+
+
+# A name that nobody has declared -----------------------------------------------------------------------------------------------
+
+
+@told
+async def test_a_status_of_a_name_that_is_new_is_what_its_own_limits_would_say(world: World) -> None:
+    limiters = [world.limiter(Concurrency(5), Rate(10, per=HOUR, initial=4)), world.limiter(OTHER)]
+
+    statuses = [await soon(limiter.astatus()) for limiter in limiters]
+
+    assert [used(status) for status in statuses] == [[0, 6], [0]]
+    assert [limit.limit for limit in statuses[1].limits] == [OTHER]
+    assert [(status.waiting, status.retry_after, status.paused) for status in statuses] == [(0, 0.0, 0.0)] * 2
+    with pytest.raises(UnknownLimiterError):
+        await limits_of(world)
+
+
+@told
+async def test_a_pause_before_the_first_acquire_holds_whoever_acquires(world: World) -> None:
+    """T3: and declares nothing: the first acquire has its own limits."""
+    await world.limiter(FLEET).apause(HOUR)
+    assert (await soon(world.limiter(OTHER).astatus())).paused > 0
+
+    assert not await world.limiter(OTHER).atry_acquire()
+    assert await limits_of(world) == [OTHER]
+    await world.limiter(OTHER).aresume()
+    assert await world.limiter(OTHER).atry_acquire()
+
+
+@told
+async def test_a_drain_before_the_first_acquire_counts(world: World) -> None:
+    """T9: what a service says is left holds for the first calls, too."""
+    limiter = world.limiter(Rate(10, per=1000 * HOUR))
+
+    limiter.drain(requests=2)
+
+    assert [bool(await limiter.atry_acquire()) for _ in range(3)] == [True, True, False]
+
+
+@told
+async def test_what_was_only_paused_is_unknown(world: World) -> None:
+    await world.limiter(FLEET).apause(HOUR)
+
+    with pytest.raises(UnknownLimiterError):
+        await limits_of(world)
+
+
+# Attaching ---------------------------------------------------------------------------------------------------------------------
+
+
+def attached(world: World, **options: Any) -> Limiter:
+    return Limiter.attach(world.name, store=world.store, **options)
+
+
+USES: dict[str, Act] = {
+    **{act.__name__: act for act in (enter, acquire, try_once, enter_an_acquire, call, in_a_thread)},
+    **{act.__name__: act for act in (look, pause, resume)},
+    "areset": lambda limiter: limiter.areset(),
+    "aupdate": lambda limiter: limiter.aupdate(OTHER),
+    "a key": lambda limiter: limiter["k"].acquire(),
+    "status of a key": lambda limiter: limiter["k"].astatus(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_each_use_of_an_unknown_name_says_so(store: object, name: str, use: Act) -> None:
+    limiter = Limiter.attach(name, store=store)
+    assert limiter.limits == ()
+
+    with pytest.raises(UnknownLimiterError, match=r"Nobody has declared limits for limiter .* Check the name"):
+        asyncio.run(soon(use(limiter)))
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_an_attached_limiter_does_what_a_limiter_does(store: object, name: str, use: Act) -> None:
+    """Given a fleet, when a limiter is attached to its name, then each use of it passes, and none changes the fleet's limits."""
+    fleet = Limiter(name, FLEET, store=store)
+    fleet.acquire_sync()
+    limiter = Limiter.attach(name, store=store)
+
+    asyncio.run(soon(use(limiter)))
+
+    now = Limiter.attach(name, store=store).status().limits[0].limit
+    assert now == (OTHER if use is USES["aupdate"] else FLEET)
+
+
+@told
+async def test_an_attached_limiter_takes_the_limits_as_they_are_in_the_store(world: World) -> None:
+    """S1, S6: it counts with all others of the name, and waits in order with them."""
+    fleet = world.limiter(Concurrency(1), Rate(5, per=HOUR, unit="tokens"))
+    holder = await fleet.acquire(tokens=2)
+    limiter = attached(world)
+    caller = asyncio.create_task(enter_for(limiter, tokens=3))
+    await waiting(fleet, 1)
+
+    holder.release()
+    await soon(caller)
+
+    assert limiter.limits == (Concurrency(1), Rate(5, per=HOUR, unit="tokens"))
+    assert used(await at_rest(fleet)) == [0, 5]
+
+
+async def enter_for(limiter: Limiter, **units: int) -> None:
+    async with limiter.acquire(**units):
+        pass
+
+
+@told
+async def test_costs_are_checked_when_the_limits_are_known(world: World) -> None:
+    """T7."""
+    fleet = world.limiter(Rate(5, per=HOUR, unit="tokens"))
+    await soon(fleet.acquire(tokens=1))
+    limiter = attached(world)
+
+    with pytest.raises(ValueError, match="at least 1"):
+        limiter.acquire(tokens=0)
+    with pytest.raises(CostExceedsCapacityError, match="never"):
+        await soon(limiter.acquire(tokens=6))
+    with pytest.raises(ValueError, match="none of its limits counts"):
+        await soon(attached(world).acquire(characters=6))
+    await soon(limiter.acquire(tokens=4))
+    assert used(await soon(fleet.astatus())) == [5]
+
+
+@told
+async def test_a_key_of_an_attached_limiter_has_its_own_limits_or_those_of_the_whole(world: World) -> None:
+    tenants = world.limiter(Window(5, per=HOUR))
+    await tenants.acquire()
+    await tenants["vip"].aupdate(Window(9, per=HOUR))
+    limiter = attached(world)
+
+    assert [(await soon(limiter[key].astatus())).limits[0].capacity for key in ("vip", "new")] == [9, 5]
+    for key in ("vip", "new"):
+        await soon(limiter[key].acquire())
+    assert [used(await soon(tenants[key].astatus())) for key in ("vip", "new")] == [[1], [1]]
+    assert (await soon(tenants["vip"].astatus())).limits[0].capacity == 9
+
+
+@told
+async def test_a_key_alone_is_enough_to_attach_to(world: World) -> None:
+    """Given a fleet that uses keys only, when a limiter is attached to the name, then it knows the keys that are used."""
+    await world.limiter(Window(5, per=HOUR))["a"].acquire()
+
+    assert used(await soon(attached(world)["a"].astatus())) == [1]
+    with pytest.raises(UnknownLimiterError):
+        await soon(attached(world)["b"].astatus())
+
+
+def test_what_never_blocks_is_done_as_soon_as_the_limits_are_known(store: object, name: str) -> None:
+    fleet = Limiter(name, Window(5, per=HOUR), store=store)
+    fleet.acquire_sync()
+    limiter = Limiter.attach(name, store=store)
+
+    limiter.pause(HOUR)
+    assert asyncio.run(until(lambda status: status.paused > 0, fleet))
+    limiter.resume()
+    asyncio.run(until(lambda status: status.paused == 0.0, fleet))
+    limiter.drain(requests=1)
+    asyncio.run(until(lambda status: used(status) == [4], fleet))
+    limiter.reset()
+    asyncio.run(until(lambda status: used(status) == [0], fleet))
+    limiter.update("7/hour")
+    asyncio.run(until(lambda status: status.limits[0].capacity == 7, fleet))
+
+
+def test_what_never_blocks_and_cannot_be_done_is_logged_or_raised(
+    store: object, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In memory it is known at once that there is no such name; on Redis a line of the log says so."""
+    limiter = Limiter.attach(name, store=store)
+
+    try:
+        limiter.update("5/second")
+    except UnknownLimiterError:
+        return
+
+    with pytest.raises(UnknownLimiterError):
+        limiter.status()
+    logs.flush()
+    (record,) = [record for record in caplog.records if record.name == "headgate"]
+    assert record.levelno == logging.WARNING
+    assert f"update() of limiter {name!r} has not happened: Nobody has declared limits" in record.getMessage()
+
+
+def test_an_attached_limiter_attaches_where_it_is_unpickled(name: str) -> None:
+    limiter = Limiter.attach(name, store="memory://", max_sleep=3)
+    fleet = Limiter(name, FLEET)
+    fleet.acquire_sync()
+
+    for each in (pickle.loads(pickle.dumps(limiter)), pickle.loads(pickle.dumps(limiter["k"]))):
+        assert each.status().limits[0].limit == FLEET
+        assert each.limits == ()
+
+
+def test_bad_options_of_an_attached_limiter_are_refused(store: object) -> None:
+    for options in ({"max_sleep": -1}, {"on_lost": "never"}, {"on_store_error": "local"}):
+        with pytest.raises((ValueError, TypeError)):
+            Limiter.attach("name", store=store, **options)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name"):
+        Limiter.attach("", store=store)
