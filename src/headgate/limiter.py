@@ -406,14 +406,14 @@ class Acquire(Coroutine[Any, Any, Permit]):
         return permit if permit.guard is None else await permit.__aenter__()
 
     async def __aexit__(self, *outcome: Outcome) -> None:
-        await self._permit.__aexit__(*outcome)
+        self._permit.leave(outcome[1])
 
     def __enter__(self) -> Permit:
         permit = self._permit = self._line.acquire_sync(self._once())
         return permit if permit.guard is None else permit.__enter__()
 
     def __exit__(self, *outcome: Outcome) -> None:
-        self._permit.__exit__(*outcome)
+        self._permit.leave(outcome[1])
 
     def _once(self) -> Request:
         if self._used:

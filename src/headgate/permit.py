@@ -78,7 +78,7 @@ class Permit:
         return self
 
     def __exit__(self, *outcome: Outcome) -> None:
-        self._leave(outcome[1])
+        self.leave(outcome[1])
 
     async def __aenter__(self) -> Permit:
         self._check_unreleased()
@@ -87,7 +87,7 @@ class Permit:
         return self
 
     async def __aexit__(self, *outcome: Outcome) -> None:
-        self._leave(outcome[1])
+        self.leave(outcome[1])
 
     def _check_unreleased(self) -> None:
         if self._lost is not None:
@@ -95,7 +95,8 @@ class Permit:
         if self.watch is not None:
             raise RuntimeError(f"{self!r} is held by a block already: acquire another one for this one.")
 
-    def _leave(self, error: object) -> None:
+    def leave(self, error: object) -> None:
+        """The end of a block, which `error` ended if it is one."""
         if self.watch is None:
             self.release()
         else:
@@ -120,19 +121,17 @@ class Permit:
 
     def release(self) -> None:
         """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""
-        self._remember_loss()
+        if self._lost is None:
+            self._lost = self.lost
         self._line.release(self)
         if not self.held:
             self.__class__ = Permit  # without a finalizer: what a signal handler raises in one reaches nobody
 
     async def arelease(self) -> bool:
         """Give back what is held and wait until the store knows. False when it was not held any more."""
-        self._remember_loss()
-        return await self._line.arelease(self)
-
-    def _remember_loss(self) -> None:
         if self._lost is None:
             self._lost = self.lost
+        return await self._line.arelease(self)
 
     def settle(self, **actual: int) -> None:
         """Say what the call really took, as in `settle(tokens=usage.total_tokens)`. Never blocks.
