@@ -16,10 +16,10 @@ import asyncio, threading, warnings
 from concurrent.futures import ThreadPoolExecutor
 from headgate import Concurrency, Limiter, Rate
 
-api = Limiter("api", {limits})
+api = Limiter({name!r}, {limits}, store={url!r})
 
-def block():
-    with api:
+def block(**options):
+    with api.acquire(**options) if options else api:
         return "entered"
 
 async def main():
@@ -29,6 +29,7 @@ print(asyncio.run(main()))
 """
 ALONE = {
     "its own block": "async with api: return block()",
+    "an acquire in its own block": "async with api: return block(cost=1)",
     "a permit of its own": "permit = await api.acquire(); return block()",
     "a block of another task": """
     async def other():
@@ -42,32 +43,47 @@ ALONE = {
 }
 
 
-def ended(story: str, limits: str = "Concurrency(1)") -> subprocess.CompletedProcess[str]:
-    text = PROGRAM.format(limits=limits, story=story)
+@pytest.fixture
+def url(store_kind: str, request: pytest.FixtureRequest) -> str | None:
+    return None if store_kind == "memory" else str(request.getfixturevalue("redis_url"))
+
+
+def ended(story: str, name: str, url: str | None, limits: str = "Concurrency(1)") -> subprocess.CompletedProcess[str]:
+    text = PROGRAM.format(name=name, url=url, limits=limits, story=story)
     return subprocess.run(
         [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=20, check=False
     )
 
 
 @pytest.mark.parametrize("story", ALONE)
-def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(story: str) -> None:
+def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(story: str, name: str, url: str | None) -> None:
     """Promise 10: it would wait for ever, and the error says what to write instead."""
-    done = ended(ALONE[story])
-    assert "RuntimeError: A blocking acquire of limiter 'api' would wait for ever" in done.stderr
+    done = ended(ALONE[story], name, url)
+    assert f"RuntimeError: A blocking acquire of limiter {name!r} would wait for ever" in done.stderr
     assert "`async with`" in done.stderr
 
 
-def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once() -> None:
-    """Promise 10: two calls block the loop for 50 ms each."""
-    done = ended("block(); block(); return block()", limits="Rate(20, per=1, capacity=1)")
+def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(name: str, url: str | None) -> None:
+    """Promise 10: it does not wait for ever."""
+    done = ended("async with api: return block(max_sleep=0.05)", name, url)
+    assert "MaxSleepExceededError" in done.stderr
+
+
+def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(name: str, url: str | None) -> None:
+    """Promise 10: two calls block the loop for 100 ms each. The warning names the line that blocks."""
+    done = ended("block(); block(); return block()", name, url, limits="Rate(10, per=1, capacity=1)")
     assert done.stdout == "entered\n", done.stderr
-    assert done.stderr.count("RuntimeWarning: A blocking acquire of limiter 'api' waits, and blocks the event loop") == 1
+    line = PROGRAM[: PROGRAM.index("    with api.acquire")].count("\n") + 1
+    assert f"<string>:{line}: RuntimeWarning" in done.stderr
+    assert done.stderr.count(f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop") == 1
 
 
-def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once() -> None:
+def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(name: str, url: str | None) -> None:
     """Promise 10: a thread holds the permit, and releases it."""
     done = ended(
-        """
+        name=name,
+        url=url,
+        story="""
     held = threading.Event()
     def hold():
         with api:
@@ -76,15 +92,15 @@ def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once() -> 
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    return block()"""
+    return block()""",
     )
     assert done.stdout == "entered\n", done.stderr
-    assert done.stderr.count("RuntimeWarning: A blocking acquire of limiter 'api' waits, and blocks the event loop") == 1
+    assert done.stderr.count(f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop") == 1
 
 
-def test_a_blocking_acquire_that_need_not_wait_says_nothing() -> None:
+def test_a_blocking_acquire_that_need_not_wait_says_nothing(name: str, url: str | None) -> None:
     """Promise 10: in a coroutine, too."""
-    done = ended("return block()")
+    done = ended("return block()", name, url)
     assert (done.stdout, done.stderr) == ("entered\n", "")
 
 

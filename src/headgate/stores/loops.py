@@ -85,18 +85,31 @@ def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool])
     if _get_running_loop() is None:
         return
     if released() and not others_run():
-        raise RuntimeError(
-            f"A blocking acquire of {title(lock.name)} would wait for ever: it blocks the event loop that runs in this thread, "
-            "and no other thread runs that could release the permit. In a coroutine, use `async with`."
-        )
+        raise waits_for_ever(lock.name, "no other thread runs that could release the permit")
     if not learning.warned:
         learning.warned = True
-        warnings.warn(
-            f"A blocking acquire of {title(lock.name)} waits, and blocks the event loop that runs in this thread: no task of it "
-            "runs meanwhile, and none can release a permit. In a coroutine, use `async with`.",
-            RuntimeWarning,
-            stacklevel=5,
-        )
+        warn_of_blocking(lock.name)
+
+
+def waits_for_ever(name: str, why: str) -> RuntimeError:
+    """A blocking acquire in a thread whose event loop is the only one that could end the wait."""
+    return RuntimeError(
+        f"A blocking acquire of {title(name)} would wait for ever: it blocks the event loop that runs in this thread, "
+        f"and {why}. In a coroutine, use `async with`."
+    )
+
+
+def warn_of_blocking(name: str) -> None:
+    """Of a blocking acquire that waits in a thread whose event loop runs, at the user's line."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headgate."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(
+        f"A blocking acquire of {title(name)} waits, and blocks the event loop that runs in this thread: no task of it "
+        "runs meanwhile, and none can release a permit. In a coroutine, use `async with`.",
+        RuntimeWarning,
+        stacklevel=level,
+    )
 
 
 def others_run() -> bool:

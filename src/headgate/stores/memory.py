@@ -119,7 +119,8 @@ class MemoryLine(Known, Steps):
 
     def _wait_sync(self, waiter: ThreadWaiter) -> None:
         if not self._join(waiter):
-            check_blocking(self._lock, self._learning, lambda: self._lock.hold(self._next_at, None) >= NEVER)
+            endless = waiter.request.max_sleep is None
+            check_blocking(self._lock, self._learning, lambda: endless and self._lock.hold(self._next_at, None) >= NEVER)
             waiter.tell()
             waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             while not self._look(waiter):

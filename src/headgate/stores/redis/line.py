@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote
 
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
+from headgate.gate.gate import ONE_EACH
 from headgate.gate.rules import Declaration, read_program
 from headgate.logs import log
 from headgate.names import title
@@ -26,6 +27,7 @@ from headgate.request import Request, cost_text
 from headgate.stores.declarations import HOLD, Declarations, in_words, warn_of_processes
 from headgate.stores.doors import shut
 from headgate.stores.inside import Inside, visitor
+from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.redis.calls import (
     ASKED,
     DECLARED,
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.calls import Answer, Ticket
     from headgate.stores.redis.shortcut import Passed, Shortcut
     from headgate.stores.redis.store import RedisStore
+    from headgate.waiting import Waiting
 
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
@@ -87,6 +90,7 @@ class RedisLine:
         self._until = 0.0  # and until when it need not be declared again
         self._no_shortcut = 0.0  # in a pause of ours, which another connection might overtake
         self._comes_again = False  # and it will be, by itself: no update holds
+        self._warned = False  # that a thread blocks its event loop
         self.enter = self.enter_task = shut
         self._store = store
         self._last: Lane | None = None  # that was asked for here
@@ -398,12 +402,31 @@ class RedisLine:
         return blocking(work, give_back)
 
     def waited(self, request: Request, acquire: Acquiring) -> Permit:
-        """By the portal. What a thread wants to hear when it has to wait, it hears itself: nobody else waits for that."""
-        if request.on_wait is None:
+        """By the portal. The thread itself calls the `on_wait` of the request."""
+        loop, on_wait = asyncio._get_running_loop(), request.on_wait
+        if loop is not None:
+            self._check_held_here(loop, request)
+            on_wait = self._warn_of_blocking if on_wait is None else on_wait
+        if on_wait is None:
             return self.blocking(lambda: acquire(request))
-        call: Call[Permit] = Call(lambda: acquire(telling), give_back, request.on_wait)
+        call: Call[Permit] = Call(lambda: acquire(telling), give_back, on_wait)
         telling = told_by(request, call.say)
         return answer_of(call)
+
+    def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
+        """RuntimeError when tasks of `loop`, which the caller is about to block, hold what it waits for."""
+        lane = self._store.known_lane(self, loop)
+        if lane is None or request.max_sleep is not None:
+            return
+        for unit, capacity in self.declared.capacity.items():
+            cost = request.units.get(unit, ONE_EACH.get(unit, 0))
+            if unit not in self.declared.rated and cost and lane.renewals.units_held(unit) + cost > capacity:
+                raise waits_for_ever(self.name, "its tasks hold what only they can release")
+
+    def _warn_of_blocking(self, waiting: Waiting) -> None:
+        if not self._warned:
+            self._warned = True
+            warn_of_blocking(self.name)
 
     def found(self, request: Request, found: Passed, waited: float) -> Permit:
         """The permit of a grant that the shortcut was given."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import ReferenceType, ref
 
 from headgate.errors import StoreError
+from headgate.gate.gate import ONE_EACH
 from headgate.stores.redis.calls import Errand
 from headgate.stores.redis.lost_leases import log_lost
 
@@ -45,6 +46,11 @@ class Renewals:
     @property
     def holds(self) -> bool:
         return any(permit.held for permit, _ in self._known())
+
+    def units_held(self, unit: str) -> int:
+        """How much of a unit the permits hold that are renewed here."""
+        held = (permit.units for permit, _ in self._known() if permit.held)
+        return sum(units.get(unit, ONE_EACH.get(unit, 0)) for units in held)
 
     def _known(self) -> list[tuple[Permit, int]]:
         """The permits that are not dropped, and their leases. Other threads drop some meanwhile."""
