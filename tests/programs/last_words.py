@@ -25,7 +25,6 @@ def say(url: str, name: str, what: str) -> None:
 
 async def say_in_a_loop(url: str, name: str, what: str) -> None:
     say(url, name, what)
-    await asyncio.sleep(0)  # a turn later the call is on its way
 
 
 def main(url: str, name: str, what: str, where: str) -> None:

@@ -85,7 +85,9 @@ class Link:
         self._ears = Ears(self)
         self.listen = self._ears.listen
         self.counts = self._ears.counts
-        self._guardian = begun(self._guard(), GUARDIAN)
+        guard = self._guard()
+        guard.send(None)  # asyncio never enters the body of a task that it cancels before its first step
+        self._guardian = begun(guard, GUARDIAN)
         register(self)
 
     @property
@@ -479,6 +481,7 @@ class Link:
     async def _guard(self) -> None:
         """Stay until the loop ends; then let its tasks end, and send what they gave back. What comes later goes another way."""
         try:
+            await asyncio.sleep(0)  # __init__ drives it so far, and its task goes on from here
             await self.loop.create_future()
         except asyncio.CancelledError:
             for _ in range(3):
