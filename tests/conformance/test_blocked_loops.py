@@ -57,20 +57,20 @@ def ended(story: str, name: str, url: str | None, limits: str = "Concurrency(1)"
 
 @pytest.mark.parametrize("story", ALONE)
 def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(story: str, name: str, url: str | None) -> None:
-    """Promise 10: it would wait for ever, and the error says what to write instead."""
+    """H1: it would wait for ever, and the error says what to write instead."""
     done = ended(ALONE[story], name, url)
     assert f"RuntimeError: A blocking acquire of limiter {name!r} would wait for ever" in done.stderr
     assert "`async with`" in done.stderr
 
 
 def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(name: str, url: str | None) -> None:
-    """Promise 10: it does not wait for ever."""
+    """H1: it does not wait for ever."""
     done = ended("async with api: return block(max_sleep=0.05)", name, url)
     assert "MaxSleepExceededError" in done.stderr
 
 
 def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(name: str, url: str | None) -> None:
-    """Promise 10: two calls block the loop for 100 ms each. The warning names the line that blocks."""
+    """H1: two calls block the loop for 100 ms each. The warning names the line that blocks."""
     done = ended("block(); block(); return block()", name, url, limits="Rate(10, per=1, capacity=1)")
     assert done.stdout == "entered\n", done.stderr
     line = PROGRAM[: PROGRAM.index("    with api.acquire")].count("\n") + 1
@@ -79,7 +79,7 @@ def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(name: str,
 
 
 def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(name: str, url: str | None) -> None:
-    """Promise 10: a thread holds the permit, and releases it."""
+    """H1: a thread holds the permit, and releases it."""
     done = ended(
         name=name,
         url=url,
@@ -99,7 +99,7 @@ def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(name:
 
 
 def test_a_blocking_acquire_that_need_not_wait_says_nothing(name: str, url: str | None) -> None:
-    """Promise 10: in a coroutine, too."""
+    """H1: in a coroutine, too."""
     done = ended("return block()", name, url)
     assert (done.stdout, done.stderr) == ("entered\n", "")
 

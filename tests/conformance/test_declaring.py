@@ -113,7 +113,7 @@ async def limits_of(world: World) -> list[Any]:
 @pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
 @told
 async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(world: World, act: Act) -> None:
-    """Promise 10: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it is 20 an hour still."""
+    """H2: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it is 20 an hour still."""
     fleet = world.limiter(FLEET)
     await soon(declare(fleet))
 

@@ -1,5 +1,7 @@
-"""What Python runs inside headgate: signal handlers that raise, as Celery's soft time limit and pytest-timeout do, and handlers and
-finalizers that call the limiter. Nothing hangs, no exception is lost, and no permit outlives its lease."""
+"""H1: signal handlers that raise inside headgate, as Celery's soft time limit does, and handlers and finalizers that call limiters.
+
+Nothing hangs, no exception is lost, and no permit outlives its lease.
+"""
 
 from __future__ import annotations
 

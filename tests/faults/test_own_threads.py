@@ -1,4 +1,4 @@
-"""Code of the user that Python runs in headgate's own threads: handlers of its log lines, finalizers, credential providers."""
+"""H1: code of the user that Python runs in headgate's own threads: handlers of its log lines, finalizers, credential providers."""
 
 from __future__ import annotations
 

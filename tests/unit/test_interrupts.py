@@ -32,7 +32,7 @@ def few(peer: int) -> float:
 
 @pytest.mark.parametrize("which", SHORT)
 def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_lock_locked(which: str) -> None:
-    """Promise 10: each of 500 handlers' exceptions comes out, and the limiter can be used afterwards."""
+    """H1: each of 500 handlers' exceptions comes out, and the limiter can be used afterwards."""
     raised, caught, leaks, peer, turns = interrupted("alarm", which, 500, 0.001)
     assert raised == caught == 500
     assert turns > 0
@@ -41,7 +41,7 @@ def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_lock_
 
 @pytest.mark.parametrize("which", ["rate-block", "both-acquire"])
 def test_an_exception_that_another_thread_raises_leaves_no_lock_locked(which: str) -> None:
-    """Promise 10: PyThreadState_SetAsyncExc, 300 times."""
+    """H1: PyThreadState_SetAsyncExc, 300 times."""
     _, caught, leaks, peer, turns = interrupted("thread", which, 300, 0)
     assert 0 < caught <= 300
     assert turns > 0
@@ -51,7 +51,7 @@ def test_an_exception_that_another_thread_raises_leaves_no_lock_locked(which: st
 @pytest.mark.proof
 @pytest.mark.parametrize("which", KINDS)
 def test_of_20000_exceptions_of_signal_handlers_none_is_lost_and_hardly_a_permit(which: str) -> None:
-    """Promise 10: 0.3 to 4 ms apart, around a body of a millisecond; no more permits leak than of a threading.Semaphore."""
+    """H1: 0.3 to 4 ms apart, around a body of a millisecond; no more permits leak than of a threading.Semaphore."""
     raised, caught, leaks, peer, _ = interrupted("alarm", which, 20_000, 0.001)
     assert raised == 20_000
     assert caught >= raised - FINALIZED

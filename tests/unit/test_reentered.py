@@ -1,4 +1,4 @@
-"""Code that Python runs inside a queue of memory: a signal handler, or a `__del__` that the collector runs (promise 10).
+"""Code that Python runs inside a queue of memory: a signal handler, or a `__del__` that the collector runs (H1).
 
 The clock is read in the middle of the locked code, so a call from there is such a call, in the same thread.
 """
@@ -87,19 +87,19 @@ SAYS: dict[str, Callable[[Scene], object]] = {
 
 @pytest.mark.parametrize("says", SAYS)
 def test_what_never_blocks_answers_inside_the_same_queue(scene: Scene, says: str) -> None:
-    """Promise 10: called in the middle of an acquire of the same thread."""
+    """H1: called in the middle of an acquire of the same thread."""
     answer = scene.interrupted_by(lambda: SAYS[says](scene))
     assert not isinstance(answer, Exception), answer
 
 
 def test_an_update_inside_the_queue_holds_as_soon_as_the_queue_is_left(scene: Scene) -> None:
-    """Promise 10: SIGHUP reloads the limits while the thread acquires."""
+    """H1: SIGHUP reloads the limits while the thread acquires."""
     scene.interrupted_by(lambda: SAYS["update"](scene))
     assert scene.limiter.status().limits[0].capacity == 7
 
 
 def test_a_pause_and_a_drain_inside_the_queue_hold_as_soon_as_it_is_left(scene: Scene) -> None:
-    """Promise 10."""
+    """H1."""
     scene.interrupted_by(lambda: (SAYS["drain"](scene), SAYS["pause"](scene)))
     status = scene.limiter.status()
     assert status.paused > 0
@@ -107,13 +107,13 @@ def test_a_pause_and_a_drain_inside_the_queue_hold_as_soon_as_it_is_left(scene: 
 
 
 def test_a_release_inside_the_queue_takes_effect_as_soon_as_it_is_left(scene: Scene) -> None:
-    """Promise 10, S7."""
+    """H1, S7."""
     scene.interrupted_by(scene.permit.release)
     assert_all_free(scene.limiter)
 
 
 def test_a_try_inside_the_same_queue_is_refused_and_charges_nothing(scene: Scene) -> None:
-    """Promise 10, T8: a `__del__` that tries, in the middle of an acquire."""
+    """H1, T8: a `__del__` that tries, in the middle of an acquire."""
     assert not scene.interrupted_by(scene.limiter.try_acquire)
     scene.permit.release()
     assert_all_free(scene.limiter)
@@ -121,7 +121,7 @@ def test_a_try_inside_the_same_queue_is_refused_and_charges_nothing(scene: Scene
 
 @pytest.mark.parametrize("way", ["block", "acquire", "acquire_sync"])
 def test_a_blocking_acquire_inside_the_same_queue_is_an_error_that_says_so(scene: Scene, way: str) -> None:
-    """Promise 10: it would wait for itself."""
+    """H1: it would wait for itself."""
 
     def block() -> None:
         with scene.limiter if way == "block" else scene.limiter.acquire():
@@ -136,7 +136,7 @@ def test_a_blocking_acquire_inside_the_same_queue_is_an_error_that_says_so(scene
 
 
 def test_another_queue_can_be_used_inside_a_queue_as_long_as_nothing_waits(scene: Scene) -> None:
-    """Promise 10: a handler that acquires from another limiter passes, and is refused where it would wait."""
+    """H1: a handler that acquires from another limiter passes, and is refused where it would wait."""
     other = Limiter(f"{scene.name}-other", Concurrency(1), store=scene.store)
 
     def acquire() -> None:
@@ -152,7 +152,7 @@ def test_another_queue_can_be_used_inside_a_queue_as_long_as_nothing_waits(scene
 
 
 def test_two_threads_that_are_inside_one_queue_each_can_call_the_others(name: str) -> None:
-    """Promise 10: a finalizer in each calls the queue in which the other is."""
+    """H1: a finalizer in each calls the queue in which the other is."""
     scenes = [Scene(f"{name}-{number}") for number in range(2)]
     both = threading.Barrier(2)
     errors: list[BaseException] = []
