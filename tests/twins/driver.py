@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.twins.model import KEEP, Letter, Model, link_of
+from tests.twins.kept import link_of
+from tests.twins.model import KEEP, Letter, Model
 from tests.twins.wire import (
     NOON,
     Acquire,
@@ -331,6 +332,6 @@ def remembered(model: Model) -> str:
     for rule in gate.rules:
         words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
-    former = [f"{'+' * former.updated}{former.t} {former.link} {former.program}" for former in model.former]
-    how = f"{model.how}{' offered' if model.offered else ''}"
+    former = [f"{'+' * former.updated}{former.t} {former.link} {former.program}" for former in model.replaced.former]
+    how = f"{model.replaced.how}{' offered' if model.offered else ''}"
     return "\n".join([" ".join(words), how, *former])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tests.twins.wire import Reply
+from tests.twins.wire import Call, Reply
 
 FORMER = 8  # declarations that are remembered
+HOLD = 60_000_000  # how long what another process has replaced is not taken again
 
 
 @dataclass
@@ -27,6 +28,49 @@ class Former(NamedTuple):
     link: str
     program: str
     updated: bool
+
+
+@dataclass
+class Replaced:
+    """The limits that a name had before, and how it came by its present ones."""
+
+    how: int = 0  # the present limits came: 0 by a declaration, 1 by an update, 2 by both
+    former: list[Former] = field(default_factory=list)  # the oldest first
+
+    def withheld(self, call: Call, t: int) -> int:
+        """For how long the name does not take what the call declares. -1: as long as the update holds; 0: it takes it."""
+        if call.declares == 2 or not self.former:
+            return 0
+        found = next((former for former in self.former if former.program == call.program), None)
+        if found is not None and self.how:
+            return -1
+        if link_of(call.session) in (self.former[-1].link, found and found.link):
+            return 0
+        if found is not None:
+            return max(0, found.t + HOLD - t)
+        young = [former.t for former in self.former if former.t + HOLD > t and not former.updated]
+        return young[0] + HOLD - t if len(young) >= FORMER else 0
+
+    def replace(self, call: Call, program: str, present: str, t: int) -> None:
+        """Remember that the call's limits took the place of `program`. The name had `present` until now."""
+        updates, how = call.declares == 2, self.how
+        declared = call.program == present and how != 1
+        declared |= any(former.program == call.program and not former.updated for former in self.former)
+        self.how = 0 if not updates else 2 if declared else 1
+        kept = [former for former in self.former if updates or former.t + HOLD > t]
+        kept = [former for former in kept if former.program not in (program, call.program)]
+        if program != call.program:
+            kept.append(Former(t, link_of(call.session), program, program == present and how == 1))
+        self.former = shortened(kept)
+
+    def confirm(self) -> None:
+        """A process declares the present limits."""
+        if self.how == 1:
+            self.how = 2
+
+
+def link_of(session: str) -> str:
+    return session.partition(".")[0]
 
 
 def shortened(entries: list[Former]) -> list[Former]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
@@ -16,7 +16,7 @@ from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import NEVER, Slots
 from headgate.request import units_of
-from tests.twins.kept import FORMER, Former, Record, shortened
+from tests.twins.kept import Record, Replaced, link_of
 from tests.twins.wire import (
     Acquire,
     Answer,
@@ -43,7 +43,6 @@ from tests.twins.wire import (
 WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # who waits asks by itself after that
-HOLD = 60_000_000  # how long what another process has replaced is not taken again
 DAY = 86_400_000_000  # for which an update is remembered in any case
 THREADS = ".0"  # how the session of a process' threads ends: its calls and its callers have the same numbers
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
@@ -74,8 +73,7 @@ class Model:
     gate: PatientGate | None = None
     program: str = ""
     offered: bool = False  # the program is nobody's: a limiter has paused or drained a name that was not there
-    how: int = 0  # the program came: 0 as a declaration, 1 by an update, 2 both
-    former: list[Former] = field(default_factory=list)  # the oldest first
+    replaced: Replaced = field(default_factory=Replaced)
     until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
     alive: dict[str, int] = field(default_factory=dict)  # sessions, and until when
@@ -99,6 +97,8 @@ class Model:
 
         The links that are `unheard` receive no notification.
         """
+        if quickly:
+            call = replace(call, listens=False)  # a quick call does not say it
         self.unheard = unheard
         self.acted, self.granted, self.announced = False, [], []
         record = self.records.get(call.session)
@@ -116,7 +116,7 @@ class Model:
             pass  # whoever speaks puts its own limits in their place
         elif call.program != self.program and call.declares not in (1, 2):
             return Reply(call.session, call.number, "stale", self.program)
-        elif call.program != self.program and (wait := self.withheld(call, max(now, self.gate.t))):
+        elif call.program != self.program and (wait := self.replaced.withheld(call, max(now, self.gate.t))):
             return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
         heard = quickly or call.heard == "0" or (record is not None and record.reply.beginning == call.heard)
@@ -127,9 +127,9 @@ class Model:
         if call.declares == 2:
             self.until = max(self.until, gate.t + DAY)
         if (call.program != self.program and not self.offered) or call.declares == 2:
-            self.replace(call, self.program)
-        elif call.declares == 1 and self.how == 1:
-            self.how = 2
+            self.replaced.replace(call, self.program, self.program, gate.t)
+        elif call.declares == 1:
+            self.replaced.confirm()
         if call.program != self.program:
             self.follow(gate, call.program, now)
         reply = Turn(self, call, gate).reply(alive_until)
@@ -152,39 +152,10 @@ class Model:
             self.records[session].alive_until = self.records[session].listened = 0
         self.mail.pop(session, None)
 
-    # Declarations --------------------------------------------------------------------------------------------------------
-
-    def withheld(self, call: Call, t: int) -> int:
-        """For how long what the call declares is not taken; -1: as long as the update holds; 0: it is."""
-        if call.declares == 2 or not self.former:
-            return 0
-        found = next((former for former in self.former if former.program == call.program), None)
-        if found is not None and self.how:
-            return -1
-        if link_of(call.session) in (self.former[-1].link, found and found.link):
-            return 0
-        if found is not None:
-            return max(0, found.t + HOLD - t)
-        young = [former.t for former in self.former if former.t + HOLD > t and not former.updated]
-        return young[0] + HOLD - t if len(young) >= FORMER else 0
-
-    def replace(self, call: Call, program: str) -> None:
-        """Remember that the call's limits took the place of `program`."""
-        assert self.gate is not None
-        updates, how = call.declares == 2, self.how
-        declared = call.program == self.program and how != 1
-        declared |= any(former.program == call.program and not former.updated for former in self.former)
-        self.how = 0 if not updates else 2 if declared else 1
-        kept = [former for former in self.former if updates or former.t + HOLD > self.gate.t]
-        kept = [former for former in kept if former.program not in (program, call.program)]
-        if program != call.program:
-            kept.append(Former(self.gate.t, link_of(call.session), program, program == self.program and how == 1))
-        self.former = shortened(kept)
-
     # Beginnings ----------------------------------------------------------------------------------------------------------
 
     def begin(self, program: str, now: int) -> None:
-        self.how, self.former, self.until, self.offered = 0, [], 0, False
+        self.replaced, self.until, self.offered = Replaced(), 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
         self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, 0, now, 0
@@ -254,10 +225,6 @@ class Model:
             self.let_go(caller)
             gate.release(units_of(caller.asked))
         self.soonest = min(self.holders.values(), default=0)
-
-
-def link_of(session: str) -> str:
-    return session.partition(".")[0]
 
 
 def rules_of(program: str) -> tuple[Rule, ...]:
@@ -393,7 +360,7 @@ class Turn:
                 return [self.status(units_of(request.asked))]
             case Update():
                 if self.call.declares == 2:
-                    self.model.replace(self.call, request.former)
+                    self.model.replaced.replace(self.call, request.former, self.model.program, self.gate.t)
                 return [("done", 1, 1, 0)]
 
     def acquire(self, request: Acquire) -> list[Answer]:

@@ -9,7 +9,8 @@ from typing import Any
 from headgate.gate.rules import program, rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.twins.driver import Story
-from tests.twins.model import HOLD, KEEP, WAITER
+from tests.twins.kept import HOLD
+from tests.twins.model import KEEP, WAITER
 
 PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
 LEASES = [0.02, 1, 30, 600]  # the last is longer than anything else that is remembered

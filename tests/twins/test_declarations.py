@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.twins.model import DAY, FORMER, HOLD
+from tests.twins.kept import FORMER, HOLD
+from tests.twins.model import DAY
 from tests.twins.wire import NOON, Acquire, Call, Reply, Request, Status, Update, Wire
 
 HOUR = 3_600_000_000
