@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headgate.gate.rules import program, read_program, rules_of
@@ -42,6 +42,11 @@ DAMAGED = [
     "quota requests 5 60 60 0",
     "quota requests 5 60 0 60",
     f"{LIMITS}\n",
+    "window requests 1 1   ",
+    "window requests 1  1",
+    "window requests 1 01",
+    "bucket requests 05 2 1 1 1",
+    "bucket requests 5 2 1 1 00",
 ]
 
 
@@ -91,6 +96,10 @@ sound = st.lists(kinds, min_size=1, max_size=4).map(lambda limits: program(rules
 
 
 @given(damaged | sound | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;")))
+@example("window requests 1 1   ")
+@example("bucket requests 5 2   1 1 1;window requests 4 1   ")
+@example("window requests 1 1  ;window requests 1 1")
+@example("bucket requests 5 1 1 1000000 05")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> None:
     """What a client can read, the script can read, and the other way round."""
@@ -102,6 +111,18 @@ def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> No
         readable = 1
 
     assert client.eval(IS_SOUND, 0, limits) == readable
+
+
+@given(damaged | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;")))
+@example("window requests 1 01")
+def test_limits_that_can_be_read_are_written_the_same(limits: str) -> None:
+    """A process that adopts the server's limits keeps the very text: each other text declares other limits."""
+    try:
+        adopted = read_program(limits)
+    except ValueError:
+        return
+
+    assert program(adopted.rules()) == limits
 
 
 @given(sound)

@@ -167,7 +167,7 @@ def is_sound(text: str) -> bool:
     return False
 
 
-WRITTEN = re.compile("([a-z]+ [a-z][a-z0-9_]*)([0-9 ]*)")
+WRITTEN = re.compile("([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)")  # each number has one spelling
 KINDS: dict[str, Callable[..., Rule]] = {
     "bucket": Bucket,
     "window": WindowRule,

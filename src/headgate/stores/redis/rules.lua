@@ -52,7 +52,7 @@ end
 
 local function is_sound(text)
   local kind, _, words = string.match(text, '^(%l+) (%l[%l%d_]*)([%d ]*)$')
-  if not sound[kind] then return false end
+  if not sound[kind] or string.find(words .. ' ', '  ', 1, true) or string.find(words, ' 0%d') then return false end
   local numbers = {}
   for word in string.gmatch(words, '%d+') do
     local number = tonumber(word)
