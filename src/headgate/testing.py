@@ -11,14 +11,14 @@ import heapq
 import math
 import selectors
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import partial
 from itertools import accumulate, count
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 from headgate import clock as clocks
@@ -265,17 +265,10 @@ def _lines(store: MemoryStore) -> list[MemoryLine]:
     return list(store._known.values())
 
 
-def _begin_again(store: MemoryStore, clock: Clock, declared: WeakKeyDictionary[MemoryLine, Declaration] | dict[Any, Any]) -> None:
-    """Under another clock, as if nobody had ever asked for anything; an update that was made meanwhile is undone."""
-    store.clock = clock
-    for line in _lines(store):
-        line._gather()
-        epoch, waiting = line._epoch, [cast(Waiter, caller) for caller in line._gate.queue]
-        MemoryLine.__init__(line, store, line.name, declared.get(line, line.declared))
-        line._epoch = epoch + 1  # what was granted before is not to be given back
-        store.keep(line)
-        for waiter in waiting:
-            _turn_away(waiter, line.name)
+def _begin_again(store: MemoryStore, clock: Clock, limits: Mapping[MemoryLine, Declaration]) -> None:
+    """By another clock, every line of `store` is as new: its limits are those in `limits`, and no acquire has declared them."""
+    for line, waiter in store.begin_again(clock, limits):
+        _turn_away(waiter, line.name)
 
 
 def _turn_away(waiter: Waiter, name: str) -> None:

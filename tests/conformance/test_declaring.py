@@ -161,6 +161,17 @@ async def test_a_constructor_declares_nothing(world: World) -> None:
 
 
 @told
+async def test_limits_that_no_acquire_declared_leave_no_trace(world: World) -> None:
+    """T9: given a limiter of 10 that never acquires, when another of 1000 does, then 999 are left."""
+    small, large = (world.limiter(Rate(amount, per=1000 * HOUR)) for amount in (10, 1000))
+    await soon(small.astatus())
+
+    await soon(declare(large))
+
+    assert used(await soon(large.astatus())) == [1]
+
+
+@told
 async def test_only_the_first_acquire_of_a_limiter_declares(world: World) -> None:
     former, later = world.limiter(FLEET), world.limiter(Window(10, per=HOUR))
     for limiter in (former, later, former):

@@ -391,6 +391,8 @@ async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> Non
 async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memory: World) -> None:
     """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a debt, the debt is remembered."""
     limiter = memory.limiter("1/hour burst 1")
+    await declare(limiter)
+    memory.clock.jump(HOUR)
     others = [memory.limiter("1/hour", name=str(number)) for number in range(2000)]
     assert memory.name not in memory.store._kept
 

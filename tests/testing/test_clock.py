@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Quota, RateLimiter, Window
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Quota, RateLimiter, UnknownLimiterError, Window, logs
 from headgate import testing as module
 from headgate.testing import ManualClock, Standstill
 from tests.crowds import assert_all_free
@@ -229,6 +229,48 @@ def test_limiters_begin_again_with_the_block_and_after_it(name: str) -> None:
         assert Limiter(f"{name}-new", "1/hour").try_acquire()
     assert limiter.try_acquire()
     assert not limiter.try_acquire()
+
+
+@pytest.mark.parametrize("first", ["10/hour burst 10", "10/hour", "5 concurrent"])
+def test_a_second_block_starts_from_scratch_with_other_limits(name: str, first: str) -> None:
+    """Given a block with limits, when a second block declares others, then those begin as new."""
+    with ManualClock(), Limiter(name, first):
+        pass
+    with ManualClock():
+        limiter = Limiter(name, "1000/hour burst 1000")
+        assert limiter.try_acquire()
+        (status,) = limiter.status().limits
+        assert (status.used, status.capacity) == (1, 1000)
+
+
+def test_limits_of_an_earlier_block_are_not_known_in_a_later_one(name: str) -> None:
+    """Promise 10: in each block, an acquire of that block declares the limits."""
+    limiter = Limiter(name, "10/hour")
+    for _ in range(2):
+        with ManualClock():
+            with pytest.raises(UnknownLimiterError):
+                Limiter.attach(name).status()
+            assert limiter.try_acquire()
+            assert Limiter.attach(name).try_acquire()
+
+
+def test_limiters_of_two_blocks_do_not_disagree(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    for limits in ("10/hour", "1000/hour"):
+        with ManualClock():
+            Limiter(name, limits)
+    logs.flush()
+    assert caplog.records == []
+
+
+def test_an_update_of_an_earlier_block_overrules_nothing_later(name: str) -> None:
+    with ManualClock():
+        first = Limiter(name, "10/hour")
+        first.acquire_sync()
+        first.update("20/hour")
+    with ManualClock():
+        second = Limiter(name, "10/hour")
+        second.acquire_sync()
+        assert [limit.capacity for limit in second.status().limits] == [10]
 
 
 def test_what_was_held_before_is_not_given_back_within(name: str) -> None:

@@ -26,6 +26,8 @@ from headgate.stores.steps import Steps
 from headgate.stores.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter, no_loop, place_here
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from headgate.gate.gate import Units
     from headgate.request import Request
     from headgate.stores.doors import Place
@@ -200,6 +202,7 @@ class MemoryLine(Known, Steps):
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         def drained() -> None:
             self._keep(asks=False)
+            self._drained = self._drained or self._undeclared
             self._gate.drain(self._clock.now(), unit, limit, left, since)
 
         self._lock.bring(drained)
@@ -286,6 +289,16 @@ class MemoryStore:
             if line.let_go():
                 self._kept.pop(name, None)
         self._most = max(FEWEST_LINES, 2 * len(self._kept))
+
+    def begin_again(self, clock: clocks.Clock, limits: Mapping[MemoryLine, Declaration]) -> list[tuple[MemoryLine, Waiter]]:
+        """Let each line be as new, by `clock`; those in `limits` with these. Returns the waiters, which no line knows now."""
+        self.clock = clock
+        self._written.clear()
+        waiting = []
+        for line in list(self._known.values()):
+            waiting += [(line, waiter) for waiter in line.begin_again(limits.get(line, line.declared))]
+            self.keep(line)
+        return waiting
 
     def forked(self) -> None:
         self._lock = Lock("store", lambda: None)

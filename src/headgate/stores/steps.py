@@ -43,6 +43,7 @@ class Steps:
         "__weakref__",
         "_clock",
         "_crowd",
+        "_drained",
         "_epoch",
         "_gate",
         "_holders",
@@ -71,14 +72,20 @@ class Steps:
 
     def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
         self.name = name
+        self._store = store
+        self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
+        self._set_up(declared)
+
+    def _set_up(self, declared: Declaration) -> None:
+        """The state of a new queue, which no limiter has used."""
         self.declared = declared
         self._said = Declarations(declared.program)
-        self._store = store
-        self._clock = store.clock
+        self._clock = self._store.clock
         self._gate = Gate(declared.rules(), self._clock.now())
         self._loose = False  # the store has let go of this line because it was idle
         self._undeclared: bool = True  # no acquire has declared the limits
-        self._shut = False  # for that reason, or in a pause, nobody passes by the doors
+        self._drained = False  # before that, a service has said what is left
+        self._shut = False  # while undeclared or loose, or in a pause, nobody passes by the doors
         self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
         self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see doors.py
         self._moved: dict[int, MovedWaiter] = {}  # by id of their place: whom it has become, until its task sees it
@@ -86,10 +93,17 @@ class Steps:
         self.starting: deque[object] = deque()  # a ticket for each task that was granted its entry and has not run since
         self._learning = Learning(self)
         self._holders = Holders(self._gate)
-        self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
         self._inherits = False  # somebody was inside at the fork, and may leave in the child too
-        self._lock = Lock(name, self._mend)
+        self._lock = Lock(self.name, self._mend)
         self._open()
+
+    def begin_again(self, declared: Declaration) -> list[Waiter]:
+        """Be as new, by the clock that the store has now. Returns the waiters, which the queue no longer knows."""
+        self._gather()
+        waiting = [cast(Waiter, caller) for caller in self._gate.queue]
+        self._epoch += 1  # a permit that was granted before gives nothing back
+        self._set_up(declared)
+        return waiting
 
     def _open(self) -> None:
         """The ways in and out of who asks for nothing in particular: see doors.py."""
@@ -275,7 +289,7 @@ class Steps:
         program, present = declared.program, self.declared.program
         if (program == present and not self._undeclared) or self._said.overruled(program, present):
             return
-        self._keep()
+        self._keep(asks=False)
         self._said.declare(program)
         self._follow(declared)
 
@@ -302,6 +316,7 @@ class Steps:
 
     def _reset(self) -> None:
         self._then_advance()
+        self._drained = False
         self._gate.reset(self._clock.now())
 
     def _follow(self, declared: Declaration) -> None:
@@ -310,10 +325,14 @@ class Steps:
         self._empty_pool()
         self._then_advance()
         inside = self._holders.take_out()
-        self.declared, self._undeclared = declared, False
+        new = self._undeclared and not self._drained  # limits that no acquire has declared leave no trace
+        self.declared = declared
         for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
             waiter.refused = never(self.name, declared, waiter.request)
             waiter.wake()
+        if new:
+            self._gate.reset(self._clock.now())
+        self._undeclared = False
         self._holders.put_in(inside)
         self._open()
         self._advance()
