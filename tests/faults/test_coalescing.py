@@ -10,7 +10,7 @@ import pytest
 from hiredis import ReplyError
 from redis import Redis
 
-from headgate import Concurrency, Limiter
+from headgate import Concurrency, Limiter, Permit
 from headgate.stores.redis import lane
 from headgate.stores.redis.peer import Peer
 from headgate.stores.redis.wire import Wire
@@ -159,6 +159,34 @@ async def test_who_gives_back_and_asks_again_in_one_turn_makes_one_call(
     await asyncio.gather(visits(here), visits(other))
 
     assert sum(data.count(b"FCALL") for data in writes) < 130
+
+
+async def granted_in_turn(here: Limiter, other: Limiter) -> Permit:
+    """The permit of a caller that has waited until the other process gave it back."""
+    theirs = await enter(other)
+    mine = asyncio.create_task(enter(here))
+    await waiting(other, 1)
+    await nothing_on_its_way(here)
+    await theirs.arelease()
+    return await soon(mine)
+
+
+async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
+    name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given a process whose calls carried one request each, when it gives back a permit for which it
+    has waited and asks again in the same turn, then that is one call."""
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
+    await (await granted_in_turn(here, other)).arelease()  # the process has subscribed
+    permit = await granted_in_turn(here, other)
+
+    writes.clear()
+    permit.release()
+    again = await soon(enter(here))
+
+    assert [data.count(b"FCALL") for data in writes] == [1]
+    assert await again.arelease()
 
 
 async def test_what_is_settled_goes_with_what_is_given_back(name: str, redis_url: str, writes: list[bytes]) -> None:

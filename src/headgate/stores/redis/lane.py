@@ -192,13 +192,17 @@ class Lane:
             self.link.ready(self)
 
     def _presses(self) -> bool:
-        """Whether what is to be sent does not wait for the end of the turn: nothing will go with it, or it is what others wait for.
+        """Whether what is to be sent does not wait for the end of the turn.
 
-        Who gives back and asks again, far behind them, makes two calls of it.
+        A request leaves at once if the last call carried one. What is given back leaves at once if
+        no caller was found waiting, or if the queue is so long that another call makes no
+        difference. Otherwise its caller may ask again in the same turn, and that is one call.
         """
         if self._errands and self._errands[-1].words.startswith("settle "):
             return False  # what was settled for is given back in the same turn
-        return self._alone or (self._singly and self._far and not self._tickets)
+        if self._tickets:
+            return self._alone
+        return (self._alone and self._calm) or (self._singly and self._far)
 
     def command(self) -> Command:
         """What is to be sent next; the same again if it is not answered.
