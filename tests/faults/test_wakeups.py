@@ -13,7 +13,8 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis import lane
+from headgate.stores.redis import ears, lane
+from tests.faults.haste import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit, waiters_of
 from tests.servers import Server, as_user
@@ -159,6 +160,28 @@ async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(name: st
     deaf = next(connection for connection in proxy.connections if connection.listens)
 
     proxy.announcements.hold()
+    await eventually(lambda: any(connection.listens for connection in proxy.connections - {deaf}))
+    proxy.announcements.resume()
+    holder.release()
+
+    assert await (await soon(waiter)).arelease()
+
+
+async def test_a_subscription_is_asked_whether_it_stands_when_the_connection_for_calls_is_lost(
+    name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2, F22: given a subscription that a network has forgotten, when the connection for calls is
+    lost, then the process asks at once whether its subscription stands, and makes another."""
+    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
+    holder = await other.acquire()
+    waiter = asyncio.create_task(enter(limiter))
+    await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
+    deaf = next(connection for connection in proxy.connections if connection.listens)
+    calls = next(connection for connection in proxy.connections if connection.calls)
+
+    proxy.announcements.hold()
+    monkeypatch.setattr(ears, "REPLY_TIMEOUT", PATIENCE)
+    calls.reset()
     await eventually(lambda: any(connection.listens for connection in proxy.connections - {deaf}))
     proxy.announcements.resume()
     holder.release()

@@ -15,6 +15,7 @@ from headgate import Concurrency, Limiter
 from headgate.stores.redis import ears, lane, peer, topology
 from tests.clusters import Cluster, Node
 from tests.faults.scene import enter, eventually
+from tests.machine import scaled
 from tests.rights import USER
 from tests.sentinels import Copy, Sentinels
 from tests.servers import connections_of
@@ -23,6 +24,7 @@ from tests.world import LONG, at_rest, soon, waiting
 
 SILENT = 3600.0  # seconds between two heartbeats: none within a test
 MOMENT = 0.15  # seconds between two looks at what is still used
+OVERDUE = scaled(0.5)  # seconds after which a reply is missed
 PROMOTION = 10.0  # seconds that a failover may take: about two
 ROUNDS = 10  # hand-offs, each from one process to the other
 
@@ -71,7 +73,65 @@ async def test_the_subscription_moves_to_the_new_primary(name: str, own_sentinel
     await at_rest(limiters[0])
 
 
-def subscribers(server: Copy) -> set[str]:
+async def test_a_frozen_primary_that_was_replaced_keeps_no_subscriber(
+    name: str, own_sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L2, S9, F57: given a primary that stands still, so that the connections for calls are lost first,
+    when another server is the primary, then both processes subscribe there, and nowhere else."""
+    monkeypatch.setattr(peer, "REPLY_TIMEOUT", OVERDUE)
+    limiters = two_processes(name, own_sentinels.user_url)
+    await hand_over(limiters, rounds=2)
+    own_sentinels.copy()
+    former = own_sentinels.primary
+
+    former.pause()
+    asked = [asyncio.create_task(limiter.astatus()) for limiter in limiters]
+    await eventually(lambda: own_sentinels.promoted(former), PROMOTION)
+    for status in asked:
+        await soon(status)
+    await hand_over(limiters)
+    former.resume()
+
+    await eventually(lambda: not subscribers(former))
+    assert len(subscribers(own_sentinels.primary)) == len(limiters)
+    await at_rest(limiters[0])
+
+
+@pytest.mark.parametrize("by_sentinel", [False, True], ids=["one server", "Sentinel"])
+async def test_a_subscription_outlasts_the_connection_for_calls(name: str, own_sentinels: Sentinels, by_sentinel: bool) -> None:
+    """L2, F26: given two processes that are subscribed, when only their connections for calls are
+    lost, then both keep their subscriptions."""
+    server = own_sentinels.primary
+    limiters = two_processes(name, own_sentinels.user_url if by_sentinel else server.user_url)
+    await hand_over(limiters, rounds=2)
+    former = subscribers(server)
+
+    assert server.admin.client_kill_filter(_type="normal", user=USER) == len(limiters)
+    await hand_over(limiters)
+
+    assert subscribers(server) == former
+    await at_rest(limiters[0])
+
+
+async def test_a_name_with_waiters_keeps_its_channel_when_a_connection_for_calls_is_lost(name: str, cluster: Cluster) -> None:
+    """L2, F26, F58: given a waiter in one process, when the connections for calls to the node of its
+    name are lost, then the process keeps its subscription there."""
+    node = cluster.masters()[0]
+    limiters = two_processes(cluster.name_on(node, name), cluster.user_url)
+    holder = await soon(limiters[0].acquire())
+    waiter = asyncio.create_task(enter(limiters[1]))
+    await eventually(lambda: channels(node, limiters[0].name))
+    former = subscribers(node)
+
+    assert node.admin.client_kill_filter(_type="normal", user=USER) == len(limiters)
+    assert await soon(holder.arelease())
+    assert await (await soon(waiter)).arelease()
+
+    assert former
+    assert former <= subscribers(node)
+
+
+def subscribers(server: Copy | Node) -> set[str]:
     """The connections by which the user of docs/redis.md is subscribed."""
     clients = server.admin.client_list(_type="pubsub")
     return {client["id"] for client in clients if client["user"] == USER}

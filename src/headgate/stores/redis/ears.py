@@ -1,7 +1,9 @@
 """The subscriptions of a link: notifications of what other processes grant to this one.
 
-A subscription stands beside the connection for calls, on the same server, and ends with it. A
-notification is a hint: it may come late, twice or never, and every lane asks by itself in time.
+A subscription stands beside the connection for calls, on the same server. It ends when its server
+is left, and outlasts a connection for calls that is lost: a grant is heard of while that is made
+anew. A notification is a hint: it may come late, twice or never, and every lane asks by itself in
+time.
 
 On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has a channel of its own,
 on the server that keeps the name. Everywhere else a link has one channel. A Cluster without sharded
@@ -45,21 +47,34 @@ class Ears:
             return  # the next reply comes by another connection
         subscriber = self._subscriber(lane.peer.endpoint)
         if lane.key not in subscriber.keys:
-            for former in self._subscribers.values():
-                former.leave([lane.key])
+            self._leave(lane.key)
             subscriber.join(lane.key)
         subscriber.watch()
 
     def counts(self, lane: Lane) -> bool:
         """Whether the server that keeps the name counts this link among those that it notifies."""
         peer = lane.peer
-        if peer is None or (self._link.topology.several and not self._link.topology.sharded):
+        if peer is None or self._one_is_enough:
             return False
         subscriber = self._subscribers.get(peer.endpoint)
         return subscriber is not None and subscriber.stands(lane.key)
 
+    def lost(self, server: Endpoint, left: bool) -> None:
+        """The connection for calls to `server` is lost; `left`: another server may have its place.
+
+        On a Cluster a subscription that no name needs there is left as well. So is the only one,
+        because names that other servers keep need it.
+        """
+        subscriber, topology = self._subscribers.get(server), self._link.topology
+        if subscriber is None:
+            return
+        if left or (topology.several and not (topology.sharded and subscriber.is_needed())):
+            self.drop(server)
+        else:
+            subscriber.make_sure()
+
     def drop(self, server: Endpoint) -> None:
-        """The connection for calls to `server` is gone.
+        """No call goes to `server` any more.
 
         The lanes with waiters ask for news, and subscribe where they are answered.
         """
@@ -83,9 +98,19 @@ class Ears:
     def tasks(self) -> list[asyncio.Task[None] | None]:
         return [subscriber.task for subscriber in self._subscribers.values()]
 
+    @property
+    def _one_is_enough(self) -> bool:
+        return self._link.topology.several and not self._link.topology.sharded
+
+    def _leave(self, key: str) -> None:
+        """The server that keeps `key` is another one now: leave the former, if no call goes there."""
+        for server, former in list(self._subscribers.items()):
+            former.leave([key])
+            if not (self._link.reaches(server) or former.is_needed()):
+                self.drop(server)
+
     def _subscriber(self, server: Endpoint) -> Subscriber:
-        one_is_enough = self._link.topology.several and not self._link.topology.sharded
-        if one_is_enough and self._subscribers:
+        if self._one_is_enough and self._subscribers:
             return next(iter(self._subscribers.values()))
         if server not in self._subscribers:
             self._subscribers[server] = Subscriber(self, self._link, server)
@@ -130,7 +155,30 @@ class Subscriber:
         if self.task is None or self.task.done():
             self.task = begun(self._run(), "headgate-ears")
         if self._timer is None:
-            self._timer = self._link.loop.call_later(REPLY_TIMEOUT, self._make_sure)
+            self._timer = self._link.loop.call_later(REPLY_TIMEOUT, self.make_sure)
+
+    def is_needed(self) -> bool:
+        """Whether a lane waits for news from here. Names without waiters are left."""
+        self.leave([key for key in self.keys if not self._waits(key)])
+        return bool(self.keys)
+
+    def make_sure(self) -> None:
+        """Ask whether the connection stands, and cut it if the server has not answered in time.
+
+        A network may forget a connection without a word. So a subscriber asks from time to time,
+        and when the connection for calls beside it is lost.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.is_needed() or self._wire is None:
+            return
+        if self._asked is not None and self._link.loop.time() - self._asked >= REPLY_TIMEOUT:
+            self._wire.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+            return
+        if self._asked is None:
+            self._subscribe(self._wire, next(iter(self.keys)))
+        self._timer = self._link.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -143,17 +191,6 @@ class Subscriber:
 
     def _waits(self, key: str) -> bool:
         return key in self._link.lanes and self._link.lanes[key].waits
-
-    def _make_sure(self) -> None:
-        """A network may forget a connection without a word: the subscriber asks from time to time."""
-        self._timer = None
-        self.leave([key for key in self.keys if not self._waits(key)])
-        if self._wire is None or not self.keys:
-            return
-        if self._asked is None:
-            self._subscribe(self._wire, next(iter(self.keys)))
-        elif self._link.loop.time() - self._asked >= REPLY_TIMEOUT:
-            self._wire.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
 
     def _subscribe(self, wire: Wire, key: str) -> None:
         if self._asked is None:

@@ -16,7 +16,7 @@ from itertools import chain, compress, count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet, WeakValueDictionary
 
-from redis.exceptions import AuthenticationError
+from redis.exceptions import AuthenticationError, ReadOnlyError
 
 from headgate.errors import StoreError
 from headgate.stores.redis.chores import begun, pause, trouble_of
@@ -45,6 +45,7 @@ OUTAGE = 10.0  # seconds for which a store that was there is looked for again, i
 LONGEST = 1.0  # seconds before another attempt, at most
 REVIVAL = 5.0  # the same while the store is away and nothing hangs on it
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
+LEFT = ReadOnlyError, NotThereError  # why a connection ends whose server is no primary any more
 SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
 
 
@@ -218,7 +219,7 @@ class Link:
         self._doubted[peer.endpoint] = lost
         for call in calls:
             self._go_another_way(call._replace(there=None), peer.endpoint, lost)
-        self._ears.drop(peer.endpoint)
+        self._ears.lost(peer.endpoint, left=isinstance(lost, LEFT))
         for lane in [lane for lane in self.lanes.values() if lane.peer is peer]:
             lane.recovery.doubt()
 
@@ -434,6 +435,10 @@ class Link:
         del self._peers[peer.endpoint]
         peer.close()
         self._ears.drop(peer.endpoint)
+
+    def reaches(self, server: Endpoint) -> bool:
+        """Whether a connection for calls leads to `server`."""
+        return server in self._peers
 
     async def anybody(self) -> Endpoint:
         """Any server of the store, after a look at where everything is."""
