@@ -76,7 +76,7 @@ ONLY_LUA = {
 }
 LUA = re.compile(r"redis\.p?call|\b(?:KEYS|ARGV)\s*\[|^\s*(?:if .* then$|(?:for|while) .* do$)", re.MULTILINE)
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 50
-FILE_NAME = re.compile(r"\b[\w/]*\w\.(?:py|lua|md)\b")
+FILE_NAME = re.compile(r"(?<![\w/-])[\w/-]*\w\.(?:py|lua|md)\b")
 HOSTS = {"keepachangelog.com", "semver.org", "localhost", "127.0.0.1", "user", "h", "host"}  # that a URL here may name
 URL = re.compile(r"\bhttps?://([\w.-]*\w)")
 ONE_MACHINE = re.compile(r"(?<![\w.])/(?:work|root|home|tmp|Users|var/lib)/\w")
