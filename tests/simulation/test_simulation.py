@@ -267,6 +267,12 @@ def test_it_notices_a_child_that_gives_back_what_is_its_parents(monkeypatch: pyt
     assert noticed(FORKS) == "S2"
 
 
+@pytest.mark.parametrize("seed", [174, 230])
+def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
+    """L6. Given a parent that asks again after its fork, then it has no connection more than before."""
+    assert run(planned(seed)).broken == []
+
+
 def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """F25. Given Lua that does not know what a thread has given up, a late call of one is granted something."""
     change(monkeypatch, "sessions", "if string.sub(session, -2) ~= '.0' then return end", "if true then return end")
