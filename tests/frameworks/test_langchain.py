@@ -12,7 +12,7 @@ from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError
+from headgate import Concurrency, Limiter, MaxSleepExceededError, UnknownLimiterError
 from headgate.frameworks.langchain import LangChainLimiter
 from headgate.testing import ManualClock
 
@@ -118,3 +118,52 @@ def test_a_limiter_that_langchain_cannot_keep_is_refused(name: str) -> None:
         LangChainLimiter(Limiter(name, "10k tokens/min"))
     with pytest.raises(TypeError, match="give it a Limiter"):
         LangChainLimiter("5/minute")  # type: ignore[arg-type]
+
+
+async def take(limiter: LangChainLimiter) -> bool:
+    return await limiter.aacquire()
+
+
+async def take_in_a_thread(limiter: LangChainLimiter) -> bool:
+    return await asyncio.to_thread(limiter.acquire)
+
+
+TAKES = pytest.mark.parametrize("taken", [take, take_in_a_thread], ids=["task", "thread"])
+
+
+@TAKES
+async def test_an_attached_limiter_takes_the_limits_of_the_fleet(name: str, store: object, taken: Any) -> None:
+    fleet = Limiter(name, "2/hour", store=store)
+    assert await fleet.atry_acquire()
+    limiter = LangChainLimiter(Limiter.attach(name, store=store))
+
+    assert await taken(limiter)
+    assert not await limiter.aacquire(blocking=False)
+
+
+@TAKES
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        (Concurrency(5), "LangChain never says when a call has ended"),
+        ("10 tokens/hour", "none of its limits counts requests"),
+    ],
+    ids=["concurrency", "tokens"],
+)
+async def test_an_attached_limiter_is_checked_before_its_first_acquire(
+    name: str, store: object, taken: Any, limit: Any, why: str
+) -> None:
+    """T8: the error takes nothing."""
+    fleet = Limiter(name, limit, store=store)
+    await fleet.aupdate(limit)
+    limiter = LangChainLimiter(Limiter.attach(name, store=store))
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match=why):
+            await taken(limiter)
+    assert [limit.used for limit in (await fleet.astatus()).limits] == [0]
+
+
+async def test_an_attached_limiter_of_an_unknown_name_is_an_error(name: str, store: object) -> None:
+    with pytest.raises(UnknownLimiterError):
+        await LangChainLimiter(Limiter.attach(name, store=store)).aacquire()
