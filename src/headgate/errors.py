@@ -9,6 +9,7 @@ things about them:
     |   +-- QueueFullError          not now: too many wait before this caller; has retry_after and position
     +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
     +-- UnknownLimiterError         nobody has declared limits for this name: an attached limiter has none
+    +-- LimiterClosedError          no more: this limiter was closed in this process
     +-- LeaseLostError              too late: the body of a block ran on without its permit
     +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)
 
@@ -71,6 +72,16 @@ class UnknownLimiterError(HeadgateError):
 
     Way out: check the name and the store; let a process acquire first that declares limits, `Limiter(name, "100/minute", ...)`. A
     store forgets a name that has been idle for long enough.
+    """
+
+
+class LimiterClosedError(HeadgateError):
+    """No more: the limiter was closed in this process, by `close()` or `aclose()`. Nothing was charged and no place was kept.
+
+    A limiter that is closed refuses each new acquire of it and of its keys. With `refuse_waiters=True` it
+    also refuses those that wait. Other processes, and other limiters of the same name, go on.
+
+    Way out: acquire before the close, or make another Limiter of this name.
     """
 
 

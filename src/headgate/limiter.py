@@ -13,6 +13,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar
 from headgate.blocks import made_from
 from headgate.checks import check_count, check_name, choice, microseconds, show
 from headgate.checks import seconds as check_seconds
+from headgate.closing import CLOSINGS, Closing, Owner
 from headgate.declaring import Attached
 from headgate.decorate import limited
 from headgate.entrance import Entrance, Outcome
@@ -65,7 +66,9 @@ class Limiter(Entrance):
     """
 
     __slots__ = (
+        "__weakref__",
         "_attached",
+        "_closing",
         "_max_sleep",
         "_max_waiters",
         "_on_lost",
@@ -162,16 +165,19 @@ class Limiter(Entrance):
             "retry_for": retry_for,
         }
         self._unavailable = check_retry_for(retry_for), on_store_error == "raise"
+        self._closing = Closing(encoded(name))
+        CLOSINGS.add(self._closing)
         self._open(declared)
 
     def _open(self, declared: Declaration, whole: Front | None = None) -> None:
         line: Front = self._store.line(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line = Watched(line)
-        request = Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable)
+        request = Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable, self._closing)
         super().__init__(line, request, line.declared if self._attached else declared)
         if self._attached:
             self._line = Attached(self, line, whole)
+        self._closing.add(self)
 
     def __getitem__(self, key: str) -> Limiter:
         """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
@@ -185,7 +191,7 @@ class Limiter(Entrance):
         child.limits = self.limits
         child._store, child._on_lost = self._store, self._on_lost
         child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
-        child._options, child._unavailable = self._options, self._unavailable
+        child._options, child._unavailable, child._closing = self._options, self._unavailable, self._closing
         child._attached = self._attached
         if self._attached:
             child._open(NO_LIMITS, self._line)
@@ -206,7 +212,7 @@ class Limiter(Entrance):
         from one that is entered later, `with permit:`), with on_lost="cancel", LeaseLostError. Without a block a lost lease
         shows on the permit alone.
         """
-        return Acquire(self._line, self._request(cost, max_sleep, on_wait, units))
+        return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
     def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Permit:
         """The permit of `acquire(...)`, by blocking this thread until it is there."""
@@ -313,6 +319,32 @@ class Limiter(Entrance):
         """`flush` for coroutines."""
         await self._line.aflush()
 
+    def close(self, refuse_waiters: bool = False) -> None:
+        """Take no new acquires, wait for those that wait, and `flush`. For the end of a server or a worker.
+
+        From now on each acquire of this limiter and its keys raises LimiterClosedError, also one that was made before and is
+        entered now. Acquires that wait are served first; `refuse_waiters`: they raise LimiterClosedError. Permits that are
+        held may be released later. `release`, `settle`, `status`, `update` and `flush` go on. A second call waits in the same
+        way. Other limiters of this name go on. In a coroutine, use `aclose`.
+
+        Raises StoreError when the store cannot be told what was said; the limiter is closed nevertheless. Raises RuntimeError
+        in a thread whose event loop it would block, and in a signal handler that has interrupted a waiting acquire. Raises
+        TypeError for a key: close the limiter that it was taken from.
+        """
+        self._check_whole("close")
+        self._closing.close(refuse_waiters)
+        self._line.flush()
+
+    async def aclose(self, refuse_waiters: bool = False) -> None:
+        """`close` for coroutines."""
+        self._check_whole("aclose")
+        await self._closing.aclose(refuse_waiters)
+        await self._line.aflush()
+
+    def _check_whole(self, method: str) -> None:
+        if self.key is not None:
+            raise TypeError(f"{self._called()}.{method}() would close one key of many: call {method}() of the whole limiter.")
+
     def drain(self, **left: int) -> None:
         """The service says how much is left at this moment: `api.drain(requests=12)`. Where there is more, there is less.
 
@@ -345,7 +377,8 @@ class Limiter(Entrance):
         declared = self._line.declared
         limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
-        return Request(asked(declared, self._line.name, cost, units), limit, self._max_waiters, told, *self._unavailable)
+        wanted = asked(declared, self._line.name, cost, units)
+        return Request(wanted, limit, self._max_waiters, told, *self._unavailable, self._closing)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what another process makes the same limiter from."""
@@ -371,27 +404,27 @@ class Acquire(Coroutine[Any, Any, Permit]):
     `asyncio.create_task(limiter.acquire())` does. Each of these once.
     """
 
-    __slots__ = ("_line", "_permit", "_request", "_running", "_used")
+    __slots__ = ("_owner", "_permit", "_request", "_running", "_used")
 
-    def __init__(self, line: Front, request: Request) -> None:
-        self._line = line
+    def __init__(self, owner: Owner, request: Request) -> None:
+        self._owner = owner  # not its line: the limiter may be closed before this is entered
         self._request = request
         self._used = False
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:
-        return self._line.acquire(self._once()).__await__()
+        return self._owner._line.acquire(self._once()).__await__()
 
     def send(self, value: Any) -> Any:
         """One step of the coroutine, for the task that runs it."""
         if not self._used:
-            self._running = self._line.acquire(self._once())
+            self._running = self._owner._line.acquire(self._once())
         return self._running.send(value)
 
     def throw(self, *error: Any) -> Any:
         """An exception for the coroutine, from the task that runs it."""
         if not self._used:
-            self._running = self._line.acquire(self._once())
+            self._running = self._owner._line.acquire(self._once())
         return self._running.throw(*error)
 
     def close(self) -> None:
@@ -402,14 +435,14 @@ class Acquire(Coroutine[Any, Any, Permit]):
             self._running.close()
 
     async def __aenter__(self) -> Permit:
-        permit = self._permit = await self._line.acquire(self._once())
+        permit = self._permit = await self._owner._line.acquire(self._once())
         return permit if permit.guard is None else await permit.__aenter__()
 
     async def __aexit__(self, *outcome: Outcome) -> None:
         self._permit.leave(outcome[1])
 
     def __enter__(self) -> Permit:
-        permit = self._permit = self._line.acquire_sync(self._once())
+        permit = self._permit = self._owner._line.acquire_sync(self._once())
         return permit if permit.guard is None else permit.__enter__()
 
     def __exit__(self, *outcome: Outcome) -> None:
@@ -430,7 +463,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
 
     def __repr__(self) -> str:
         cost = "" if self._request.text == NOTHING else f": {self._request.text.replace(',', ', ')}"
-        return f"<acquire() of {title(self._line.name)}{cost}{', used' if self._used else ''}>"
+        return f"<acquire() of {title(self._owner._line.name)}{cost}{', used' if self._used else ''}>"
 
 
 class Unused(Acquire):
@@ -441,7 +474,7 @@ class Unused(Acquire):
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(
-                f"acquire() of {title(self._line.name)} was never awaited or entered: nothing was limited",
+                f"acquire() of {title(self._owner._line.name)} was never awaited or entered: nothing was limited",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,

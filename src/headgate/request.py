@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headgate.checks import check_max_sleep, microseconds, show
+from headgate.closing import UNCLOSED, Closing
 from headgate.errors import CostExceedsCapacityError
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.gate.rules import Declaration
@@ -30,9 +31,10 @@ class Request:
 
     `retry_for`: for how many seconds a store that was there before is tried again; None: as the store does.
     `raises`: the caller gets the StoreError when it cannot be asked, for want of another way.
+    `closing`: lists the acquire while it waits.
     """
 
-    __slots__ = ("max_sleep", "max_waiters", "on_wait", "plain", "raises", "retry_for", "text", "units")
+    __slots__ = ("closing", "max_sleep", "max_waiters", "on_wait", "plain", "raises", "retry_for", "text", "units")
 
     def __init__(
         self,
@@ -42,7 +44,9 @@ class Request:
         on_wait: OnWait | None = None,
         retry_for: float | None = None,
         raises: bool = True,
+        closing: Closing = UNCLOSED,
     ) -> None:
+        self.closing = closing
         self.retry_for = retry_for
         self.raises = raises
         self.units = units

@@ -35,6 +35,12 @@ SAID = {
         r"^RateLimiter: passed$",
     ],
     "testing": [r"^2400 calls, at most 5 at once, took 23\.1 hours$", r"^the next call after 3600 s$"],
+    "web_server": [
+        r"^10 answers$",
+        r"^a request that waited at the end: 503$",
+        r"^a request that came later: 503$",
+        r"0 of 2 permits used \(Concurrency\), 0 waiting",
+    ],
     "with_aiohttp": [
         r"^20 calls, at most [123] at once, 0 refused; 90 lines$",
         r"^RateLimiter: 5 calls, at most 1 at once, 0 refused$",

@@ -10,6 +10,7 @@ from asyncio import Future, _get_running_loop
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import ref
 
 from headgate.gate.gate import Gate
 from headgate.gate.slots import Slots
@@ -98,7 +99,7 @@ class Pooled(Protocol):
     starting: deque[object]  # a ticket for each task that was granted its entry and has not run since
 
     async def queue(self, request: Request) -> None: ...
-    async def moved(self, place: Place, ticket: Any) -> None: ...
+    async def moved(self, place: Place, ticket: Any, request: Request) -> None: ...
     def begun(self, ticket: object) -> None: ...
     def give_place_up(self, place: Place) -> None: ...
     def put_back(self) -> None: ...
@@ -139,18 +140,23 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
         if _get_running_loop() is None:
             raise no_loop()
         place: Place = Future()  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
+        closing, entry = request.closing, ref(place)
         try:
-            append(place)
-            if pool or slots.used < slots.capacity or gate.rules is not rules:  # not for us to know whether there is a wait
-                line.advance()
-            ticket = await place
-            if starting and starting[0] is ticket:
-                starting.popleft()
-                return
-        except BaseException:
-            line.give_place_up(place)
-            raise
-        await line.moved(place, ticket)
+            try:
+                closing.begin(entry)
+                append(place)
+                if pool or slots.used < slots.capacity or gate.rules is not rules:  # not for us to know whether there is a wait
+                    line.advance()
+                ticket = await place
+                if starting and starting[0] is ticket:
+                    starting.popleft()
+                    return
+            except BaseException:
+                line.give_place_up(place)
+                raise
+            await line.moved(place, ticket, request)
+        finally:
+            closing.end(entry)
 
     return enter_later
 

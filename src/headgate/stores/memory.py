@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakSet, WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, ref
 
 from headgate import clock as clocks
 from headgate.gate.gate import Grant
@@ -84,14 +84,14 @@ class MemoryLine(Known, Steps):
             await begin_in_order(self.starting)
         return answer
 
-    async def moved(self, place: Place, ticket: Any) -> None:
+    async def moved(self, place: Place, ticket: Any, request: Request) -> None:
         """The task of `place` has seen who it is now: it has its grant, or waits for it in the gate's queue."""
         if not isinstance(ticket, MovedWaiter):
             self.begun(ticket)
             return
         try:
             self._moved.pop(id(place), None)
-            ticket.knows = True
+            ticket.knows, ticket.request = True, request
             if ticket.grant is None:
                 await self._turn(ticket)
             await self._begin(ticket)
@@ -109,10 +109,15 @@ class MemoryLine(Known, Steps):
         await self._begin(waiter)
 
     async def _turn(self, waiter: TaskWaiter) -> None:
-        waiter.tell()
-        await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
-        while not self._look(waiter):
+        closing, entry = waiter.request.closing, ref(waiter)
+        try:
+            closing.begin(entry)
+            waiter.tell()
             await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
+            while not self._look(waiter):
+                await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
+        finally:
+            closing.end(entry)
 
     async def _begin(self, waiter: Waiter) -> None:
         if waiter.ticket is not None:
@@ -123,10 +128,15 @@ class MemoryLine(Known, Steps):
         if not self._join(waiter):
             endless = waiter.request.max_sleep is None
             check_blocking(self._lock, self._learning, lambda: endless and self._lock.hold(self._next_at, None) >= NEVER)
-            waiter.tell()
-            waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
-            while not self._look(waiter):
+            closing, entry = waiter.request.closing, ref(waiter)
+            try:
+                closing.begin_sync(entry)
+                waiter.tell()
                 waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+                while not self._look(waiter):
+                    waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
+            finally:
+                closing.end_sync(entry)
 
     async def acquire(self, request: Request) -> Permit:
         if _get_running_loop() is None:

@@ -262,7 +262,7 @@ class Steps:
         if waiter is not None:
             self._undo(waiter)
             self._moved.pop(id(place), None)
-        elif place.done() and not place.cancelled():
+        elif place.done() and not place.cancelled() and place.exception() is None:
             ticket = place.result()
             if ticket in self.starting:
                 self._left()

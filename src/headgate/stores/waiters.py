@@ -60,6 +60,11 @@ class Waiter:
         moment = min(self.look_at, self.deadline)
         return None if moment >= NEVER else max(0, moment - now) / 1_000_000
 
+    def refuse(self, error: Exception) -> None:
+        """It waits in vain, unless it has its grant already."""
+        self.refused = error
+        self.wake()
+
     def tell(self) -> None:
         """That it has to queue, in its own task or thread."""
         if self.waiting is not None and self.request.on_wait is not None:

@@ -46,7 +46,7 @@ class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
     __slots__ = (
-        *("believed", "cancel", "deadline", "due", "enters", "fence", "future", "hope", "last", "lease", "number"),
+        *("__weakref__", "believed", "cancel", "deadline", "due", "enters", "fence", "future", "hope", "last", "lease", "number"),
         *("permit", "request", "session", "start", "t"),
     )
 
@@ -87,6 +87,11 @@ class Ticket:
 
     def settle(self, outcome: Grant | BaseException) -> None:
         settle(self.future, outcome)
+
+    def refuse(self, error: Exception) -> None:
+        """From any thread: it waits in vain, unless it has its grant already."""
+        with suppress(RuntimeError):  # its loop is closed
+            self.future.get_loop().call_soon_threadsafe(self.settle, error)
 
 
 @dataclass(slots=True, eq=False)
@@ -159,7 +164,8 @@ def how_said(declares: int, asks: bool, errands: list[Errand]) -> int:
 
 def told_by(request: Request, on_wait: OnWait | None) -> Request:
     """The same, told by another `on_wait`, or by none."""
-    return Request(request.units, request.max_sleep, request.max_waiters, on_wait, request.retry_for, request.raises)
+    rest = request.retry_for, request.raises, request.closing
+    return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
 async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:

@@ -12,6 +12,7 @@ from itertools import islice
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
@@ -107,9 +108,10 @@ class Lane:
         ticket = Ticket(self._number, request, self.link.loop.create_future(), enters)
         if request.max_sleep is not None:
             self._patience.listen(ticket, request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
-        self._tickets.append(ticket)
-        self._send()
         try:
+            request.closing.begin(ref(ticket))
+            self._tickets.append(ticket)
+            self._send()
             return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait)), ticket
         except BaseException:
             ticket.future.cancel()
@@ -118,6 +120,7 @@ class Lane:
             self._give_up(ticket)
             raise
         finally:
+            request.closing.end(ref(ticket))
             self.renewals.expected.discard(ticket)
             if ticket.deadline is not None:
                 ticket.deadline.cancel()
@@ -538,8 +541,7 @@ class Lane:
         self._calm = False
         tickets = sent.tickets
         if verdict == "more":  # the same as a whole call: the quick one, should it be run late after all, has its number too
-            numkeys = sent.command.words[0]
-            header = sent.command.words[: numkeys + 4]
+            header = sent.command.words[: sent.command.words[0] + 4]
             heard = self.recovery.last_reply(self._known, self._server)
             command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(tickets)))
             self._owed = sent._replace(command=command)

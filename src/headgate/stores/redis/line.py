@@ -403,15 +403,19 @@ class RedisLine:
 
     def waited(self, request: Request, acquire: Acquiring) -> Permit:
         """By the portal. The thread itself calls the `on_wait` of the request."""
-        loop, on_wait = asyncio._get_running_loop(), request.on_wait
+        loop, on_wait, closing = asyncio._get_running_loop(), request.on_wait, request.closing
         if loop is not None:
             self._check_held_here(loop, request)
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
-        if on_wait is None:
-            return self.blocking(lambda: acquire(request))
-        call: Call[Permit] = Call(lambda: acquire(telling), give_back, on_wait)
-        telling = told_by(request, call.say)
-        return answer_of(call)
+        try:
+            closing.begin_sync()
+            if on_wait is None:
+                return self.blocking(lambda: acquire(request))
+            call: Call[Permit] = Call(lambda: acquire(telling), give_back, on_wait)
+            telling = told_by(request, call.say)
+            return answer_of(call)
+        finally:
+            closing.end_sync()
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
         """RuntimeError when tasks of `loop`, which the caller is about to block, hold what it waits for."""
@@ -440,8 +444,9 @@ class RedisLine:
         self._by_portal(lambda lane: lane.post(f"cancel 0 {caller}"))
 
     async def atake(self, request: Request) -> Permit | Refusal:
+        rest = request.retry_for, request.raises, request.closing
         try:
-            return await self.acquire(Request(request.units, 0, None, None, request.retry_for, request.raises))
+            return await self.acquire(Request(request.units, 0, None, None, *rest))
         except MaxSleepExceededError as refused:
             return Refusal(refused.retry_after)
 

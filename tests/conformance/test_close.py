@@ -1,0 +1,352 @@
+"""A limiter can be closed: new acquires are refused, waiters are served or refused, and what was said has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from headgate import Concurrency, HeadgateError, Limiter, LimiterClosedError, Permit, Rate, StoreError
+from headgate.stores.memory import MemoryStore
+from tests.processes import finished
+from tests.servers import free_port
+from tests.world import HOUR, World, at_rest, soon, told, waiting
+
+
+async def entered(limiter: Limiter) -> None:
+    async with limiter:
+        pass
+
+
+async def acquired(limiter: Limiter) -> None:
+    async with limiter.acquire():
+        pass
+
+
+async def tried(limiter: Limiter) -> None:
+    permit = await limiter.atry_acquire()
+    assert isinstance(permit, Permit)
+    await permit.arelease()
+
+
+async def decorated(limiter: Limiter) -> None:
+    @limiter
+    async def call() -> None: ...
+
+    await call()
+
+
+def entered_sync(limiter: Limiter) -> None:
+    with limiter:
+        pass
+
+
+def acquired_sync(limiter: Limiter) -> None:
+    limiter.acquire_sync().release()
+
+
+def tried_sync(limiter: Limiter) -> None:
+    permit = limiter.try_acquire()
+    assert isinstance(permit, Permit)
+    permit.release()
+
+
+TASKS = pytest.mark.parametrize("ask", [entered, acquired, tried, decorated])
+THREADS = pytest.mark.parametrize("ask", [entered_sync, acquired_sync, tried_sync])
+WAITS = pytest.mark.parametrize("ask", [entered, acquired])
+LIMITS = pytest.mark.parametrize(
+    "limits", [[Concurrency(1)], [Concurrency(1), Rate(1000, per=HOUR)]], ids=["concurrency", "together"]
+)
+OPTIONS: list[dict[str, Any]] = [{}, {"on_lost": "cancel"}, {"on_store_error": "open"}]
+LINES = pytest.mark.parametrize("options", OPTIONS, ids=["plain", "watched", "fallback"])
+
+
+@TASKS
+@LINES
+@told
+async def test_after_aclose_each_acquire_of_a_task_is_refused(
+    world: World, ask: Callable[[Limiter], Awaitable[None]], options: dict[str, Any]
+) -> None:
+    """Promise 10: of the limiter and of its keys; other limiters of the name go on."""
+    limiter = world.limiter(Concurrency(1), **options)
+    before = limiter["k"]
+    await ask(limiter)
+
+    await soon(limiter.aclose())
+
+    for closed in (limiter, before, limiter["k"], limiter["other"], copy.copy(limiter)):
+        with pytest.raises(LimiterClosedError, match="was closed in this process"):
+            await ask(closed)
+    await ask(world.limiter(Concurrency(1)))
+
+
+@THREADS
+@LINES
+def test_after_close_each_acquire_of_a_thread_is_refused(
+    store: Any, name: str, ask: Callable[[Limiter], None], options: dict[str, Any]
+) -> None:
+    """Promise 10."""
+    limiter = Limiter(name, Concurrency(1), store=store, **options)
+    ask(limiter)
+
+    limiter.close()
+
+    for closed in (limiter, limiter["k"]):
+        with pytest.raises(LimiterClosedError, match="was closed in this process"):
+            ask(closed)
+    ask(Limiter(name, Concurrency(1), store=store))
+
+
+@told
+async def test_an_acquire_made_before_the_close_and_entered_after_it_is_refused(world: World) -> None:
+    """Promise 10."""
+    limiter = world.limiter(Concurrency(1))
+    asked = [limiter.acquire(), limiter.acquire()]
+    await limiter.aclose()
+
+    with pytest.raises(LimiterClosedError):
+        async with asked[0]:
+            pass
+    with pytest.raises(LimiterClosedError):
+        await asked[1]
+
+
+@told
+async def test_an_attached_limiter_can_be_closed_before_its_first_use_and_after_it(world: World) -> None:
+    """Promise 10."""
+    await acquired(world.limiter(Concurrency(1)))
+    unused, used = (Limiter.attach(world.name, store=world.store) for _ in range(2))
+    await acquired(used)
+
+    for limiter in (unused, used):
+        await soon(limiter.aclose())
+        with pytest.raises(LimiterClosedError):
+            await acquired(limiter)
+
+
+@WAITS
+@LIMITS
+@LINES
+@told
+async def test_waiters_are_served_before_aclose_returns(
+    world: World, ask: Callable[[Limiter], Awaitable[None]], limits: list[Any], options: dict[str, Any]
+) -> None:
+    """L1: given three who wait, when the limiter is closed, then all three pass, and then the close returns."""
+    limiter = world.limiter(*limits, **options)
+    permit = await limiter.acquire()
+    callers = [asyncio.create_task(ask(limiter)) for _ in range(3)]
+    await waiting(limiter, 3)
+
+    closing = asyncio.create_task(limiter.aclose())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    permit.release()
+    await soon(closing)
+
+    for caller in callers:
+        await soon(caller)
+
+
+@WAITS
+@LIMITS
+@LINES
+@told
+async def test_waiters_are_refused_on_request_and_give_their_places_up(
+    world: World, ask: Callable[[Limiter], Awaitable[None]], limits: list[Any], options: dict[str, Any]
+) -> None:
+    """S6, L6: those of the limiter and of its keys; those of another limiter of the name go on."""
+    limiter, other = world.limiter(*limits, **options), world.limiter(*limits)
+    permits = [await limiter.acquire(), await limiter["k"].acquire()]
+    callers = [asyncio.create_task(ask(limiter)) for _ in range(3)]
+    await waiting(limiter, 3)
+    stays = asyncio.create_task(ask(other))
+    keyed = asyncio.create_task(ask(limiter["k"]))
+    await waiting(limiter, 4)
+    await waiting(limiter["k"], 1)
+
+    await soon(limiter.aclose(refuse_waiters=True))
+
+    for caller in (*callers, keyed):
+        with pytest.raises(LimiterClosedError):
+            await soon(caller)
+    await waiting(other, 1)
+    for permit in permits:
+        permit.release()
+    await soon(stays)
+    await at_rest(other)
+
+
+@LINES
+@pytest.mark.parametrize("refuse", [False, True], ids=["served", "refused"])
+def test_waiting_threads_are_served_or_refused(store: Any, name: str, options: dict[str, Any], refuse: bool) -> None:
+    """L1, L6."""
+    limiter = Limiter(name, Concurrency(1), store=store, **options)
+    permit = limiter.acquire_sync()
+    outcomes: list[object] = []
+
+    def caller() -> None:
+        try:
+            acquired_sync(limiter)
+        except LimiterClosedError as error:
+            outcomes.append(error)
+        else:
+            outcomes.append("served")
+
+    threads = [threading.Thread(target=caller) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(soon(waiting(limiter, 3)))
+    closer = threading.Thread(target=limiter.close, args=(refuse,))
+    closer.start()
+    if refuse:
+        closer.join()
+    permit.release()
+    for thread in (*threads, closer):
+        thread.join()
+
+    assert [type(outcome) for outcome in outcomes] == [LimiterClosedError if refuse else str] * 3
+    asyncio.run(soon(at_rest(limiter)))
+
+
+@told
+async def test_a_caller_that_is_cancelled_while_it_is_refused_is_cancelled(world: World) -> None:
+    """L6: and it gives its place up."""
+    limiter = world.limiter(Concurrency(1))
+    permit = await limiter.acquire()
+    caller = asyncio.create_task(entered(limiter))
+    await waiting(limiter, 1)
+
+    closing = asyncio.create_task(limiter.aclose(refuse_waiters=True))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await soon(closing)
+
+    with pytest.raises((asyncio.CancelledError, LimiterClosedError)):
+        await caller
+    permit.release()
+    await at_rest(limiter)
+
+
+@told
+async def test_waiters_can_be_refused_after_a_close_that_would_serve_them(world: World) -> None:
+    """Promise 10: a second close may be stricter, and both return."""
+    limiter = world.limiter(Concurrency(1))
+    permit = await limiter.acquire()
+    caller = asyncio.create_task(entered(limiter))
+    await waiting(limiter, 1)
+    first = asyncio.create_task(limiter.aclose())
+    await asyncio.sleep(0)
+
+    await soon(limiter.aclose(refuse_waiters=True))
+
+    await soon(first)
+    with pytest.raises(LimiterClosedError):
+        await soon(caller)
+    permit.release()
+
+
+@told
+async def test_what_was_held_can_be_given_back_and_seen_after_the_close(world: World) -> None:
+    """L6: release, settle, status and flush go on; a further close does nothing."""
+    limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR, unit="tokens"))
+    permit = await limiter.acquire(tokens=10)
+    await soon(limiter.aclose())
+
+    permit.settle(tokens=30)
+    permit.release()
+    await soon(limiter.aflush())
+    await soon(limiter.aclose())
+
+    assert [limit.used for limit in (await limiter.astatus()).limits] == [0, 30]
+
+
+@pytest.mark.parametrize("store_kind", ["redis"])
+async def test_when_aclose_returns_the_server_has_what_was_said(store: str, name: str) -> None:
+    """L6: a release, and an update."""
+    limiter, other = (Limiter(name, Concurrency(2), store=store) for _ in range(2))
+    async with limiter:
+        pass
+    limiter.update(Concurrency(7))
+
+    await soon(limiter.aclose())
+
+    assert [(limit.used, limit.limit) for limit in (await other.astatus()).limits] == [(0, Concurrency(7))]
+
+
+async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_closed(name: str) -> None:
+    """Promise 8."""
+    limiter = Limiter(name, Rate(1, per=1), store=f"redis://127.0.0.1:{free_port()}")
+    limiter.update(Rate(2, per=1))
+
+    with pytest.raises(StoreError):
+        await limiter.aclose()
+    with pytest.raises(LimiterClosedError):
+        await limiter.acquire()
+
+
+async def test_close_in_an_event_loop_says_what_to_write_and_closes_nothing(store: Any, name: str) -> None:
+    """It would wait for the loop that it blocks."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    with pytest.raises(RuntimeError, match="aclose"):
+        limiter.close()
+    await entered(limiter)
+
+
+def test_a_key_is_not_closed_alone(name: str) -> None:
+    """A message names the way out."""
+    key = Limiter(name, Concurrency(1), store=MemoryStore())["k"]
+    with pytest.raises(TypeError, match="of the whole limiter"):
+        key.close()
+
+
+def test_the_child_of_a_fork_does_not_wait_for_waiters_of_its_parent(name: str) -> None:
+    """Promise 10."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    permit = limiter.acquire_sync()
+    waiter = threading.Thread(target=acquired_sync, args=(limiter,))
+    waiter.start()
+    asyncio.run(soon(waiting(limiter, 1)))
+
+    limiter._closing.forked()
+    limiter.close()
+
+    assert waiter.is_alive()
+    permit.release()
+    waiter.join()
+
+
+def test_close_in_a_signal_handler_does_not_wait_for_what_it_interrupted(store_kind: str, name: str, redis_url: str) -> None:
+    """Promise 10: it says so, and the acquire goes on."""
+    said = finished("close_in_handler", name, "memory://" if store_kind == "memory" else redis_url)
+    assert "has interrupted in this thread" in said
+
+
+def test_waiters_of_a_closed_loop_are_not_waited_for(name: str) -> None:
+    """L6: nothing can wake them."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    loop = asyncio.new_event_loop()
+    permit = loop.run_until_complete(limiter.acquire().__aenter__())
+    caller = loop.create_task(entered(limiter))
+    loop.run_until_complete(waiting(limiter, 1))
+    caller._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+
+    limiter.close()
+
+    assert not caller.done()
+    permit.release()
+
+
+def test_the_error_can_be_pickled_and_is_one_of_headgate(name: str) -> None:
+    """It names the limiter and the way out."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    limiter.close()
+    with pytest.raises(HeadgateError, match="make another Limiter") as caught:
+        limiter.try_acquire()
+    assert f"Limiter {name!r}" in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
