@@ -18,9 +18,10 @@ from tests.world import HOUR, LONG, World, at_rest, told
 
 # What its documentation shows, in one script: only the import is another one, and what each part does is said.
 SCRIPT = """
-import asyncio, sys
+import asyncio, logging, sys
 from headgate import Semaphore, TokenBucket, MaxSleepExceededError, RedisError
 
+logging.getLogger('headgate').addHandler(logging.NullHandler())  # an outage is logged, on stderr if nothing else is said
 name, url = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 inside = most = 0
 

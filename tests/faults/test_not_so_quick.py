@@ -17,7 +17,7 @@ TOKENS = 3_000_000
 async def test_it_does_not_declare(name: str, redis_url: str) -> None:
     """S1: given limits that somebody else has declared since, when a limiter with the former ones asks, then they hold for it."""
     limiter, other = elsewhere(name, Concurrency(10), url=redis_url), elsewhere(name, Concurrency(2), url=redis_url)
-    await limiter.astatus()
+    await soon(visit(limiter))
     await soon(visit(other))
 
     await soon(visit(limiter))

@@ -21,7 +21,7 @@ from tests.world import World, soon, until
 ONE = Request({})
 OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of each
 # What a lane and a link may have planned when nobody asks for anything: a look at who holds, whether a server answers.
-STANDING = ("Renewals.renew", "Succession._tell", "Peer._look_at_calls", "Peer._rest", "Subscriber._make_sure", "Eviction._ask")
+STANDING = ("renew", "Succession._tell", "Peer._look_at_calls", "Peer._rest", "Subscriber.make_sure", "Eviction._ask")
 # And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
 SEEKING = ("Link._offer_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}link", f"{OURS}revive"}  # between two attempts

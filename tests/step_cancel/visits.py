@@ -23,6 +23,7 @@ CAPACITY = 2
 TOKENS = Rate(1000, per=AGES, unit="tokens")  # none comes back within a test
 MORE = CAPACITY + 1
 PLENTY = 20  # tokens of a classic bucket: nobody waits for them
+FORMER: list[Limiter] = []  # limiters whose lines are to stay
 Visiting = Coroutine[Any, Any, None]
 BOTH, MEMORY, REDIS, NOWHERE = ("memory", "redis"), ("memory",), ("redis",), ("nowhere",)
 
@@ -48,6 +49,22 @@ def limiter(**options: Any) -> Callable[..., Limiter]:
 
 def one_key(world: World, name: str, *limits: Limit) -> Limiter:
     return limiter()(world, name, *limits)["tenant"]
+
+
+def attached(**options: Any) -> Callable[..., Limiter]:
+    """To a name whose limits an update has set."""
+
+    def make(world: World, name: str, *limits: Limit) -> Limiter:
+        limiter()(world, name, *limits).update(Concurrency(CAPACITY), TOKENS, *limits)
+        return Limiter.attach(name, store=world.store, **options)
+
+    return make
+
+
+def undeclared(world: World, name: str, *limits: Limit) -> Limiter:
+    """Another limiter of the name, which has declared nothing either, would declare more."""
+    FORMER.append(Limiter(name, Concurrency(MORE), TOKENS, *limits, store=world.store))
+    return limiter()(world, name, *limits)
 
 
 def semaphore(world: World, name: str) -> Semaphore:
@@ -163,6 +180,17 @@ async def resets(limiter: Limiter, taken: list[int]) -> None:
     await limiter.areset()
 
 
+async def flushes(limiter: Limiter, taken: list[int]) -> None:
+    await limiter.aflush()
+
+
+async def enters_a_permit(limiter: Limiter, taken: list[int]) -> None:
+    permit = await limiter.acquire(tokens=5)
+    taken.append(5)
+    async with permit:
+        await asyncio.sleep(0)
+
+
 async def calls(limiter: Limiter, taken: list[int]) -> None:
     @limiter
     async def call() -> None:
@@ -204,6 +232,8 @@ VISITS = {
     "apause": Visit(pauses, limiter(), paced=False),
     "aresume": Visit(resumes, limiter(), paced=False),
     "areset": Visit(resets, limiter(), paced=False),
+    "aflush": Visit(flushes, limiter(), paced=False),
+    "async with permit": Visit(enters_a_permit, limiter()),
     "a coroutine function": Visit(calls, limiter()),
     "an async generator": Visit(iterates, limiter(), closes=False),
     "async with a key": Visit(enters, one_key),
@@ -218,6 +248,24 @@ VISITS = {
     "on_lost: atry_acquire": Visit(tries, WATCHED, REDIS),
     "on_lost: arelease in a block": Visit(waits_for_its_release_in_a_block, WATCHED, REDIS),
     "on_lost: an async generator": Visit(iterates, WATCHED, REDIS, closes=False),
+    "on_lost: aresume": Visit(resumes, WATCHED, REDIS, paced=False),
+    "on_lost: areset": Visit(resets, WATCHED, REDIS, paced=False),
+    "on_lost: aflush": Visit(flushes, WATCHED, REDIS, paced=False),
+    "attached: async with limiter": Visit(enters, attached()),
+    "attached: await acquire": Visit(acquires, attached()),
+    "attached: atry_acquire": Visit(tries, attached()),
+    "attached: astatus": Visit(looks, attached(), paced=False),
+    "attached: aupdate": Visit(updates, attached(), paced=False),
+    "attached: apause": Visit(pauses, attached(), paced=False),
+    "attached: aresume": Visit(resumes, attached(), paced=False),
+    "attached: areset": Visit(resets, attached(), paced=False),
+    "attached, on_lost: await acquire": Visit(acquires, attached(on_lost="cancel"), REDIS),
+    "attached, local: await acquire": Visit(acquires, attached(on_store_error="local", processes=1), REDIS),
+    "undeclared: async with limiter": Visit(enters, undeclared),
+    "undeclared: await acquire": Visit(acquires, undeclared),
+    "undeclared: atry_acquire": Visit(tries, undeclared),
+    "undeclared: astatus": Visit(looks, undeclared, paced=False),
+    "undeclared: aupdate": Visit(updates, undeclared, paced=False),
     "local: async with limiter": Visit(enters, LOCAL, REDIS),
     "local: await acquire": Visit(acquires, LOCAL, REDIS),
     "local: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, REDIS),
@@ -227,6 +275,7 @@ VISITS = {
     "local: apause": Visit(pauses, LOCAL, REDIS, paced=False),
     "local: aresume": Visit(resumes, LOCAL, REDIS, paced=False),
     "local: areset": Visit(resets, LOCAL, REDIS, paced=False),
+    "local: aflush": Visit(flushes, LOCAL, REDIS, paced=False),
     "local, no store: async with limiter": Visit(enters, LOCAL, NOWHERE),
     "local, no store: await acquire": Visit(acquires, LOCAL, NOWHERE),
     "local, no store: acquire(on_wait)": Visit(hears_that_it_waits, LOCAL, NOWHERE),

@@ -195,9 +195,11 @@ class Lane:
             self.link.ready(self)
 
     def _presses(self) -> bool:
-        """Whether what is to be sent does not wait for the end of the turn: a lone request does not.
+        """Whether what is to be sent does not wait for the end of the turn.
 
-        Where callers wait in a short queue a release does: its caller may ask again in the same call.
+        A request leaves at once if the last call carried one. What is given back leaves at once if
+        no caller was found waiting, or if the queue is so long that another call makes no
+        difference. Otherwise its caller may ask again in the same turn, and that is one call.
         """
         if self._errands and self._errands[-1].words.startswith("settle "):
             return False  # what was settled for is given back in the same turn

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Coroutine, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
@@ -97,7 +97,7 @@ class RedisStore:
         loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
         if (of_threads := portal_loop()) is not None:
             loops.add(of_threads)
-        await asyncio.gather(*(in_loop(loop, flush_lines(lines)) for loop in loops if not loop.is_closed()))
+        await asyncio.gather(*(flush_in(loop, lines) for loop in loops if not loop.is_closed()))
 
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
@@ -133,14 +133,13 @@ async def flush_lines(lines: list[RedisLine]) -> None:
     await asyncio.gather(*(flush(lane) for line in lines for lane in line.lanes_of(loop)))
 
 
-async def in_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> None:
-    """Wait for `work` in a loop that may be another thread's."""
+async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> None:
+    """The same in a loop that may be another thread's."""
     if loop is asyncio.get_running_loop():
-        await work
+        await flush_lines(lines)
     elif loop.is_running():
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(flush_lines(lines), loop))
     else:
-        work.close()
         raise StoreError("An event loop that used this limiter does not run, and cannot send what it has to say: run or close it.")
 
 
