@@ -6,7 +6,7 @@ import asyncio
 import copy
 import pickle
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -70,7 +70,7 @@ LINES = pytest.mark.parametrize("options", OPTIONS, ids=["plain", "watched", "fa
 @LINES
 @told
 async def test_after_aclose_each_acquire_of_a_task_is_refused(
-    world: World, ask: Callable[[Limiter], Awaitable[None]], options: dict[str, Any]
+    world: World, ask: Callable[[Limiter], Coroutine[Any, Any, None]], options: dict[str, Any]
 ) -> None:
     """Promise 10: of the limiter and of its keys; other limiters of the name go on."""
     limiter = world.limiter(Concurrency(1), **options)
@@ -134,7 +134,7 @@ async def test_an_attached_limiter_can_be_closed_before_its_first_use_and_after_
 @LINES
 @told
 async def test_waiters_are_served_before_aclose_returns(
-    world: World, ask: Callable[[Limiter], Awaitable[None]], limits: list[Any], options: dict[str, Any]
+    world: World, ask: Callable[[Limiter], Coroutine[Any, Any, None]], limits: list[Any], options: dict[str, Any]
 ) -> None:
     """L1: given three who wait, when the limiter is closed, then all three pass, and then the close returns."""
     limiter = world.limiter(*limits, **options)
@@ -157,7 +157,7 @@ async def test_waiters_are_served_before_aclose_returns(
 @LINES
 @told
 async def test_waiters_are_refused_on_request_and_give_their_places_up(
-    world: World, ask: Callable[[Limiter], Awaitable[None]], limits: list[Any], options: dict[str, Any]
+    world: World, ask: Callable[[Limiter], Coroutine[Any, Any, None]], limits: list[Any], options: dict[str, Any]
 ) -> None:
     """S6, L6: those of the limiter and of its keys; those of another limiter of the name go on."""
     limiter, other = world.limiter(*limits, **options), world.limiter(*limits)

@@ -70,9 +70,8 @@ class Lane:
         self.peer: Peer | None = None  # where its calls go: the link's to know, as is
         self.met: bool | None = None  # whether the last was answered; None: there was none
         self._session = link.new_session()
-        self._call = 0
+        self._call, self._number = 0, 0
         self._known, self._server = 0, 0  # the last of them that was carried out, as far as we know, and the server's clock then
-        self._number = 0
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
         self._sent: Sent | None = None
@@ -469,8 +468,7 @@ class Lane:
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         self.why = str(error)
-        sent, self._sent = self._sent or self._owed, None
-        self._early = []  # hints: the next reply has what they had
+        sent, self._sent, self._early = self._sent or self._owed, None, []  # early: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
         self._errands[:0] = kept(self, errands, error)
