@@ -140,8 +140,8 @@ class Lane:
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
-        to_send = (self._tickets, self._queued, self._sent, self.owes)
-        return not any((*to_send, self._waiting, self._booked.queue, self.renewals.planned))
+        waits = self._tickets, self._queued, self._sent, self.owes, self._waiting, self._booked.queue
+        return not any(waits) and not self.renewals.planned
 
     @property
     def owes(self) -> bool:
@@ -348,8 +348,7 @@ class Lane:
             ticket.settle(too_long(self.line.name, ticket.request, number))
 
     def _wait(self, ticket: Ticket, delay: int, position: int) -> None:
-        now = monotonic()
-        ticket.due = now + delay / 1_000_000 if delay else inf
+        ticket.due = monotonic() + delay / 1_000_000 if delay else inf
         if ticket.future.done():
             self._waiting.pop(ticket.number, None)
             self._cancel(ticket)
@@ -379,8 +378,7 @@ class Lane:
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
-        for announcement in early:
-            session, server, head, *mail = announcement.split()
+        for session, server, head, *mail in map(str.split, early):
             if session == self._session:
                 self._news(mail, server, head)
 
