@@ -581,11 +581,9 @@ class Lane:
         if not self._waiting:
             return
         self.link.listen(self)
-        if head is None:
-            wait = self._overdue()
-        else:
-            away = head / 1_000_000
-            wait = away - MARGIN if away > 2 * MARGIN else max(0.0, away)
+        wait = self._overdue() if head is None else head / 1_000_000
+        if head is not None and wait > 2 * MARGIN:
+            wait -= MARGIN
         beat = min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT  # or a grant unheard of could end unheard of
         silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
         self._timer = self.link.loop.call_later(max(0.0, min(beat - silent, wait)), self._send)
