@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -12,6 +13,7 @@ import redis
 from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Permit, StoreError
+from headgate.stores.declarations import Declarations
 from headgate.stores.redis.portal import portal
 from tests.processes import Running, running
 from tests.servers import Server
@@ -129,6 +131,34 @@ def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(name: str,
     with limiter:
         pass
     assert [type(outcome) for outcome in outcomes] == [StoreError]
+
+
+@pytest.mark.parametrize("step", ["update", "declare"])
+def test_a_signal_handler_can_wait_for_an_answer_in_the_middle_of_an_update(
+    name: str, redis_url: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L5: whoever answers it must not wait for the code that it has interrupted."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+    with limiter:
+        pass
+    whole = getattr(Declarations, step)
+
+    def interrupted(declarations: Declarations, program: str) -> None:
+        monkeypatch.undo()
+        limiter.status()
+        whole(declarations, program)
+
+    def change() -> None:
+        limiter.update(Concurrency(2))
+        with Limiter(name, Concurrency(3), store=redis_url):
+            pass
+
+    monkeypatch.setattr(Declarations, step, interrupted)
+    thread = threading.Thread(target=change, daemon=True)
+    thread.start()
+    thread.join(LONG)
+    assert not thread.is_alive()
+    assert limiter.status().limits[0].capacity == 3
 
 
 def test_a_credential_provider_can_ask_a_limiter(name: str, own_server: Server) -> None:

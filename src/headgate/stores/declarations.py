@@ -26,22 +26,22 @@ _told: dict[tuple[str, frozenset[str]], float] = {}  # what was logged, and when
 class Declarations:
     """The texts that one name was declared with in this process, and the one that an update has put in their place."""
 
-    __slots__ = ("_former", "_update", "last")
+    __slots__ = ("_former", "last", "overruling")
 
     def __init__(self, program: str) -> None:
         self.last = program
-        self._former: dict[str, bool] = {}  # those before it, the oldest first; true: only an update had set them
-        self._update = ""
+        self._former: dict[str, bool] = {}  # those before it, the oldest first (true: only an update had set them); never changed
+        self.overruling = ""
 
     def update(self, program: str) -> None:
         """Whatever held until now is overruled by `program`, for as long as that holds."""
-        if self._update not in ("", program, self.last) and self._update not in self._former:
-            self._replaced(self._update, True)
-        self._update = program
+        if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
+            self._replaced(self.overruling, True)
+        self.overruling = program
 
     def updated(self, present: str) -> bool:
         """Whether what holds at present is an update of this process."""
-        return present == self._update
+        return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
         """Whether a declaration is no news: it held before the update that holds at present."""
@@ -50,16 +50,17 @@ class Declarations:
     def declare(self, program: str) -> None:
         """Note a declaration."""
         if program != self.last:
-            self._former.pop(program, None)
-            self._replaced(self.last, False)
+            self._replaced(self.last, False, program)
             self.last = program
 
-    def _replaced(self, program: str, updated: bool) -> None:
-        self._former.pop(program, None)
-        self._former[program] = updated
-        if len(self._former) > REMEMBERED:  # no part of the program declares what it has only updated to
-            updates = (each for each, only_updated in self._former.items() if only_updated)
-            del self._former[next(updates, next(iter(self._former)))]
+    def _replaced(self, program: str, updated: bool, back: str = "") -> None:
+        """`back` is among them no more. Another thread and a signal handler may do this at the same time."""
+        former = {each: was for each, was in self._former.items() if each not in (program, back)}
+        former[program] = updated
+        if len(former) > REMEMBERED:  # no part of the program declares what it has only updated to
+            updates = (each for each, only_updated in former.items() if only_updated)
+            del former[next(updates, next(iter(former)))]
+        self._former = former
 
 
 class Place(NamedTuple):

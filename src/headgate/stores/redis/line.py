@@ -95,19 +95,21 @@ class RedisLine:
         self._store = store
         self._last: Lane | None = None  # that was asked for here
         self._lanes: list[Lane] = []  # of the loops that use it, which nothing else keeps while they are idle
-        self._lock = threading.RLock()  # a signal handler may update the limits in the middle of anything
         self._inside = Inside()
 
     # What is declared ----------------------------------------------------------------------------------------------------
+    #
+    # All loops and threads of the process change this, and none may wait for another: who has interrupted that one, in a signal
+    # handler or a finalizer, may wait for an answer of this loop. So there is no lock. Each change looks and assigns with no call
+    # and no new object between the two: Python runs neither a thread, nor a signal handler, nor a finalizer there.
 
     def follow(self, declared: Declaration) -> None:
         """An acquire declares its limits: the last declaration wins, unless an update or another process has overruled it."""
-        with self._lock:
-            known = self.declared
-            if self._may_declare(declared):
-                self._said.declare(declared.program)
-                if self.declared is known:  # and no signal handler has updated them meanwhile
-                    self._turned_down, self.declared, self.declares = None, declared, DECLARED
+        known = self.declared
+        if self._may_declare(declared):
+            self._said.declare(declared.program)
+            if self.declared is known:  # and no signal handler has updated them meanwhile
+                self._turned_down, self.declared, self.declares = None, declared, DECLARED
 
     def foresee(self, declared: Declaration) -> Declaration:
         """What would hold for this process if `declared` were declared now."""
@@ -126,9 +128,8 @@ class RedisLine:
         Read the other way round than they are written: earlier ones are no update.
         """
         if self.declares == ASKED:
-            with self._lock:
-                if asks and self.declares == ASKED:
-                    self.declares = DECLARED
+            if asks and self.declares == ASKED:
+                self.declares = DECLARED
             if self._heard is not None and self.declares == ASKED:
                 return self._heard, how_said(ASKED, asks, errands or [])
         declares = self.declares
@@ -136,27 +137,24 @@ class RedisLine:
 
     def carried(self, program: str, how: int) -> None:
         """A call that said so was carried out: unless something else was declared meanwhile, it is known."""
-        with self._lock:
-            if how in (DECLARED, UPDATED) and (program, how) == (self.declared.program, self.declares):
-                self.declares = KNOWN
+        if how in (DECLARED, UPDATED) and self.declares == how and self.declared.program == program:
+            self.declares = KNOWN
 
     def read(self, program: str) -> Declaration:
         """The limits that the server says hold. When they are damaged, the next call declares ours again."""
         try:
             return read_program(program)
         except ValueError:
-            with self._lock:
-                self._turned_down, self.declares = None, self.declares or DECLARED
+            self._turned_down, self.declares = None, self.declares or DECLARED
             raise
 
     def overruled(self, holds: Declaration) -> bool:
         """Others have declared something else than was known here. False: so have we."""
-        with self._lock:
-            known = self.declares == KNOWN
-            if known:
-                self.declared = holds
-            elif self.declares == ASKED:
-                self._heard = holds
+        known = self.declares == KNOWN
+        if known:
+            self.declared = holds
+        elif self.declares == ASKED:
+            self._heard = holds
         return known or self.declares == ASKED
 
     def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
@@ -165,12 +163,11 @@ class RedisLine:
         False: something else was declared meanwhile.
         """
         until = monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
-        with self._lock:
-            ours = self.declared
-            if (self.declares, ours.program) != (DECLARED, program):
-                return False
-            self.declared, self.declares, self._turned_down = holds, KNOWN, ours
-            self._until, self._comes_again = until, wait >= 0
+        ours = self.declared
+        if self.declares != DECLARED or ours.program != program:
+            return False
+        self.declared, self.declares, self._turned_down = holds, KNOWN, ours
+        self._until, self._comes_again = until, wait >= 0
         if wait >= 0:  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
             warn_of_processes(self.name, program, holds.program)
         return True
@@ -187,9 +184,8 @@ class RedisLine:
 
     def _declare_again(self, ours: Declaration) -> None:
         """If nothing else was declared since."""
-        with self._lock:
-            if self._turned_down is ours:
-                self._turned_down, self.declared, self.declares = None, ours, DECLARED
+        if self._turned_down is ours:
+            self._turned_down, self.declared, self.declares = None, ours, DECLARED
 
     # What is taken from the store ----------------------------------------------------------------------------------------
 
@@ -226,9 +222,8 @@ class RedisLine:
 
     def accept(self, declared: Declaration, known: bool) -> None:
         """Go by these limits, if there are none here: they were learned from the store, or (not `known`) might be declared."""
-        with self._lock:
-            if self.declares == ASKED and (known or not self.declared.program):
-                self.declared, self.declares = declared, KNOWN if known else ASKED
+        if self.declares == ASKED and (known or not self.declared.program):
+            self.declared, self.declares = declared, KNOWN if known else ASKED
 
     # What is said of the name --------------------------------------------------------------------------------------------
 
@@ -291,11 +286,12 @@ class RedisLine:
     def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
         self.check(declared)
-        with self._lock:
-            if former is not None:
-                self._said.declare(former.program)
-            self._said.update(declared.program)
-            self._turned_down, self.declared, self.declares = None, declared, UPDATED
+        if former is not None:
+            self._said.declare(former.program)
+        said, program = self._said, declared.program
+        said.update(program)
+        said.overruling = program  # again, in one step with what follows: another thread may have updated them meanwhile
+        self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return f"update {self._said.last.replace(' ', ',') or '-'}"
 
     def keys(self, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
@@ -331,10 +327,9 @@ class RedisLine:
         return all(lane.idle() for lane in list(self._lanes))
 
     def forked(self) -> None:
-        """In the child of a fork: a thread that is not here may have had the lock."""
+        """In the child of a fork: lanes are the parent's."""
         self._last = None
         self._lanes = []
-        self._lock = threading.RLock()
 
     # Ways in -------------------------------------------------------------------------------------------------------------
 
