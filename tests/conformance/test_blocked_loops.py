@@ -32,10 +32,13 @@ ALONE = {
     "an acquire in its own block": "async with api: return block(cost=1)",
     "a permit of its own": "permit = await api.acquire(); return block()",
     "a block of another task": """
+    inside = asyncio.Event()
     async def other():
-        async with api: await asyncio.sleep(60)
+        async with api:
+            inside.set()
+            await asyncio.sleep(60)
     task = asyncio.create_task(other())
-    await asyncio.sleep(0.01)
+    await inside.wait()
     return block()""",
     "an idle worker thread": """
     await asyncio.to_thread(int)

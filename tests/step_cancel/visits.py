@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from headgate import Concurrency, Limiter, Permit, Rate, RateLimiter, Semaphore, StoreError, TokenBucket
+from headgate import Concurrency, Limiter, LimiterClosedError, Permit, Rate, RateLimiter, Semaphore, StoreError, TokenBucket
 from headgate.entrance import Entrance
 from headgate.frameworks.langchain import LangChainLimiter
 from headgate.frameworks.pydantic_ai import PydanticAILimiter
@@ -24,6 +24,7 @@ TOKENS = Rate(1000, per=AGES, unit="tokens")  # none comes back within a test
 MORE = CAPACITY + 1
 PLENTY = 20  # tokens of a classic bucket: nobody waits for them
 FORMER: list[Limiter] = []  # limiters whose lines are to stay
+ANOTHER: dict[str, Limiter] = {}  # beside the one of a story, by name
 Visiting = Coroutine[Any, Any, None]
 BOTH, MEMORY, REDIS, NOWHERE = ("memory", "redis"), ("memory",), ("redis",), ("nowhere",)
 
@@ -59,6 +60,12 @@ def attached(**options: Any) -> Callable[..., Limiter]:
         return Limiter.attach(name, store=world.store, **options)
 
     return make
+
+
+def beside_another(world: World, name: str, *limits: Limit) -> Limiter:
+    """Another limiter of the name, to be closed."""
+    ANOTHER[name] = limiter()(world, name, *limits)
+    return limiter()(world, name, *limits)
 
 
 def undeclared(world: World, name: str, *limits: Limit) -> Limiter:
@@ -184,6 +191,14 @@ async def flushes(limiter: Limiter, taken: list[int]) -> None:
     await limiter.aflush()
 
 
+async def closes_another(limiter: Limiter, taken: list[int]) -> None:
+    """The story goes on with this one."""
+    other = ANOTHER[limiter.name]
+    await other.aclose()
+    with suppress(LimiterClosedError):
+        await other.__aenter__()
+
+
 async def enters_a_permit(limiter: Limiter, taken: list[int]) -> None:
     permit = await limiter.acquire(tokens=5)
     taken.append(5)
@@ -233,6 +248,7 @@ VISITS = {
     "aresume": Visit(resumes, limiter(), paced=False),
     "areset": Visit(resets, limiter(), paced=False),
     "aflush": Visit(flushes, limiter(), paced=False),
+    "aclose": Visit(closes_another, beside_another, paced=False),
     "async with permit": Visit(enters_a_permit, limiter()),
     "a coroutine function": Visit(calls, limiter()),
     "an async generator": Visit(iterates, limiter(), closes=False),
