@@ -410,6 +410,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
         self._owner = owner  # not its line: the limiter may be closed before this is entered
         self._request = request
         self._used = False
+        self._running: Coroutine[Any, Any, Permit] | None = None  # once a task runs it
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:
@@ -417,22 +418,22 @@ class Acquire(Coroutine[Any, Any, Permit]):
 
     def send(self, value: Any) -> Any:
         """One step of the coroutine, for the task that runs it."""
-        if not self._used:
+        if self._running is None:
             self._running = self._owner._line.acquire(self._once())
         return self._running.send(value)
 
     def throw(self, *error: Any) -> Any:
         """An exception for the coroutine, from the task that runs it."""
-        if not self._used:
+        if self._running is None:
             self._running = self._owner._line.acquire(self._once())
         return self._running.throw(*error)
 
     def close(self) -> None:
         """The end of the coroutine: a task gives it up."""
-        if not self._used:
-            self._once()
-        else:
+        if self._running is not None:
             self._running.close()
+        elif not self._used:
+            self._once()
 
     async def __aenter__(self) -> Permit:
         permit = self._permit = await self._owner._line.acquire(self._once())

@@ -101,6 +101,19 @@ def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(name:
     assert done.stderr.count(f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop") == 1
 
 
+RELEASED = {
+    "a thread": "threading.Thread(target=lambda: (threading.Event().wait(0.2), permit.release())).start()",
+    "a timer": "threading.Timer(0.2, permit.release).start()",
+}
+
+
+@pytest.mark.parametrize("way", RELEASED)
+def test_a_blocking_acquire_whose_permit_another_thread_will_release_waits_in_memory(way: str, name: str) -> None:
+    """H1: a task of the blocked loop was granted it. On Redis its release would wait for that loop."""
+    done = ended(f"permit = await api.acquire(); {RELEASED[way]}; return block()", name, None)
+    assert done.stdout == "entered\n", done.stderr
+
+
 def test_a_blocking_acquire_that_need_not_wait_says_nothing(name: str, url: str | None) -> None:
     """H1: in a coroutine, too."""
     done = ended("return block()", name, url)

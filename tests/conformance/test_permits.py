@@ -497,6 +497,18 @@ async def test_a_task_of_an_acquire_can_be_cancelled_at_any_time(world: World) -
     await at_rest(limiter)
 
 
+@told
+async def test_a_used_acquire_says_so_as_a_task_and_closes_without_a_word(world: World) -> None:
+    limiter = world.limiter(Concurrency(2))
+    acquire = limiter.acquire()
+    with await acquire:
+        with pytest.raises(RuntimeError, match="used before"):
+            await asyncio.create_task(acquire)
+        acquire.close()
+
+    await at_rest(limiter)
+
+
 def test_an_acquire_shows_what_it_asks_for(name: str) -> None:
     acquire = Limiter(name, "5/second burst 5", "100 tokens/minute burst 100").acquire(2, tokens=30)
     assert repr(acquire) == f"<acquire() of limiter '{name}': requests=2, tokens=30>"

@@ -126,6 +126,8 @@ def _acts(frame: FrameType) -> bool:
         return True  # it runs something without frames of its own, such as the loop of uvloop
     code: FrameType | None = frame
     while code is not None:
+        if isinstance(code.f_locals.get("self"), threading.Timer):
+            return True  # its function will run
         path = Path(code.f_code.co_filename)
         if code.f_code.co_name == "run_forever" or LIBRARY not in path.parents or "site-packages" in path.parts:
             return True

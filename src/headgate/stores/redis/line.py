@@ -420,7 +420,7 @@ class RedisLine:
         for unit, capacity in self.declared.capacity.items():
             cost = request.units.get(unit, ONE_EACH.get(unit, 0))
             if unit not in self.declared.rated and cost and lane.renewals.units_held(unit) + cost > capacity:
-                raise waits_for_ever(self.name, "its tasks hold what only they can release")
+                raise waits_for_ever(self.name, "the permits that its tasks hold go back only while it runs")
 
     def _warn_of_blocking(self, waiting: Waiting) -> None:
         if not self._warned:
