@@ -38,9 +38,10 @@ def command(program: str, *arguments: object) -> list[str]:
     return [sys.executable, "-X", "dev", "-W", "error", *what, *map(str, arguments)]
 
 
-def finished(program: str, *arguments: object) -> str:
-    """What `program` prints, once it has ended well and without a word of complaint."""
-    done = subprocess.run(command(program, *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=False)
+def finished(program: str, *arguments: object, within: float = 60) -> str:
+    """What `program` prints, once it has ended well and without a word of complaint, within so many seconds."""
+    words, env = command(program, *arguments), environment()
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=within, check=False)
     assert (done.returncode, complaints_of(done.stderr)) == (0, []), done.stderr
     return done.stdout
 

@@ -55,6 +55,7 @@ def test_what_is_said_of_survivors_is_of_mutants_that_are_made() -> None:
     assert [name for name in reasons_given() if name not in made] == []
 
 
+@pytest.mark.signals
 @pytest.mark.proof("starts test suites")
 @pytest.mark.parametrize(("does", "noticed"), [("pass", False), ("assert False", True), ("while True: pass", True)])
 def test_a_mutant_is_noticed_by_tests_that_fail_or_do_not_come_to_an_end(
@@ -74,6 +75,7 @@ def jury() -> Iterator[Jury]:
     jury.close()
 
 
+@pytest.mark.signals
 @pytest.mark.proof("makes mutants")  # a server that loops is given its time
 def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
     """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end; nothing stays changed."""

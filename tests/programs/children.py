@@ -19,7 +19,7 @@ from headgate import Concurrency, Limiter, Rate
 
 
 def limiter_of(url: str, name: str) -> Limiter:
-    return Limiter(name, Concurrency(1, lease=20.0), Rate(1_000_000, per=10**8, unit="tokens"), store=url)
+    return Limiter(name, Concurrency(1, lease=20.0), Rate(2_000_000, per=10**8, steps=True, unit="tokens"), store=url)
 
 
 def work(url: str, name: str, end: str = "returns") -> None:
@@ -79,7 +79,7 @@ def main(url: str, name: str, method: str, way: str, count: int) -> None:
         start = time.monotonic()
         run(method, way, url, name)
         held, tokens = limiter.status().limits
-        print(held.used, 1_000_000 - tokens.left, time.monotonic() - start < 20, flush=True)
+        print(held.used, tokens.capacity - tokens.left, time.monotonic() - start < 20, flush=True)
 
 
 if __name__ == "__main__":
