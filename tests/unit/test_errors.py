@@ -12,6 +12,7 @@ from headgate.errors import (
     CostExceedsCapacityError,
     HeadgateError,
     LeaseLostError,
+    LimiterClosedError,
     MaxSleepExceededError,
     QueueFullError,
     RedisError,
@@ -20,7 +21,7 @@ from headgate.errors import (
 )
 
 WITH_A_MOMENT = [MaxSleepExceededError, QueueFullError]
-WITHOUT = [HeadgateError, CostExceedsCapacityError, UnknownLimiterError, LeaseLostError, StoreError]
+WITHOUT = [HeadgateError, CostExceedsCapacityError, UnknownLimiterError, LeaseLostError, LimiterClosedError, StoreError]
 COPIES = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),
     "copy": copy.copy,
