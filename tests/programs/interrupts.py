@@ -1,6 +1,7 @@
 """A main thread, or a thread of its own, in which exceptions arrive at random moments while it uses a limiter in memory.
 
-It prints what it counted: the exceptions raised and caught, the permits that leaked, and those of a threading.Semaphore that the
+It prints what it counted: the exceptions raised; those that arrived, alone or as the context of a later one; those that Python
+ignored because they met the finalizer of a dropped permit; the permits that leaked; and those of a threading.Semaphore that the
 same thread uses in turn. An interrupt may leave a Semaphore's lock locked; a new one takes its place then.
 
 usage: interrupts.py alarm|thread way interrupts seconds_inside
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable
 
 from headgate import Concurrency, Limiter, Rate, Window
+from headgate.permit import Held
 
 MANY = 10**6
 LIMITS = {
@@ -42,6 +44,7 @@ class Uses:
         self.peer_leaks = self.turns = 0
         self.inside = inside
         self.armed = False  # whether an exception may come
+        self.ignored = 0  # exceptions that met the finalizer of a permit
         self._function = self.limiter(self.body)
 
     def body(self) -> None:
@@ -74,6 +77,13 @@ class Uses:
             self.body()
         self.turns += 1
 
+    def count_ignored(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Count an exception that Python prints, because a finalizer has no caller."""
+        if unraisable.object is Held.__del__:
+            self.ignored += arrived(unraisable.exc_value)
+        else:
+            sys.__unraisablehook__(unraisable)
+
     def renew_peer(self) -> None:
         if self.peer._cond.acquire(False):  # type: ignore[attr-defined]  # nothing says whether it still works
             self.peer._cond.release()  # type: ignore[attr-defined]  # as above
@@ -88,6 +98,11 @@ class Uses:
         return sum(limit.used for limit in status.limits if limit.kind == "Concurrency")
 
 
+def arrived(error: BaseException | None) -> int:
+    """How many interrupts `error` tells of: one that comes while another one passes through has it as its context."""
+    return 0 if error is None else isinstance(error, Interrupt) + arrived(error.__context__)
+
+
 def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> int:
     """How many interrupts came out of the calls."""
     caught = 0
@@ -97,9 +112,9 @@ def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> 
             while not over():
                 uses.turn(way)
             uses.armed = False
-        except Interrupt:
+        except Interrupt as error:
             uses.armed = False
-            caught += 1
+            caught += arrived(error)
             uses.renew_peer()
     return caught
 
@@ -152,10 +167,11 @@ def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int
 def main(how: str, which: str, interrupts: str, inside: str) -> None:
     limits, _, way = which.partition("-")
     uses = Uses(limits, float(inside))
+    sys.unraisablehook = uses.count_ignored
     warnings.simplefilter("ignore")  # of a permit that an interrupt dropped, which goes back
     raised, caught = (by_alarm if how == "alarm" else by_thread)(uses, getattr(uses, way), int(interrupts))
     with uses.limiter:
-        print(raised, caught, uses.leaks(), uses.peer_leaks + MANY - uses.peer._value, uses.turns)
+        print(raised, caught, uses.ignored, uses.leaks(), uses.peer_leaks + MANY - uses.peer._value, uses.turns)
 
 
 if __name__ == "__main__":
