@@ -21,6 +21,7 @@ def test_every_client_takes_part() -> None:
     assert len(CLIENTS) == 10
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("client", ["httpx", "requests, threads"])
 def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> None:
     """S1: given two processes and a service that bears so many at once, then it has refused nobody, and counts as they do."""
@@ -91,6 +92,7 @@ def trial(entrant: str, store: str, name: str) -> Trial:
     return Trial(entrant, "", store, name, HOUR, 0.0, 2, callers=10)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("entrant", ["no limiter", "headgate, adopt=True"])
 def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: str) -> None:
     """Then the service answers five, and by headgate it is asked for five others at most, whatever its twenty callers want."""

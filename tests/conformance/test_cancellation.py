@@ -202,6 +202,7 @@ async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
         assert 1.5 - 1 / rate <= took <= 1.5 + world.slack
 
 
+@pytest.mark.proof
 def test_bookings_move_forward_over_processes(name: str, redis_url: str) -> None:
     """The same at full size: 1,000 callers in 4 processes, due over 10 s, every other one gives up: through in 5 s, in order.
 

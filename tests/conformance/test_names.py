@@ -130,6 +130,7 @@ async def test_a_key_has_no_keys(world: World) -> None:
         world.limiter(Rate(1, per=1))["a"]["b"]
 
 
+@pytest.mark.proof
 def test_idle_keys_cost_nothing_after_a_while() -> None:
     """The memory store is bounded: what has refilled and is held by nobody is forgotten."""
     clock = VirtualClock()

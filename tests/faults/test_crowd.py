@@ -12,6 +12,8 @@ from itertools import pairwise
 from time import monotonic
 from typing import NamedTuple
 
+import pytest
+
 from headgate import Limiter, Rate
 from headgate.stores.redis.lane import HEARTBEAT
 from tests.faults.scene import SLACK
@@ -31,6 +33,7 @@ class Through(NamedTuple):
     when: int
 
 
+@pytest.mark.proof
 async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in_order(name: str, redis_url: str) -> None:
     """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5 s, in order of arrival.
 

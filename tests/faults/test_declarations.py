@@ -206,6 +206,7 @@ async def test_a_warning_that_cannot_be_logged_stops_nobody(
     assert len(limiters) == 1
 
 
+@pytest.mark.proof
 async def test_programs_that_are_started_again_change_nothing(name: str, admin: Redis, puppet: Callable[..., Puppet]) -> None:
     """Given programs of two minds, started by turns, then the first of either mind declares, and the others follow."""
     seen = []

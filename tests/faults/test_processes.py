@@ -111,6 +111,7 @@ async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(name:
     assert await permit.arelease()
 
 
+@pytest.mark.proof
 async def test_processes_that_die_at_work_never_let_one_too_many_in(
     name: str, redis_url: str, admin_url: str, admin: Redis, puppet: Puppets
 ) -> None:

@@ -52,6 +52,7 @@ def own_admin(own_server: Server) -> Iterator[Redis]:
         yield client
 
 
+@pytest.mark.proof
 async def test_what_a_real_fleet_has_lived_through_may_be(name: str, own_server: Server, own_admin: Redis, tmp_path: Path) -> None:
     """S1, S3, S5, S6, S7, T1, T6, T10: three processes, one killed and one stopped past its lease, replies that are lost,
     connections that are killed: every answer is the model's, in an order that agrees with real time.

@@ -29,7 +29,7 @@ from tests.simulation.plan import Ask, Fault, Plan, planned
 from tests.simulation.server import Server
 from tests.simulation.tally import Tally, lived, workers
 
-SEEDS, PARTS = 320, 8  # in CI; any other run takes one part of them
+SEEDS, PARTS = 320, 16  # in CI; any other run takes one part of them
 PROOF = pytest.mark.proof("simulates fleets")
 JOBS = min(4, os.cpu_count() or 1)
 
