@@ -108,7 +108,7 @@ class Attached:
         self._owner = owner
         self._line = line
         self._whole = whole
-        self._of_whole: Declaration | None = None  # the limits of a key that nobody has used yet
+        self._of_whole: Declaration | None = None  # the limits of a key that was never used
 
     @property
     def declared(self) -> Declaration:

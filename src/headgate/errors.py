@@ -8,7 +8,7 @@ things about them:
     +-- MaxSleepExceededError       not now: the wait would exceed the caller's max_sleep; has retry_after
     |   +-- QueueFullError          not now: too many wait before this caller; has retry_after and position
     +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
-    +-- UnknownLimiterError         nobody has declared limits for this name: an attached limiter has none
+    +-- UnknownLimiterError         no process has declared limits for this name: an attached limiter has none
     +-- LimiterClosedError          no more: this limiter was closed in this process
     +-- LeaseLostError              too late: the body of a block ran on without its permit
     +-- StoreError                  unknown: the store did not answer, or not sensibly (alias RedisError)

@@ -203,7 +203,7 @@ async def test_the_classics_declare_by_entering_too(world: World) -> None:
     assert "of 1" in repr(second) or not world.in_memory
 
 
-# A name that nobody has declared -----------------------------------------------------------------------------------------------
+# A name that no process has declared -------------------------------------------------------------------------------------------
 
 
 @told
@@ -271,7 +271,7 @@ def test_each_use_of_an_unknown_name_says_so(store: object, name: str, use: Act)
     limiter = Limiter.attach(name, store=store)
     assert limiter.limits == ()
 
-    with pytest.raises(UnknownLimiterError, match=r"Nobody has declared limits for limiter .* Check the name"):
+    with pytest.raises(UnknownLimiterError, match=r"No process has declared limits for limiter .* Check the name"):
         asyncio.run(soon(use(limiter)))
 
 
@@ -383,7 +383,7 @@ def test_what_never_blocks_and_cannot_be_done_is_logged_or_raised(
     logs.flush()
     (record,) = [record for record in caplog.records if record.name == "headgate"]
     assert record.levelno == logging.WARNING
-    assert f"update() of limiter {name!r} has not happened: Nobody has declared limits" in record.getMessage()
+    assert f"update() of limiter {name!r} has not happened: No process has declared limits" in record.getMessage()
 
 
 def test_an_attached_limiter_attaches_where_it_is_unpickled(name: str) -> None:

@@ -48,7 +48,7 @@ class Known:
         return self.learn_sync()
 
     def learn_sync(self) -> Declaration:
-        """The limits of the name. Raises UnknownLimiterError when nobody has declared any."""
+        """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
         if self._undeclared:
             raise unknown_limiter(self.name)
         return self.declared

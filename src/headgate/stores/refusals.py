@@ -40,7 +40,7 @@ def queue_full(name: str, request: Request, delay: int, position: int) -> QueueF
 
 def unknown_limiter(name: str) -> UnknownLimiterError:
     return UnknownLimiterError(
-        f"Nobody has declared limits for {title(name)} in this store, and an attached limiter has none of its own. "
+        f"No process has declared limits for {title(name)} in this store, and an attached limiter has none of its own. "
         "Check the name and the store, or declare the limits: Limiter(name, '100/minute', store=...)."
     )
 

@@ -320,7 +320,7 @@ class Steps:
         self._gate.reset(self._clock.now())
 
     def _follow(self, declared: Declaration) -> None:
-        """Whoever waits is queued again under the new limits."""
+        """Waiters are queued again under the new limits."""
         self._gather()
         self._empty_pool()
         self._then_advance()
@@ -402,7 +402,7 @@ class Steps:
             self._arm_head()
 
     def _look(self, waiter: Waiter) -> bool:
-        """Let pass whoever is due. True when this waiter has its grant, an error when it has waited long enough."""
+        """Let the waiters pass that are due. True when this waiter has its grant, an error when it has waited long enough."""
         if waiter.grant is not None:
             return True
         seen = self._lock.hold(self._look_now, waiter)
@@ -426,7 +426,7 @@ class Steps:
         return False
 
     def _advance(self) -> None:
-        """Let pass whoever is due, wake them, and see to it that the new head looks in time."""
+        """Let the waiters pass that are due, wake them, and see to it that the new head looks in time."""
         self._gather()
         self._empty_pool()
         if not self._pools and self._may_pool():

@@ -2,7 +2,7 @@
 --
 -- The reply starts with session and number, so that a reply that went astray is noticed: "session number ok now head mine answers |
 -- mail", or "... late", "... lapsed" (who are you now?), "... stale limits" (do you know?), "... held wait limits" (not those
--- of yours, for so long), "... unknown" (nobody has declared any), when nothing was done.
+-- of yours, for so long), "... unknown" (no process has declared any), when nothing was done.
 --
 -- args: as in shared.lua, 4 whether the limits are just known (0), declared (1), updated (2), asked for (3) or offered (4), 5 how the
 -- last reply that the session heard began ("number ok now"), or 0 if that was long ago, 6 what the session is (0): it has waiters (1),

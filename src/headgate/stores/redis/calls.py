@@ -31,7 +31,7 @@ KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: t
 ASKED, OFFERED = 3, 4  # it declares nothing: it makes no name; or one whose limits hold until a process declares some
 LOOKS = {"status", "declared", "resume", "reset"}  # errands that say nothing to a name that is not there
 OFFERS = {*LOOKS, "pause", "drain"}  # these do: whoever acquires first is to find them
-UNKNOWN = ("unknown", 0, 0)  # the answer to a look at a name whose limits nobody has declared
+UNKNOWN = ("unknown", 0, 0)  # the answer to a look at a name whose limits no process has declared
 
 
 class Command(NamedTuple):

@@ -190,7 +190,7 @@ class RedisLine:
     # What is taken from the store ----------------------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
-        """The limits of the name. Raises UnknownLimiterError when nobody has declared any."""
+        """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
         if self.declares == ASKED:
             self._check_known(await self.lane().ask("declared"))
         return self._heard or self.declared
@@ -537,7 +537,7 @@ class RedisLine:
     # Looking -------------------------------------------------------------------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        """What holds in the store; where nobody has declared limits, what `own` would be with nothing used."""
+        """What holds in the store; where no process has declared limits, what `own` would be with nothing used."""
         answer = await self.lane().ask("status -")
         if answer == UNKNOWN:
             return self._saw(unused(self.name, own or self.declared))
