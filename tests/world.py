@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headgate import Limiter, Status
 from headgate.stores.memory import MemoryStore
-from tests.machine import scaled
+from tests.machine import scaled, scaled_now
 from tests.virtual import VirtualClock, run
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def told(story: Story) -> Callable[..., None]:
 async def until(met: Callable[[Status], bool], limiter: Limiter) -> Status:
     """The status once it is as it should be: what was sent without waiting takes a round trip to arrive."""
     status = await limiter.astatus()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while not met(status):
             await asyncio.sleep(0.001)
             status = await limiter.astatus()
@@ -104,9 +104,14 @@ def used(status: Status) -> list[int]:
     return [limit.used for limit in status.limits]
 
 
+def long() -> float:
+    """LONG by the load of this moment."""
+    return scaled_now(5.0)
+
+
 async def soon(asked: Awaitable[T]) -> T:
     """`asked`, which needs nothing but a round trip."""
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         return await asked
 
 

@@ -12,7 +12,7 @@ from headgate.stores.status import Status
 from tests.clocks import ServerClock
 from tests.machine import scaled
 from tests.processes import running
-from tests.world import LONG, waiting
+from tests.world import LONG, long, waiting
 
 EXPIRY = 0.9
 
@@ -31,7 +31,7 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(name:
 
         holder.kill()
         killed = time.monotonic()
-        async with asyncio.timeout(LONG):
+        async with asyncio.timeout(long()):
             await waiter
 
     assert time.monotonic() - killed <= EXPIRY + scaled(1.0)
@@ -82,7 +82,7 @@ async def test_a_killed_waiter_does_not_hold_up_the_queue(name: str, redis_url: 
     await asyncio.sleep(0)
     await semaphore.__aexit__(None, None, None)
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await waiter
 
 
@@ -97,7 +97,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(name: 
 
     start = time.monotonic()
     await semaphore.__aexit__(None, None, None)
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await _visit(semaphore)
 
     assert time.monotonic() - start <= EXPIRY + scaled(1.0)
@@ -119,7 +119,7 @@ async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(
 
     clock.forward(60)
 
-    async with asyncio.timeout(LONG), semaphore, semaphore:
+    async with asyncio.timeout(long()), semaphore, semaphore:
         assert (await status_of(semaphore)).limits[0].left == 0
 
 

@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from tests.machine import scaled_now
 from tests.processes import command, environment
 
 PROGRAM = """
@@ -54,7 +55,7 @@ def url(store_kind: str, request: pytest.FixtureRequest) -> str | None:
 def ended(story: str, name: str, url: str | None, limits: str = "Concurrency(1)") -> subprocess.CompletedProcess[str]:
     text = PROGRAM.format(name=name, url=url, limits=limits, story=story)
     return subprocess.run(
-        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=20, check=False
+        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=scaled_now(20), check=False
     )
 
 
@@ -73,8 +74,8 @@ def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(
 
 
 def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(name: str, url: str | None) -> None:
-    """H1: two calls block the loop for 100 ms each. The warning names the line that blocks."""
-    done = ended("block(); block(); return block()", name, url, limits="Rate(10, per=1, capacity=1)")
+    """H1: two calls block the loop for half a second each. The warning names the line that blocks."""
+    done = ended("block(); block(); return block()", name, url, limits="Rate(2, per=1, capacity=1)")
     assert done.stdout == "entered\n", done.stderr
     line = PROGRAM[: PROGRAM.index("    with api.acquire")].count("\n") + 1
     assert f"<string>:{line}: RuntimeWarning" in done.stderr
@@ -157,7 +158,7 @@ def test_a_loop_that_is_closed_under_waiters_prints_nothing_and_keeps_nothing(wa
     release = {"before": "", "after": "", released: "held.release()"}
     text = CLOSED.format(limits=limits, way=ENTERS[way], **release)
     done = subprocess.run(
-        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=20, check=False
+        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=scaled_now(20), check=False
     )
     assert (done.stdout, done.stderr) == ("0 1\n", "")
 
@@ -179,6 +180,6 @@ asyncio.run(main())
 with api: print(api.status().waiting, api.status().limits[0].used)
 """
     done = subprocess.run(
-        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=20, check=False
+        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=scaled_now(20), check=False
     )
     assert (done.stdout, done.stderr) == ("0 1\n", "")

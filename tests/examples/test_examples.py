@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.machine import scaled
+from tests.machine import scaled_now
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE = scaled(20.0)  # seconds, for a machine that is busy; the examples themselves take less than two
+PATIENCE = 20.0  # seconds, for a machine that is busy; the examples themselves take less than two
 
 # program: what it must say, as patterns
 SAID = {
@@ -85,7 +85,7 @@ def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The example in a Python that shows every warning, and finds what this one finds."""
     command = [sys.executable, "-W", "default", str(EXAMPLES / f"{example}.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=scaled_now(PATIENCE), env=environment, check=False)
 
 
 def check(done: subprocess.CompletedProcess[str], example: str) -> None:

@@ -16,7 +16,7 @@ from headgate import Limiter, Permit, Rate
 from headgate.limits import Limit
 from tests.faults.scene import Room, elsewhere, once_back
 from tests.servers import Server
-from tests.world import LONG
+from tests.world import long
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 TOKENS = Rate(1000, per=AGES, unit="tokens")
@@ -52,7 +52,7 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 async def found(limiter: Limiter) -> None:
     """Go on when the server is known to be back: to the tasks of this loop, and to threads; both are connected to it."""
     its: Any = limiter._line  # a fallback line knows
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while True:
             if not (its._away() or await asyncio.to_thread(its._away)):
                 break

@@ -17,7 +17,7 @@ from headgate.limits import Limit
 from headgate.stores.redis import endpoint
 from tests.machine import scaled
 from tests.processes import Running
-from tests.world import LONG, soon, waiting
+from tests.world import long, soon, waiting
 
 T = TypeVar("T")
 SLACK = scaled(1.0)  # seconds that a busy machine may be late by, where a time is promised
@@ -36,9 +36,9 @@ def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limi
     return Limiter(name, *limits, store=client_of_its_own(url), **options)
 
 
-async def eventually(condition: Callable[[], object], within: float = LONG) -> None:
+async def eventually(condition: Callable[[], object], within: float | None = None) -> None:
     """Go on when `condition` holds."""
-    async with asyncio.timeout(within):
+    async with asyncio.timeout(long() if within is None else within):
         while True:
             if condition():
                 return
@@ -47,7 +47,7 @@ async def eventually(condition: Callable[[], object], within: float = LONG) -> N
 
 async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
     """What is asked, as soon as the server is back: an attempt that began before that may still fail."""
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while True:
             try:
                 return await ask()
@@ -58,7 +58,7 @@ async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
 async def believed_until(permit: Permit) -> float:
     """Go on when the permit is lost: the last moment at which it was not, however late a busy machine looks."""
     last = monotonic()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while True:
             now = monotonic()
             if permit.lost:

@@ -20,7 +20,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import SLACK, believed_until, elsewhere, enter, eventually, once_back
 from tests.processes import Running, running
 from tests.servers import Server
-from tests.world import LONG, at_rest, soon, until, used
+from tests.world import LONG, at_rest, long, soon, until, used
 
 LEASE = 0.9
 GIVES_UP = OUTAGE + PATIENCE  # it is looked for so long, and the last call takes a reply
@@ -285,7 +285,7 @@ async def test_beliefs_never_overlap_beyond_the_capacity(name: str, redis_url: s
         networks = [await stack.enter_async_context(Proxy(redis_server.port)) for _ in range(2)]
         processes = [stack.enter_context(running("believer", network.url, name, repr(limit), "32")) for network in networks]
         weather = asyncio.create_task(changing(networks))
-        async with asyncio.timeout(4 * LONG):
+        async with asyncio.timeout(4 * long()):
             said = list(itertools.chain(*[await all_said(process) for process in processes]))
         weather.cancel()
 

@@ -17,7 +17,7 @@ from headgate import Concurrency, Limiter
 from tests.faults.scene import SLACK, Puppet, commands_of, elsewhere, enter, eventually, has_listened
 from tests.processes import running
 from tests.servers import Server
-from tests.world import LONG, at_rest, soon, used, waiting
+from tests.world import at_rest, long, soon, used, waiting
 
 UNHEARD = 4.0  # seconds after its last call for which a session without receivers counts as alive
 LIMIT = Concurrency(1, lease=30.0)
@@ -52,7 +52,7 @@ async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
             other.process.kill()
         await eventually(lambda: len(own_admin.client_list(_type="pubsub")) == 1)
         await holder.arelease()
-        async with asyncio.timeout(2 * LONG):
+        async with asyncio.timeout(2 * long()):
             permit = await alive
 
     assert time.monotonic() - killed < UNHEARD + SLACK

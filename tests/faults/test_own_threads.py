@@ -17,7 +17,7 @@ from headgate.stores.declarations import Declarations
 from headgate.stores.redis.portal import portal
 from tests.processes import Running, running
 from tests.servers import Server
-from tests.world import LONG
+from tests.world import long
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def in_the_portal(act: Callable[[], Any]) -> Any:
             outcomes.put(error)
 
     portal().tell(run)
-    return outcomes.get(timeout=LONG)
+    return outcomes.get(timeout=long())
 
 
 CALLS: dict[str, Callable[[Limiter], Any]] = {
@@ -156,7 +156,7 @@ def test_a_signal_handler_can_wait_for_an_answer_in_the_middle_of_an_update(
     monkeypatch.setattr(Declarations, step, interrupted)
     thread = threading.Thread(target=change, daemon=True)
     thread.start()
-    thread.join(LONG)
+    thread.join(long())
     assert not thread.is_alive()
     assert limiter.status().limits[0].capacity == 3
 

@@ -25,7 +25,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
 from tests.servers import Server, as_user
-from tests.world import LONG, at_rest, soon, used, waiting
+from tests.world import LONG, at_rest, long, soon, used, waiting
 
 TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a test
 
@@ -156,7 +156,7 @@ async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause
     moody.moods = [asyncio.CancelledError() for _ in range(6)]
 
     waiter = asyncio.create_task(enter(limiter))
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while moody.moods:
             await limiter.astatus()
     assert breaths.taken[:5] == [0.002, 0.004, 0.008, 0.016, 0.02]
@@ -319,7 +319,7 @@ async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
     async with busy(own_admin, own_server):
         callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]
         await eventually(lambda: len(breaths.taken) >= 9)
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         for permit in await asyncio.gather(*callers):
             assert await permit.arelease()
 

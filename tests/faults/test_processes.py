@@ -21,7 +21,7 @@ from headgate import Concurrency, Limiter, Permit
 from tests.faults.haste import HEARTBEAT, WAITER
 from tests.faults.scene import SLACK, Puppet, commands_of, elsewhere, enter, eventually, holders_of
 from tests.processes import finished, running
-from tests.world import LONG, at_rest, soon, until, used, waiting
+from tests.world import LONG, at_rest, long, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 LEASE = 0.9
@@ -87,7 +87,7 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     await waiting(limiter, 2)
     assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + SLACK  # behind the head it is in nobody's way
     holder.release()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*visits)
 
     assert order == [number for number in range(3) if number != place]

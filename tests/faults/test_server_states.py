@@ -17,7 +17,7 @@ from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults.proxy import Proxy
 from tests.faults.scene import SLACK, Room, content_of, elsewhere, enter, eventually, once_back, visit
 from tests.servers import Server, as_user
-from tests.world import LONG, at_rest, soon, until, used, waiting
+from tests.world import at_rest, long, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 TOKENS = Rate(1000, per=AGES, unit="tokens")
@@ -106,7 +106,7 @@ async def test_waiters_queue_again_at_a_server_that_restarts_empty(name: str, ow
 
     own_server.kill()
     own_server.start()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         results = await asyncio.gather(*visits, return_exceptions=True)
 
     assert {type(result) for result in results} <= {type(None), StoreError}
@@ -370,7 +370,7 @@ async def test_who_waits_gets_its_turn_though_a_key_is_lost(name: str, redis_url
     await asyncio.sleep(0.01)
     holder.release()
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*visits)
     for one in (limiter, other):
         await until(lambda status: status.waiting == 0 and status.limits[0].used == 0, one)

@@ -18,7 +18,7 @@ from tests.faults.haste import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit, waiters_of
 from tests.servers import Server, as_user
-from tests.world import LONG, at_rest, soon, used, waiting
+from tests.world import at_rest, long, soon, used, waiting
 
 SILENT = 3600.0  # seconds between heartbeats: none within a test
 
@@ -45,7 +45,7 @@ async def all_get_their_turn(limiters: list[Limiter], rounds: int) -> None:
         for limiter in limiters * rounds:
             callers.append(asyncio.create_task(caller(limiter)))
             await waiting(limiters[0], len(callers))
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*callers)
 
     assert (room.visits, room.most) == (len(callers), 1)
@@ -209,7 +209,7 @@ async def test_two_hundred_callers_survive_the_killing_of_every_connection(
         killed += sum(own_admin.client_kill_filter(_type=kind, skipme=True) for kind in ("normal", "pubsub"))
         await asyncio.sleep(0.01)
     peace.set()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*callers)
 
     assert room.most <= capacity
@@ -262,7 +262,7 @@ async def test_a_storm_of_reconnections_is_one_connection_each(
         own_admin.client_kill_filter(_type=kind, skipme=True)
     for holder in holders:
         holder.release()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         results = await asyncio.gather(*visits, return_exceptions=True)
 
     assert {type(result) for result in results} <= {type(None), StoreError}

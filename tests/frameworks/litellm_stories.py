@@ -20,7 +20,7 @@ from headgate.frameworks import litellm as module
 from headgate.frameworks.litellm import LiteLLMLimiter
 from headgate.testing import ManualClock
 from tests.frameworks.aside import ROOT
-from tests.world import LONG, at_rest, held
+from tests.world import at_rest, held, long
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),  # LiteLLM's own; ours are of other kinds
@@ -77,7 +77,7 @@ async def ask(**options: Any) -> Any:
 
 async def until(met: Callable[[], bool]) -> None:
     """LiteLLM does things behind the answer, and some in threads."""
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while not met():  # noqa: ASYNC110 - nobody says when
             await asyncio.sleep(0.001)
 

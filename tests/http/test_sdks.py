@@ -21,7 +21,7 @@ from examples.services.models import Models
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Status, Window
 from headgate.http.openai import Estimates, limit
 from tests.http.sdks import COROUTINES, ERRORS, KINDS, LIMITS, Speaker, client_of, question
-from tests.world import LONG, at_rest, held, soon, waiting
+from tests.world import at_rest, held, long, soon, waiting
 
 Speakers = Callable[..., Speaker]
 HOUR = 3600.0
@@ -142,7 +142,7 @@ async def test_a_stream_that_is_dropped_gives_its_permit_back(speakers: Speakers
     """Given a stream that nobody has closed nor knows any more."""
     await soon(speakers(service, one).stream(50))
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while held(await one.astatus()):
             gc.collect()
             await asyncio.sleep(0)

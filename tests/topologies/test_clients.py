@@ -17,7 +17,7 @@ from tests.rights import USER
 from tests.sentinels import GUEST, Sentinels
 from tests.servers import Server, connections_of
 from tests.topologies.clients import LIBRARIES, client_of, closed
-from tests.world import LONG, at_rest, used, waiting
+from tests.world import at_rest, long, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 PLACES = ["redis_server", "secure_server", "sentinels", "secure_sentinels", "cluster", "secure_cluster"]
@@ -67,7 +67,7 @@ async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(name: str
                 order.append(number)
                 await asyncio.sleep(0)
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*map(visit, range(20)))
 
     assert room.most == 2
@@ -91,7 +91,7 @@ async def test_threads_are_let_in_as_tasks_are(name: str, store: Any) -> None:
                 with room:
                     await asyncio.sleep(0)
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(task(), *(asyncio.to_thread(thread) for _ in range(5)))
 
     assert (room.most, room.visits) == (1, 18)
@@ -136,5 +136,5 @@ async def visit(limiter: Limiter) -> None:
 
 
 async def gathered(tasks: Iterable[asyncio.Task[None]]) -> None:
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*tasks)

@@ -21,7 +21,7 @@ from headgate.stores.redis.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
 from tests.servers import connections_of
-from tests.world import LONG, at_rest, soon, used, waiting
+from tests.world import at_rest, long, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 SILENT = 3600.0  # seconds between heartbeats: none within a test
@@ -67,7 +67,7 @@ async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster)
             with rooms[its]:
                 await asyncio.sleep(0)
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*(visit(its) for its in limiters for _ in range(10)))
 
     assert {room.most for room in rooms.values()} == {2}
@@ -114,7 +114,7 @@ async def test_a_slot_that_moves_is_waited_for(name: str, cluster: Cluster, carr
         await refused(move)
         await asyncio.sleep(MOMENT)
     move.close()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         assert await asyncio.gather(*released) == [True, True]
         await asyncio.gather(*visits, *newcomers)
 
@@ -184,7 +184,7 @@ async def test_a_slot_moves_round_under_load(name: str, cluster: Cluster) -> Non
         move.close()
         await eventually(partial(busier, room, visits + 20))
     moved = True
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         await asyncio.gather(*tasks)
 
     assert room.most <= 3
@@ -291,7 +291,7 @@ async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_a
 
     gone.kill()
     asking = asyncio.create_task(enter(lost))
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while len(breaths.taken) < 7:
             await (await served.acquire()).arelease()
     assert breaths.taken[:7] == [0.002, 0.004, 0.008, 0.016, 0.02, 0.02, 0.02]
@@ -464,7 +464,7 @@ async def test_a_master_to_whom_nothing_is_said_is_left(name: str, cluster: Clus
     assert all(connections_of(node.admin, "normal") == before[node] + 1 for node in (quiet, lively))
     kept = limiters[lively]._line._store.lane(limiters[lively]._line).peer
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while connections_of(quiet.admin, "normal") > before[quiet]:
             await (await limiters[lively].acquire()).arelease()
 
@@ -526,7 +526,7 @@ async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_n
     minority.cut_off = True
     released = [asyncio.create_task(holder.arelease()) for holder in holders]
     cluster.replica_of(lonely).ask("FAILOVER", "TAKEOVER")
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         assert await asyncio.gather(*released) == [True] * 3
     for limiter in limiters:
         assert await (await soon(limiter.acquire(tokens=1))).arelease()

@@ -20,7 +20,7 @@ from tests.rights import USER
 from tests.sentinels import Copy, Sentinels
 from tests.servers import connections_of
 from tests.topologies.test_cluster import Chance, key_of, listeners
-from tests.world import LONG, at_rest, soon, waiting
+from tests.world import at_rest, long, soon, waiting
 
 SILENT = 3600.0  # seconds between two heartbeats: none within a test
 MOMENT = 0.15  # seconds between two looks at what is still used
@@ -212,7 +212,7 @@ async def test_only_names_with_waiters_are_subscribed(name: str, cluster: Cluste
 
     assert await holders[0].arelease()
     assert await (await soon(waiters[0])).arelease()
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while channels(node, left.name):
             await kept.astatus()
 

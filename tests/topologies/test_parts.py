@@ -16,7 +16,7 @@ from headgate.stores.redis import link
 from tests.clusters import Cluster, Node
 from tests.faults import haste
 from tests.faults.scene import eventually
-from tests.world import LONG, at_rest, soon
+from tests.world import at_rest, long, soon
 
 pytestmark = pytest.mark.usefixtures("hurried")
 AT_ONCE = haste.OUTAGE / 2  # seconds that suffice for who looks for nobody
@@ -43,7 +43,7 @@ async def fence_of(limiter: Limiter) -> int:
 
 async def limited(limiter: Limiter) -> None:
     """Go on when the store is asked again: a node that has come back answers, and for two seconds serves nobody yet."""
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         while True:
             if await fence_of(limiter):
                 return

@@ -20,7 +20,7 @@ from tests.faults.scene import SLACK, Puppet, Room, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
 from tests.sentinels import GUEST, GUESTS_PASSWORD, Copy, Sentinels, Watcher
 from tests.servers import connections_of
-from tests.world import LONG, at_rest, soon, used, waiting
+from tests.world import at_rest, long, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 PROMOTION = 10.0  # seconds for the Sentinels to agree: about two
@@ -82,7 +82,7 @@ async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: s
     assert [await soon(holder.arelease()) for holder in holders] == [True, True]
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*visits)
-    async with asyncio.timeout(2 * LONG):
+    async with asyncio.timeout(2 * long()):
         await asyncio.gather(*passers)
 
     assert [order[fence] for fence in sorted(order)] == list(range(8))

@@ -10,7 +10,7 @@ import pytest
 from headgate import Concurrency, Limiter, Rate, Window
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Room, eventually
-from tests.world import LONG, at_rest, soon, used, waiting
+from tests.world import at_rest, long, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 TOKENS = Rate(1000, per=AGES, unit="tokens")
@@ -63,7 +63,7 @@ async def test_names_in_a_slot_that_moves_go_on(
     if carried == "all keys":
         move.carry()
 
-    async with asyncio.timeout(LONG):
+    async with asyncio.timeout(long()):
         for _ in range(5):
             await asyncio.gather(*(visit(limiter) for limiter in limiters for _ in range(10)))
             await asyncio.sleep(0.06)  # the window is empty again
@@ -126,7 +126,7 @@ async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(name
     move = on_its_way(cluster, name)
 
     for limiter in limiters:
-        async with asyncio.timeout(LONG):
+        async with asyncio.timeout(long()):
             async with limiter:
                 pass
     await soon(asyncio.to_thread(blocking_visit, limiters[0]))
