@@ -128,7 +128,10 @@ class Permit:
             self.__class__ = Permit  # without a finalizer: what a signal handler raises in one reaches nobody
 
     async def arelease(self) -> bool:
-        """Give back what is held and wait until the store knows. False when it was not held any more."""
+        """Give back what is held and wait until the store knows. False when it was not held any more.
+
+        It does not wait where no loop of asyncio runs, because the collector closes the coroutine.
+        """
         if self._lost is None:
             self._lost = self.lost
         return await self._line.arelease(self)

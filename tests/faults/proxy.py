@@ -90,7 +90,7 @@ class Connection:
 
     def reset(self) -> None:
         for end in self._ends:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # it is closed: uvloop raises a ValueError
                 end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             end.transport.abort()
 

@@ -1,7 +1,8 @@
 """A process that says one thing to a limiter as the last of all, and ends.
 
 usage: last_words.py url name what where
-where: the main thread, a loop of asyncio.run, or a child of a fork that multiprocessing starts
+where: the main thread, a loop of asyncio.run, a task that asyncio.run cancels, or a child of a fork
+that multiprocessing starts
 """
 
 from __future__ import annotations
@@ -27,9 +28,23 @@ async def say_in_a_loop(url: str, name: str, what: str) -> None:
     say(url, name, what)
 
 
+async def say_when_cancelled(url: str, name: str, what: str) -> None:
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            say(url, name, what)
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    del task
+
+
 def main(url: str, name: str, what: str, where: str) -> None:
     if where == "loop":
         asyncio.run(say_in_a_loop(url, name, what))
+    elif where == "cancelled":
+        asyncio.run(say_when_cancelled(url, name, what))
     elif where == "child":
         child = multiprocessing.get_context("fork").Process(target=say, args=(url, name, what))
         child.start()

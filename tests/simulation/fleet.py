@@ -23,7 +23,7 @@ from headgate import Limiter, stores
 from headgate.errors import HeadgateError, StoreError
 from headgate.limits import Limit
 from headgate.permit import Permit
-from headgate.stores.redis import line
+from headgate.stores.redis import delivery, line, link
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine
@@ -95,17 +95,15 @@ def quiet() -> Iterator[None]:
 
     What they drop is dropped: this process' own portal would bring it home, to a server that is not there, and keep it for ever.
     """
-    collecting, hook, portals = gc.isenabled(), sys.unraisablehook, (line.portal, line.portal_loop)
+    collecting, hook = gc.isenabled(), sys.unraisablehook
     gc.freeze()  # all that was there before need not be looked at
     gc.disable()
     sys.unraisablehook = lambda what: None
-    line.portal, line.portal_loop = no_portal, lambda: None
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), replaced(NO_PORTAL):
             warnings.simplefilter("ignore")
             yield
     finally:
-        line.portal, line.portal_loop = portals
         sys.unraisablehook = hook
         gc.unfreeze()
         if collecting:
@@ -114,6 +112,13 @@ def quiet() -> Iterator[None]:
 
 def no_portal() -> NoReturn:
     raise NoPortalError("a simulated process has none")
+
+
+NO_PORTAL = [
+    (module, function, instead)
+    for module in (delivery, line, link)
+    for function, instead in (("portal", no_portal), ("portal_loop", lambda: None))
+]
 
 
 class Process:
@@ -223,6 +228,8 @@ class Fleet:
         """Nothing more happens, and nobody is asked. Whatever still holds the world, like a thread in our clock, holds no fleet."""
         for process in self._everybody:
             process.loop.crash()
+            process.loop.forget()  # finalizers keep the sockets and links of a store, and with them the loop
+            process.store._links.clear()
             _by_identity.pop(process.store.topology.identity, None)  # another run has processes of the same names
             stores._by_url.pop(process.url, None)
         self.world.end()

@@ -113,6 +113,11 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         """Nothing more happens here, and nobody is told."""
         self.alive = False
 
+    def forget(self) -> None:
+        """Drop all that would have happened here, and the callers that wait for it."""
+        self._ready.clear()
+        self._timers.clear()
+
     def stop(self) -> None:
         self.stopped = True
 

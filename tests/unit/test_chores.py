@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headgate.stores.redis import chores
-from headgate.stores.redis.chores import TURN, NobodyError, ended, first_answer, pause, trouble_of
+from headgate.stores.redis.chores import TURN, NobodyError, begun, ended, first_answer, pause, stop, trouble_of
 from headgate.stores.redis.endpoint import NotThereError
 from tests.virtual import VirtualClock
 
@@ -136,3 +136,39 @@ def test_each_pause_may_be_twice_the_one_before_up_to_the_longest(monkeypatch: p
 
     assert [pause(attempt, 100.0) for attempt in (0, 1, 2, 6, 7, 10_000)] == [1, 2, 4, 64, 100, 100]
     assert pause(10_000, 1e9) == pause(10, 1e9) == 1024
+
+
+async def wait_and_say(ends: list[type[BaseException]]) -> None:
+    try:
+        await asyncio.sleep(3600)
+    except BaseException as end:
+        ends.append(type(end))
+        raise
+
+
+def test_a_task_whose_loop_runs_is_cancelled() -> None:
+    ends: list[type[BaseException]] = []
+
+    async def story() -> None:
+        task = begun(wait_and_say(ends), "chore")
+        await asyncio.sleep(0)
+        stop(task)
+        await asyncio.wait([task])
+
+    told(story())
+    assert ends == [asyncio.CancelledError]
+
+
+def test_a_task_whose_loop_does_not_run_is_closed() -> None:
+    """F7: no cancellation reaches it."""
+    ends: list[type[BaseException]] = []
+
+    async def story() -> asyncio.Task[None]:
+        task = begun(wait_and_say(ends), "chore")
+        await asyncio.sleep(0)
+        return task
+
+    loop = asyncio.new_event_loop()
+    stop(loop.run_until_complete(story()))
+    loop.close()
+    assert ends == [GeneratorExit]

@@ -33,10 +33,11 @@ class Inside:
         """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
         self._passed += [None]
 
-    def left_behind(self) -> list[Permit]:
-        """The permits of tasks whose loops were closed under them: such a task never runs again."""
-        tasks = [who for who in list(self._entered) if isinstance(who, asyncio.Task) and who.get_loop().is_closed()]
-        return [permit for task in tasks for permit in self._entered[task]]
+    def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
+        """The permits of tasks that never run again: those of closed loops, and of `abandoned`, which was left open."""
+        tasks = {who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)}
+        gone = [task for task, loop in tasks.items() if loop is abandoned or loop.is_closed()]
+        return [permit for task in gone for permit in self._entered[task]]
 
     def leave(self) -> None:
         """Return what was entered with."""

@@ -29,6 +29,16 @@ def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     return task
 
 
+def stop(task: asyncio.Task[Any]) -> None:
+    """Cancel `task`. Where its loop does not run, close its coroutine instead: it would never hear of a cancellation."""
+    coroutine = task.get_coro()
+    if task.get_loop().is_running():
+        task.cancel()
+    elif isinstance(coroutine, Coroutine):
+        with suppress(RuntimeError):  # it wanted to wait for something at its end
+            coroutine.close()
+
+
 def pause(attempt: int, longest: float) -> float:
     """Seconds before another attempt, when so many were in vain."""
     return JITTER.uniform(0, min(longest, BACKOFF * 2 ** min(attempt, 10)))

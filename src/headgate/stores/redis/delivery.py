@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from logging import WARNING
 from time import monotonic
@@ -21,10 +22,12 @@ from headgate.stores.redis.bookings import Bookings
 from headgate.stores.redis.calls import Errand, abandon, nobody
 from headgate.stores.redis.chores import pause
 from headgate.stores.redis.patience import Patience
+from headgate.stores.redis.portal import portal, portal_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from headgate.stores.redis.calls import Ticket
     from headgate.stores.redis.lane import Lane
     from headgate.stores.redis.link import Link
 
@@ -40,18 +43,23 @@ def unsaid(lane: Lane) -> list[Errand]:
 
 
 def note(lane: Lane, errand: Errand) -> None:
-    """`errand` goes with the next call, whenever that is. A signal handler may do this in the middle of any method of the lane."""
+    """`errand` goes with the next call, whenever that is.
+
+    A signal handler, a finalizer or another thread may do this in the middle of any method of the lane.
+    """
     lane._errands.append(errand)
 
 
 def lasts(lane: Lane) -> bool:
     """Whether the lane has to go on when its loop ends."""
-    return bool(unsaid(lane) or lane._waiting or lane._booked.queue or lane.renewals.holds)
+    renewals = lane.renewals
+    return bool(unsaid(lane) or lane._waiting or lane._booked.queue or renewals.expected or renewals.holds)
 
 
 def move(lane: Lane, link: Link) -> None:
     """Go on in the loop of `link`, where none of the callers waits: the former loop has ended."""
     asked = [*lane._waiting.values(), *lane._tickets, *(ticket for _, ticket, _ in lane._booked.queue)]
+    asked += lane.renewals.expected - set(asked)
     lane.link, lane.peer, lane._timer, lane._queued, lane._hears = link, None, None, False, False
     lane._owed, lane._sent, lane._tickets = lane._sent or lane._owed, None, []
     lane._booked, lane._patience = Bookings(link.loop), Patience(lane)
@@ -62,6 +70,40 @@ def move(lane: Lane, link: Link) -> None:
         lane._give_up(ticket)
     lane.renewals.renew()
     lane.line.declare_in_time(link.loop)
+    lane.send_errands()
+
+
+def leave(lane: Lane, ticket: Ticket) -> None:
+    """The coroutine that waits for `ticket` ends without its grant.
+
+    The collector may close it where its loop does not run: that loop may be stopped, closed or
+    another thread's.
+    """
+    abandon(ticket.future)
+    if lane.link.here and not lane.link.closed:
+        _leave(lane, ticket)
+        return
+    loop, act = lane.link.loop, partial(_leave, lane, ticket)
+    with suppress(RuntimeError):  # the process ends, and its leases too
+        if lane.link.closed or loop is portal_loop():
+            portal().tell(act)
+        else:
+            loop.call_soon_threadsafe(act)
+
+
+def _leave(lane: Lane, ticket: Ticket) -> None:
+    if lane.link.closed:
+        rescue(lane)
+    if ticket.permit is not None and not lane.succession.hand_over(ticket.permit):
+        ticket.permit.release()
+    lane._give_up(ticket)
+
+
+def rescue(lane: Lane) -> None:
+    """In the portal: go on with a lane whose loop was closed."""
+    if lane.link.closed:
+        lane.link.end()
+        lane.line.adopt(lane)
     lane.send_errands()
 
 

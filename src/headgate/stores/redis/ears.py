@@ -13,13 +13,12 @@ channels (Redis 6.2) carries a notification to all of its servers: one subscript
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
-from headgate.stores.redis.chores import begun, pause, trouble_of
+from headgate.stores.redis.chores import begun, pause, stop, trouble_of
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT, is_unknown
 from headgate.stores.redis.topology import slot_of
 from headgate.stores.redis.wire import Wire, packed
@@ -184,7 +183,7 @@ class Subscriber:
         if self._timer is not None:
             self._timer.cancel()
         if self.task is not None:
-            self.task.cancel()
+            stop(self.task)
 
     def _channel(self, key: str) -> str:
         return f"{key}:{self._link.id}" if self._sharded else f"headgate:{self._link.id}"
@@ -228,8 +227,7 @@ class Subscriber:
         finally:
             self._wire, self._asked = None, None
             self._channels.clear()
-            with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-                wire.close()
+            wire.close()
 
     def _replied(self, message: Any) -> None:
         """A message that makes no sense ends the connection: the next one may do better."""

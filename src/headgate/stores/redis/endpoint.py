@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Hashable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.connection
@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry as BlockingRetry
 
 from headgate.stores.redis.failures import NotThereError
-from headgate.stores.redis.wire import hang_up
+from headgate.stores.redis.wire import close_sockets, hang_up
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
@@ -106,12 +106,15 @@ class Endpoint:
 
     async def connected(self) -> AbstractConnection:
         """The same, connected and logged in; redis-py itself would wait for a server that accepts and says nothing."""
-        connection = self.connection()
+        connection, loop = self.connection(), asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._settings["socket_connect_timeout"]):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except BaseException as error:
-            hang_up(connection._writer)
+            hang_up(connection._writer, loop)
+            if not loop.is_running():
+                close_sockets(loop)
+                raise GeneratorExit from error  # the collector closes this coroutine, and redis-py may hide that
             await connection.disconnect(nowait=True)
             if isinstance(error, RedisError) and await self._is_sentinel(error):
                 raise NotThereError(A_SENTINEL) from error
@@ -135,14 +138,13 @@ class Endpoint:
     @asynccontextmanager
     async def talk(self) -> AsyncIterator[AbstractConnection]:
         """A connection for as long as the block lasts; it is left without waiting for anybody."""
-        connection = await self.connected()
+        connection, loop = await self.connected(), asyncio.get_running_loop()
         writer = connection._writer  # redis-py closes and forgets it when a read is cancelled
         try:
             yield connection
         finally:
             connection._writer = connection._reader = None  # as in wire.py
-            with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-                hang_up(writer)
+            hang_up(writer, loop)
 
     async def asked(self, *words: str) -> Any:
         """The reply to one command, on a connection for this alone."""

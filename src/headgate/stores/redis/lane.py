@@ -33,7 +33,7 @@ from headgate.stores.redis.calls import (
     runs,
     settle,
 )
-from headgate.stores.redis.delivery import kept, turned_away
+from headgate.stores.redis.delivery import kept, leave, turned_away
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.failures import refused
 from headgate.stores.redis.patience import Patience
@@ -113,10 +113,7 @@ class Lane:
             self._send()
             return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait)), ticket
         except BaseException:
-            ticket.future.cancel()
-            if ticket.permit is not None and not self.succession.hand_over(ticket.permit):
-                ticket.permit.release()
-            self._give_up(ticket)
+            leave(self, ticket)
             raise
         finally:
             request.closing.end(ref(ticket))

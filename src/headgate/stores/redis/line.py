@@ -40,7 +40,7 @@ from headgate.stores.redis.calls import (
     nobody,
     told_by,
 )
-from headgate.stores.redis.delivery import note
+from headgate.stores.redis.delivery import note, rescue
 from headgate.stores.redis.endpoint import SILENCE
 from headgate.stores.redis.failures import cannot
 from headgate.stores.redis.lane import Lane
@@ -309,7 +309,7 @@ class RedisLine:
 
     def adopt(self, lane: Lane) -> None:
         """In the portal: go on with a lane whose loop has ended. The tasks of that loop hold nothing any more."""
-        for permit in self._inside.left_behind():
+        for permit in self._inside.left_behind(lane.link.loop if lane.link.abandoned else None):
             permit.release()
         self._store.link().adopt(lane)
         if lane not in self._lanes:
@@ -469,21 +469,23 @@ class RedisLine:
         return (lane and lane.link.task) or visitor()
 
     def release(self, permit: Permit) -> None:
-        def post(lane: Lane) -> None:
-            lane.post(f"release {permit.key}")
-
         if self._claimed(permit):
+            words = f"release {permit.key}"
             try:
-                self._home(permit, post)
+                self._home(permit, words)
             except BaseException:  # a signal handler's, before or after it was posted: twice is harmless
-                self._home(permit, post)
+                self._home(permit, words)
                 raise
 
     async def arelease(self, permit: Permit) -> bool:
+        loop, held = asyncio._get_running_loop(), permit.held
+        if loop is None:  # the collector closes a coroutine that gives back at its end
+            self.release(permit)
+            return held and not permit.lost
         if not self._claimed(permit):
             return False
         lane = permit.home
-        if not isinstance(lane, Lane) or lane.link.loop is not asyncio.get_running_loop():
+        if not isinstance(lane, Lane) or lane.link.loop is not loop:
             lane = self.lane()
         return bool((await lane.ask(f"release {permit.key}"))[1])
 
@@ -497,7 +499,7 @@ class RedisLine:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:
-            self._home(permit, lambda lane: lane.post(f"settle {permit.t} {cost_text(extras)}"))
+            self._home(permit, f"settle {permit.t} {cost_text(extras)}")
 
     def _claimed(self, permit: Permit) -> bool:
         """Whether it is ours to give back: once, and not by a child of a fork."""
@@ -511,20 +513,21 @@ class RedisLine:
         held, permit.held = permit.held, False
         return held and ours
 
-    def _home(self, permit: Permit, errand: Callable[[Lane], None]) -> None:
-        """Do `errand` in the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
+    def _home(self, permit: Permit, words: str) -> None:
+        """Send `words` from the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
         lane = permit.home
         if not isinstance(lane, Lane) or lane.link.closed or lane.link.process != os.getpid():
-            self._by_portal(errand)
+            self._by_portal(lambda its: its.post(words))
         elif lane.link.loop is portal_loop() and lane.link.thread != threading.get_ident():
-            portal().tell(lambda: errand(lane))
+            portal().tell(lambda: lane.post(words))
         elif lane.link.task is not None:
-            errand(lane)
+            lane.post(words)
         else:
+            note(lane, Errand(words, nobody))  # a loop that never runs again leaves it to the portal
             try:
-                lane.link.loop.call_soon_threadsafe(errand, lane)
+                lane.link.loop.call_soon_threadsafe(lane.send_errands)
             except RuntimeError:  # it was closed this moment
-                self._by_portal(errand)
+                self._by_portal(lambda _: rescue(lane))
 
     def _by_portal(self, errand: Callable[[Lane], None]) -> bool:
         """False when the process ends: so do its leases."""

@@ -19,7 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 from redis.exceptions import AuthenticationError, ReadOnlyError
 
 from headgate.errors import StoreError
-from headgate.stores.redis.chores import begun, pause, trouble_of
+from headgate.stores.redis.chores import begun, pause, stop, trouble_of
 from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, unsent
 from headgate.stores.redis.ears import Ears
 from headgate.stores.redis.endpoint import LOST
@@ -33,7 +33,7 @@ from headgate.stores.redis.topology import Sentinel
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from headgate.stores.redis.calls import Ticket
     from headgate.stores.redis.endpoint import Endpoint
@@ -62,6 +62,7 @@ class Link:
         self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
+        self.abandoned = False  # the loop did not run then: its tasks never end by themselves
         self._of_portal = self.loop is portal_loop()
         self._sessions = 0
         self._ready: list[Lane] = []
@@ -118,9 +119,10 @@ class Link:
         return lane
 
     def adopt(self, lane: Lane) -> None:
-        """Go on with a lane whose loop has ended."""
-        self._adopted.add(lane)
-        move(lane, self)
+        """Go on with a lane whose loop has ended, once."""
+        if lane.link.closed:
+            self._adopted.add(lane)
+            move(lane, self)
 
     def new_session(self) -> str:
         self._sessions += 1
@@ -506,7 +508,8 @@ class Link:
     def end(self) -> None:
         """No call is made here any more. The portal goes on with what the lanes owe and hold."""
         self._close()
-        self.ended = True
+        if not self.ended:
+            self.ended, self.abandoned = True, not self.loop.is_running()
         lanes = [lane for lane in self.lanes.values() if lasts(lane)]
         self.lanes.clear()
         if lanes and not self._of_portal:
@@ -530,10 +533,10 @@ class Link:
 
     def _close(self) -> None:
         self._closed = True
-        ends: list[Callable[[], object]] = [chore.cancel for chore in self._chores()]
-        for end in (*ends, *(peer.close for peer in self._peers.values())):
-            with suppress(RuntimeError):  # the loop was closed without a word to its tasks
-                end()
+        for chore in self._chores():
+            stop(chore)
+        for peer in self._peers.values():
+            peer.close()
 
     async def _say_goodbye(self) -> None:
         try:

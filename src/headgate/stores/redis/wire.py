@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from hiredis import ProtocolError, Reader, pack_command
@@ -24,6 +25,7 @@ class Wire(asyncio.Protocol):
         self._lost = lost
         self._reader = Reader()
         self._kept: list[bytes] | None = None  # commands that will be written together
+        self._loop = asyncio.get_running_loop()
         self._writer = detached(connection)  # kept, because it closes the transport when it is dropped
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
@@ -75,7 +77,7 @@ class Wire(asyncio.Protocol):
 
     def close(self) -> None:
         self._lost = _nobody
-        hang_up(self._writer)
+        hang_up(self._writer, self._loop)
 
 
 def packed(*words: Any) -> bytes:
@@ -96,11 +98,40 @@ def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
     return writer
 
 
-def hang_up(writer: asyncio.StreamWriter | None) -> None:
-    """By TLS without waiting for the server's goodbye: it may be said when the loop is gone."""
-    if writer is not None:
-        by_tls = writer.get_extra_info("sslcontext") is not None
+def hang_up(writer: asyncio.StreamWriter | None, loop: asyncio.AbstractEventLoop) -> None:
+    """Close the stream, also when `loop`, which it belongs to, was stopped or closed.
+
+    By TLS without waiting for the server's goodbye: it may come when the loop is gone.
+    """
+    if writer is None:
+        return
+    by_tls = writer.get_extra_info("sslcontext") is not None
+    with suppress(RuntimeError):  # the loop is closed
         (writer.transport.abort if by_tls else writer.close)()
+    if not loop.is_running():
+        _close_socket(writer.transport)
+
+
+def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
+    """Finish what transports have begun: they wait for `loop`, which does not run, to close them.
+
+    A coroutine of asyncio that connects keeps its transport to itself, so this looks at all.
+    """
+    for transport in list(getattr(loop, "_transports", {}).values()):
+        if transport.is_closing():
+            _close_socket(transport)
+
+
+def _close_socket(transport: asyncio.WriteTransport) -> None:
+    """Do in place of a loop that does not run the last step of asyncio's transport.
+
+    asyncio has no public way, and complains of a socket that it cannot close. uvloop closes all
+    of its sockets with the loop.
+    """
+    plain: Any = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
+    if getattr(plain, "_sock", None) is not None:
+        with suppress(RuntimeError):  # a protocol has no loop to wake its readers in
+            plain._call_connection_lost(None)
 
 
 def _nobody(error: Exception) -> None:
