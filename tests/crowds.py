@@ -6,16 +6,19 @@ Here lives what such stories are told with.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 from headgate import Limiter
 from headgate.declaring import Undeclared
+from headgate.entrance import Entrance
 from headgate.stores.lock import Lock
 from tests.world import held
 
+Held = TypeVar("Held", bound=Entrance)
 
-def declared(limiter: Limiter) -> Limiter:
-    """`limiter`, whose limits are declared as by its first acquire."""
+
+def declared(limiter: Held) -> Held:
+    """Return `limiter`. Its limits are declared, as by its first acquire, and it uses its line directly."""
     line = limiter._line
     if isinstance(line, Undeclared):
         line._begin()

@@ -62,6 +62,10 @@ class Closing:
         if self.closed:
             self._shut()
 
+    def owners(self) -> list[Any]:
+        """The limiter and its keys, those that are still in use."""
+        return [owner for each in list(self._owners) if (owner := each()) is not None]
+
     # What an acquire says that waits -------------------------------------------------------------------------------------
 
     def begin(self, entry: Entry) -> None:
@@ -126,8 +130,8 @@ class Closing:
         return closer
 
     def _shut(self) -> None:
-        for owner in [each() for each in list(self._owners)]:
-            if owner is not None and not isinstance(owner._line, Closed):
+        for owner in self.owners():
+            if not isinstance(owner._line, Closed):
                 owner._line = Closed(owner._line)
 
     def _refuse(self, waiter: Any) -> None:

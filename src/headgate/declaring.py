@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 from headgate.errors import UnknownLimiterError
 from headgate.request import asked
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """The limiter, which uses its line itself from its first acquire on."""
+    """A limiter. After its first acquire it uses its line directly."""
 
     _line: Front
 
@@ -36,32 +37,48 @@ class AttachedOwner(Owner, Protocol):
 
 
 class Undeclared:
-    """For a limiter whose limits are others than those of its line: its first acquire declares them."""
+    """The line of a limiter until its first acquire or update: that declares the limits, all else goes to the line inside.
+
+    The reference to the limiter is weak: with a cycle, a limiter that is never used would wait for the garbage collector.
+    """
+
+    __slots__ = ("_begun", "_line", "_own", "_owner")
 
     def __init__(self, owner: Owner, line: Front, own: Declaration) -> None:
-        self.name = line.name
-        self.enter = self.enter_task = shut
-        self.leave, self.describe, self.flush, self.aflush = line.leave, line.describe, line.flush, line.aflush
-        self.pause, self.apause, self.drain = line.pause, line.apause, line.drain
-        self.resume, self.aresume, self.reset, self.areset = line.resume, line.aresume, line.reset, line.areset
-        self.follow, self.foresee, self.accept = line.follow, line.foresee, line.accept
-        self.learn, self.learn_sync, self.once_known = line.learn, line.learn_sync, line.once_known
-        self._owner = owner
+        self._owner: ref[Any] = ref(owner)
         self._line = line
         self._own = own
         self._begun = False
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._line, name)
+
     @property
     def declared(self) -> Declaration:
-        return self._line.foresee(self._own)
+        present = self._line.declared
+        same = self._begun or present.program == self._own.program  # known without a call: each key of the limiter asks
+        return present if same else self._line.foresee(self._own)
 
     def _begin(self) -> Front:
         if not self._begun:
-            self._begun = True
             self._line.follow(self._own)
-        if self._owner._line is self:
-            self._owner._line = self._line
+            self._end()
         return self._line
+
+    def _end(self) -> None:
+        """The limits are declared: the limiter uses its line directly now, unless it was closed."""
+        self._begun = True
+        owner = self._owner()
+        if owner is not None and owner._line is self:
+            owner._line = self._line
+
+    # What an acquire asks for --------------------------------------------------------------------------------------------
+
+    def enter(self) -> bool:
+        return self._begin().enter()
+
+    def enter_task(self) -> bool:
+        return self._begin().enter_task()
 
     async def enter_later(self, request: Request) -> object:
         return await self._begin().enter_later(request)
@@ -81,6 +98,8 @@ class Undeclared:
     async def atake(self, request: Request) -> Permit | Refusal:
         return await self._begin().atake(request)
 
+    # What depends on the limits of the limiter ---------------------------------------------------------------------------
+
     def status(self, own: Declaration | None = None) -> Status:
         return self._line.status(self._own)
 
@@ -88,10 +107,21 @@ class Undeclared:
         return await self._line.astatus(self._own)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._line.update(declared, self._own)
+        self._line.update(declared, self._former())
+        self._end()
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self._line.aupdate(declared, self._own)
+        await self._line.aupdate(declared, self._former())
+        self._end()
+
+    def _former(self) -> Declaration | None:
+        """The limits that an update overrules, unless they were declared already."""
+        return None if self._begun else self._own
+
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
+        """What is left is left of the limiter's own limits, where no acquire has declared others."""
+        self._line.accept(self._own, known=False)
+        self._line.drain(unit, left, limit, since)
 
 
 class Attached:
@@ -105,7 +135,7 @@ class Attached:
         self.enter = self.enter_task = shut
         self.leave, self.describe, self.flush, self.aflush = line.leave, line.describe, line.flush, line.aflush
         self.follow, self.foresee, self.accept = line.follow, line.foresee, line.accept
-        self._owner = owner
+        self._owner = ref(owner)
         self._line = line
         self._whole = whole
         self._of_whole: Declaration | None = None  # the limits of a key that was never used
@@ -146,8 +176,9 @@ class Attached:
             self._line.follow(self._of_whole)
         else:
             self._line.accept(learned, known=True)
-        if learned.program and self._owner._line is self:
-            self._owner._line, self._owner.limits = self._line, learned.limits
+        owner = self._owner()
+        if learned.program and owner is not None and owner._line is self:
+            owner._line, owner.limits = self._line, learned.limits
         asked(learned, self.name, 1, request.units)
         return self._line
 

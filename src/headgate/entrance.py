@@ -5,7 +5,7 @@ Here lives entering and leaving, and nothing else: what is asked for is the noun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from headgate.blocks import with_blocks
 from headgate.declaring import Undeclared
@@ -24,10 +24,11 @@ __all__ = ["Entrance", "Outcome"]
 class Entrance:
     """Something to enter: by any number of tasks and threads at once, again and again."""
 
-    __slots__ = ("_default", "_line")
+    __slots__ = ("__weakref__", "_default", "_line")
 
-    def __init__(self, line: Front, default: Request, own: Declaration) -> None:
-        self._line: Front = line if line.declared.program == own.program else Undeclared(self, line, own)
+    def __init__(self, line: Front, default: Request, own: Declaration | None) -> None:
+        """`own`: what the first acquire declares; None: nothing."""
+        self._line = line if own is None else cast("Front", Undeclared(self, line, own))
         self._default = default
         kind = type(self)
         if not isinstance(line, MemoryLine) and (kind.__enter__, kind.__exit__) == (Entrance.__enter__, Entrance.__exit__):

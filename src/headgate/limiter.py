@@ -66,7 +66,6 @@ class Limiter(Entrance):
     """
 
     __slots__ = (
-        "__weakref__",
         "_attached",
         "_closing",
         "_max_sleep",
@@ -167,17 +166,30 @@ class Limiter(Entrance):
         self._unavailable = check_retry_for(retry_for), on_store_error == "raise"
         self._closing = Closing(encoded(name))
         CLOSINGS.add(self._closing)
-        self._open(declared)
+        request = Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable, self._closing)
+        self._open(declared, request)
+        self._closing.add(self)
 
-    def _open(self, declared: Declaration, whole: Front | None = None) -> None:
+    def _open(self, declared: Declaration, request: Request, whole: Front | None = None) -> None:
         line: Front = self._store.line(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line = Watched(line)
-        request = Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable, self._closing)
-        super().__init__(line, request, line.declared if self._attached else declared)
+        direct = self._attached or (self.key is not None and line.declared.program == declared.program)
+        super().__init__(line, request, None if direct else declared)  # a key is mostly used at once
         if self._attached:
             self._line = Attached(self, line, whole)
-        self._closing.add(self)
+
+    def _begin_again(self, limits: tuple[Limit, ...]) -> None:
+        """Be as new: the next acquire declares `limits`, or takes them from the store."""
+        if self._closing.closed:
+            return
+        if self._attached:
+            self.limits = ()
+            whole = None if self.key is None else self._store.line(encoded(self.name), NO_LIMITS)
+            self._open(NO_LIMITS, self._default, whole)
+        else:
+            self.limits = limits
+            self._open(declaration(limits), self._default)
 
     def __getitem__(self, key: str) -> Limiter:
         """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
@@ -194,9 +206,10 @@ class Limiter(Entrance):
         child._options, child._unavailable, child._closing = self._options, self._unavailable, self._closing
         child._attached = self._attached
         if self._attached:
-            child._open(NO_LIMITS, self._line)
+            child._open(NO_LIMITS, self._default, self._line)
         else:
-            child._open(self._line.declared)
+            child._open(self._line.declared, self._default)
+        child._closing.add(child)
         return child
 
     def acquire(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Acquire:

@@ -25,10 +25,11 @@ from headgate import clock as clocks
 from headgate.checks import MICROSECOND, flag, instant, microseconds, positive_int, rational, seconds, show
 from headgate.classics import RateLimiter
 from headgate.clock import Clock, SystemClock
+from headgate.closing import CLOSINGS
 from headgate.entrance import Entrance
 from headgate.gate.gate import ONE_EACH
 from headgate.gate.rules import Declaration
-from headgate.limiter import declared_limits
+from headgate.limiter import Limiter, declared_limits
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
 from headgate.names import title
@@ -72,6 +73,7 @@ class ManualClock(Clock):
         self._lock = threading.Lock()
         self._skipping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
         self._former: WeakKeyDictionary[MemoryLine, Declaration] = WeakKeyDictionary()
+        self._limits: WeakKeyDictionary[Limiter, tuple[Limit, ...]] = WeakKeyDictionary()
 
     def now(self) -> int:
         """Whole microseconds since 1970."""
@@ -116,14 +118,15 @@ class ManualClock(Clock):
         clocks.made = lambda: self
         for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
             self._former.update({line: line.declared for line in _lines(store)})
-            _begin_again(store, self, {})
+            self._limits.update({limiter: limiter.limits for limiter in _limiters(store)})
+            _begin_again(store, self, {}, {})
         return self
 
     def __exit__(self, *outcome: object) -> None:
         clocks.made = SystemClock
         self._timers.clear()
         for store in [store for store in STORES if store.clock is self]:
-            _begin_again(store, SystemClock(), self._former)
+            _begin_again(store, SystemClock(), self._former, self._limits)
 
     # What a store asks for -----------------------------------------------------------------------------------------------
 
@@ -265,10 +268,21 @@ def _lines(store: MemoryStore) -> list[MemoryLine]:
     return list(store._known.values())
 
 
-def _begin_again(store: MemoryStore, clock: Clock, limits: Mapping[MemoryLine, Declaration]) -> None:
-    """By another clock, every line of `store` is as new: its limits are those in `limits`, and no acquire has declared them."""
-    for line, waiter in store.begin_again(clock, limits):
+def _limiters(store: MemoryStore) -> list[Limiter]:
+    return [owner for closing in list(CLOSINGS) for owner in closing.owners() if owner._store is store]
+
+
+def _begin_again(
+    store: MemoryStore,
+    clock: Clock,
+    lines: Mapping[MemoryLine, Declaration],
+    limits: Mapping[Limiter, tuple[Limit, ...]],
+) -> None:
+    """By another clock, each line of `store` is as new, and so is each limiter: its next acquire declares its limits."""
+    for line, waiter in store.begin_again(clock, lines):
         _turn_away(waiter, line.name)
+    for limiter in _limiters(store):
+        limiter._begin_again(limits.get(limiter, limiter.limits))
 
 
 def _turn_away(waiter: Waiter, name: str) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -201,6 +203,100 @@ async def test_the_classics_declare_by_entering_too(world: World) -> None:
         pass
 
     assert "of 1" in repr(second) or not world.in_memory
+
+
+# Limiters that disagree in one process -----------------------------------------------------------------------------------------
+
+
+@ASKS
+@told
+async def test_the_first_acquire_of_the_limiter_that_was_made_first_declares_too(world: World, ask: Act) -> None:
+    """Given limiters that disagree, when the later one acquires first, then the first acquire of the other declares."""
+    former, later = world.limiter(OTHER), world.limiter(FLEET)
+    await soon(declare(later))
+
+    await soon(ask(former))
+
+    assert await limits_of(world) == [OTHER]
+
+
+@told
+async def test_ten_limiters_of_one_name_declare_in_the_order_of_their_first_acquires(world: World) -> None:
+    limiters = [world.limiter(Window(100 + number, per=HOUR)) for number in range(10)]
+
+    for number in (3, 0, 9, 1, 2, 8, 7, 6, 5, 4):
+        await soon(declare(limiters[number]))
+        assert await limits_of(world) == [Window(100 + number, per=HOUR)]
+    for limiter in limiters:
+        await soon(declare(limiter))
+    assert await limits_of(world) == [Window(104, per=HOUR)]
+
+
+@told
+async def test_a_key_declares_the_limits_of_the_limiter_that_it_is_taken_from(world: World) -> None:
+    former, later = world.limiter(OTHER), world.limiter(FLEET)
+    for limiter in (later, former):
+        await soon(declare(limiter["k"]))
+
+    assert (await soon(Limiter.attach(world.name, store=world.store)["k"].astatus())).limits[0].limit == OTHER
+
+
+@told
+async def test_an_update_before_the_first_acquire_overrules_the_limits_of_its_limiter(world: World) -> None:
+    """And it counts as the first acquire: what others declare later holds."""
+    limiter = world.limiter(FLEET)
+    await soon(limiter.aupdate(Window(30, per=HOUR)))
+    for each in (limiter, world.limiter(FLEET)):
+        await soon(declare(each))
+        assert await limits_of(world) == [Window(30, per=HOUR)]
+
+
+@told
+async def test_after_an_update_a_limiter_declares_nothing(world: World) -> None:
+    limiter, later = world.limiter(FLEET), world.limiter(OTHER)
+    await soon(limiter.aupdate(Window(30, per=HOUR)))
+    await soon(declare(later))
+
+    await soon(limiter.atry_acquire())
+
+    assert await limits_of(world) == [OTHER]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@told
+async def test_limits_that_are_new_to_the_name_replace_an_update(world: World, first: int) -> None:
+    """Whichever limiter was made first: a constructor declares nothing."""
+    limiters = [world.limiter(FLEET), world.limiter(OTHER)]
+    updated, new = limiters[first], limiters[1 - first]
+    await soon(updated.aupdate(Window(30, per=HOUR)))
+
+    await soon(declare(new))
+
+    assert await limits_of(world) == [(FLEET, OTHER)[1 - first]]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@told
+async def test_a_drain_before_any_acquire_counts_by_the_limits_of_its_limiter(world: World, first: int) -> None:
+    """T9: given limiters that disagree, then as much is left for the limiter as it said."""
+    limiters = [world.limiter(Window(amount, per=HOUR)) for amount in (10, 1000)]
+    limiters[first].drain(requests=2)
+
+    await until(lambda status: status.limits[0].left == 2, limiters[first])
+    assert [bool(await limiters[first].atry_acquire()) for _ in range(3)] == [True, True, False]
+
+
+def test_a_limiter_that_never_acquires_is_freed_at_once(store: object, name: str) -> None:
+    """C4: it is part of no cycle, which only the garbage collector would find."""
+    limiters = [Limiter(name, FLEET, store=store), Limiter(name, OTHER, store=store), Limiter.attach(name, store=store)]
+    left = [ref(limiter) for limiter in limiters]
+    gc.collect()
+    gc.disable()
+    try:
+        limiters.clear()
+        assert [each() for each in left] == [None] * 3
+    finally:
+        gc.enable()
 
 
 # A name that no process has declared -------------------------------------------------------------------------------------------

@@ -324,7 +324,7 @@ async def test_an_updated_key_is_that_key_alone(world: World, change: Change) ->
 async def test_what_was_declared_before_does_not_undo_an_update(world: World, change: Change) -> None:
     """Given a limiter made for each request, when the limits are updated, then the next ones follow; new limits win again."""
     for limits in ("1/hour", "2/hour"):
-        await world.limiter(limits).astatus()
+        await soon(declare(world.limiter(limits)))
     await change(world.limiter("2/hour"), "9/hour")
 
     assert [await capacity(world.limiter(limits)) for limits in ("2/hour", "1/hour", "9/hour", "2/hour")] == [9] * 4

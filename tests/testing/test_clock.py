@@ -254,6 +254,33 @@ def test_limits_of_an_earlier_block_are_not_known_in_a_later_one(name: str) -> N
             assert Limiter.attach(name).try_acquire()
 
 
+def test_an_attached_limiter_of_an_earlier_block_knows_no_limits_of_it(name: str) -> None:
+    """Nor does its key. In each block it takes the limits that an acquire of that block has declared."""
+    attached = Limiter.attach(name)
+    for limits in (Window(10, per=3600), Window(20, per=3600)):
+        with ManualClock():
+            for limiter in (attached, attached["k"]):
+                with pytest.raises(UnknownLimiterError):
+                    limiter.acquire_sync()
+            fleet = Limiter(name, limits)
+            fleet.acquire_sync()
+            attached.acquire_sync()
+            assert attached.limits == (limits,)
+
+
+def test_each_limiter_declares_again_in_a_later_block(name: str) -> None:
+    """Given limiters that disagree and have acquired, then in a block the first acquire of each declares, and so after it."""
+    limiters = [Limiter(name, Window(amount, per=3600)) for amount in (10, 20)]
+    for _ in range(2):
+        for limiter in limiters:
+            limiter.acquire_sync()
+            assert Limiter.attach(name).status().limits[0].limit == limiter.limits[0]
+        with ManualClock():
+            for limiter in reversed(limiters):
+                limiter.acquire_sync()
+                assert Limiter.attach(name).status().limits[0].limit == limiter.limits[0]
+
+
 def test_limiters_of_two_blocks_do_not_disagree(name: str, caplog: pytest.LogCaptureFixture) -> None:
     for limits in ("10/hour", "1000/hour"):
         with ManualClock():

@@ -130,7 +130,7 @@ def is_full(limiter: Limiter) -> bool:
 @pytest.mark.parametrize("by", ["block", "permit"])
 async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str, by: str) -> None:
     """L2: who found the place taken, and has not queued yet when it comes free, sees it when queued."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     if by == "block":
         await limiter.__aenter__()
         leave = limiter._line.leave
@@ -148,7 +148,7 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
 @pytest.mark.parametrize("newcomer", ["entry", "permit"])
 async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(name: str, newcomer: str) -> None:
     """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     line = limiter._line
     entering = [limiter.__aenter__()]
     waits: list[asyncio.Future[Any]] = []
@@ -189,7 +189,7 @@ async def test_who_arrives_while_the_limits_change_waits_under_the_new_ones(name
 
 async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_behind(name: str) -> None:
     """S6: a thread queues while A arrives at the crowd; C comes after A, and passes after A."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     elsewhere = Elsewhere(limiter)
     order: list[object] = []
     await limiter.__aenter__()
@@ -230,7 +230,7 @@ async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: the first of the crowd is between two queues, because somebody asks for a permit, and a thread leaves just then."""
-    limiter = Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore()))
     elsewhere = Elsewhere(limiter)
     order: list[object] = []
     await limiter.__aenter__()
@@ -255,7 +255,7 @@ async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: whoever leaves just then sees nobody yet; so who queues looks again."""
-    limiter = Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore()))
     await limiter.__aenter__()
 
     async def ask() -> None:
@@ -270,7 +270,7 @@ async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
 
 async def test_nobody_slips_in_while_the_crowd_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S6: a thread leaves and a newcomer comes while the first of the crowd is between two queues: it is not passed."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     elsewhere = Elsewhere(limiter)
     order: list[object] = []
     slipped: list[bool] = []
@@ -541,7 +541,7 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(name: str,
 
 async def test_who_was_told_before_a_fork_comes_in_after_it(name: str) -> None:
     """F10, L2: its place in the queue has come, and its task has not run yet; in the child it does."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     order: list[object] = []
     await limiter.__aenter__()
     first = asyncio.create_task(visits(limiter, order, "first"))

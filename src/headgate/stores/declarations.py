@@ -28,8 +28,8 @@ class Declarations:
 
     __slots__ = ("_former", "last", "overruling")
 
-    def __init__(self, program: str) -> None:
-        self.last = program
+    def __init__(self) -> None:
+        self.last = ""  # until one is declared
         self._former: dict[str, bool] = {}  # those before it, the oldest first (true: only an update had set them); never changed
         self.overruling = ""
 
@@ -50,7 +50,8 @@ class Declarations:
     def declare(self, program: str) -> None:
         """Note a declaration."""
         if program != self.last:
-            self._replaced(self.last, False, program)
+            if self.last:
+                self._replaced(self.last, False, program)
             self.last = program
 
     def _replaced(self, program: str, updated: bool, back: str = "") -> None:

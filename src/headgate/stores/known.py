@@ -41,9 +41,6 @@ class Known:
         """What would hold if `declared` were declared now."""
         return self.declared if self._said.overruled(declared.program, self.declared.program) else declared
 
-    def accept(self, declared: Declaration, known: bool) -> None:
-        """The limits are here already."""
-
     async def learn(self) -> Declaration:
         return self.learn_sync()
 

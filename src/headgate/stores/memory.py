@@ -186,8 +186,13 @@ class MemoryLine(Known, Steps):
 
     def follow(self, declared: Declaration) -> None:
         """An acquire declares its limits: the last declaration wins, unless an update has overruled it already."""
-        if self._undeclared or declared.program != self.declared.program:
+        if declared.program != self.declared.program:
             self._lock.bring(lambda: self._declare(declared))
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        """Go by these limits, if no acquire has declared any."""
+        if self._undeclared and declared.program != self.declared.program:
+            self._lock.bring(lambda: self._suppose(declared))
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
         self._lock.bring(lambda: self._update(declared, former))

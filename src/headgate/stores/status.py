@@ -61,6 +61,8 @@ class Status:
 def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
     """Of a name whose limits no process has declared: what `declared` would be."""
     gate = Gate(declared.rules(), 0)
+    if paused:
+        gate.pause(0, paused)
     left = [rule.left(0) for rule in gate.rules]
     return status_of(name, declared, gate.rules, left, 0, gate.entry_at(), paused)
 

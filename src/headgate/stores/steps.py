@@ -79,7 +79,7 @@ class Steps:
     def _set_up(self, declared: Declaration) -> None:
         """The state of a new queue, which no limiter has used."""
         self.declared = declared
-        self._said = Declarations(declared.program)
+        self._said = Declarations()
         self._clock = self._store.clock
         self._gate = Gate(declared.rules(), self._clock.now())
         self._loose = False  # the store has let go of this line because it was idle
@@ -203,7 +203,7 @@ class Steps:
     def _status(self, own: Declaration | None) -> Status:
         self._advance()
         self._gate.clamp(self._clock.now())
-        if self._undeclared and own is not None:
+        if self._undeclared and not self._drained and own is not None:
             return unused(self.name, own, self._gate.pause_left())
         return self._status_of(self._gate, self.declared)
 
@@ -295,8 +295,8 @@ class Steps:
 
     def _update(self, declared: Declaration, former: Declaration | None) -> None:
         self._keep(asks=False)
-        if former is not None:
-            self._said.declare(former.program)
+        if former is not None or self._undeclared:
+            self._said.declare((former or self.declared).program)
         self._said.update(declared.program)
         if self._undeclared or declared.program != self.declared.program:
             self._follow(declared)
@@ -319,7 +319,13 @@ class Steps:
         self._drained = False
         self._gate.reset(self._clock.now())
 
-    def _follow(self, declared: Declaration) -> None:
+    def _suppose(self, declared: Declaration) -> None:
+        """Go by `declared` for as long as no acquire declares limits."""
+        if self._undeclared:
+            self._keep(asks=False)
+            self._follow(declared, declares=False)
+
+    def _follow(self, declared: Declaration, declares: bool = True) -> None:
         """Waiters are queued again under the new limits."""
         self._gather()
         self._empty_pool()
@@ -332,7 +338,7 @@ class Steps:
             waiter.wake()
         if new:
             self._gate.reset(self._clock.now())
-        self._undeclared = False
+        self._undeclared = self._undeclared and not declares
         self._holders.put_in(inside)
         self._open()
         self._advance()
@@ -344,7 +350,9 @@ class Steps:
     def _keep(self, asks: bool = True) -> None:
         """Before anything is done: an acquire declares the limits."""
         if self._shut:
-            self._undeclared = self._undeclared and not asks
+            if asks and self._undeclared:
+                self._said.declare(self.declared.program)
+                self._undeclared = False
             if self._loose:
                 self._loose = False
                 self._store.keep(cast(Any, self))

@@ -85,7 +85,7 @@ class RedisLine:
         self.declares = ASKED  # until an acquire declares the limits; and then, until a call has carried the declaration there
         self._seen: tuple[Status, float] | None = None  # by the last reply to a look, and when
         self._heard: Declaration | None = None  # what holds in the store, as long as nothing is declared here
-        self._said = Declarations(declared.program)
+        self._said = Declarations()
         self._turned_down: Declaration | None = None  # what we have declared, and another process has replaced just now
         self._until = 0.0  # and until when it need not be declared again
         self._no_shortcut = 0.0  # in a pause of ours, which another connection might overtake
@@ -221,8 +221,8 @@ class RedisLine:
         self._post(Errand("declared", told))
 
     def accept(self, declared: Declaration, known: bool) -> None:
-        """Go by these limits, if there are none here: they were learned from the store, or (not `known`) might be declared."""
-        if self.declares == ASKED and (known or not self.declared.program):
+        """Go by these limits, if none are declared here: they are the store's, or (not `known`) those of the present caller."""
+        if self.declares == ASKED:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
     # What is said of the name --------------------------------------------------------------------------------------------
@@ -286,8 +286,8 @@ class RedisLine:
     def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
         self.check(declared)
-        if former is not None:
-            self._said.declare(former.program)
+        if former is not None or self.declares == ASKED:
+            self._said.declare((former or self.declared).program)
         said, program = self._said, declared.program
         said.update(program)
         said.overruling = program  # again, in one step with what follows: another thread may have updated them meanwhile
