@@ -117,7 +117,7 @@ def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
                 one.go_on()
             return head
 
-    limiter._line._crowd = Crowd()
+    declared(limiter)._line._crowd = Crowd()
     limiter._line._open()
     with elsewhere() as one:
         with limiter:
@@ -141,7 +141,7 @@ def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
                 driven.pop().close()
             return head
 
-    limiter._line._crowd = Crowd()
+    declared(limiter)._line._crowd = Crowd()
     limiter._line._open()
     with elsewhere() as one:
         for _ in range(2):
