@@ -68,6 +68,15 @@ def made_from(entrance: Entrance) -> type[Any]:
     return getattr(type(entrance), "made_from", type(entrance))
 
 
+class Made:
+    """Comes before the user's class, whose `__init_subclass__` is not to hear of a class that its user does not know."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Nothing."""
+
+
 @cache
 def with_blocks(kind: Any) -> type[Entrance]:
     """`kind`, but the blocks of its threads hold their permits."""
@@ -83,4 +92,4 @@ def with_blocks(kind: Any) -> type[Entrance]:
     names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
     names["made_from"] = kind
     names |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
-    return type(kind.__name__, (kind,), names)
+    return type(kind.__name__, (Made, kind), names)

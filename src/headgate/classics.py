@@ -7,14 +7,16 @@ do not meet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial, wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from headgate.blocks import made_from
 from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 from headgate.entrance import Entrance
 from headgate.gate.rules import Declaration, declaration
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded
+from headgate.pickles import attributes, remade
 from headgate.request import Request, sleep_of
 from headgate.stores import MemoryStore, StoreLike, check_portable, store_of
 
@@ -85,7 +87,8 @@ class Semaphore(Entrance):
         check_portable(f"Semaphore({self.name!r})", self._where)
         terms = self._terms
         options: dict[str, Any] = {"expiry": terms.expiry, "max_position": terms.max_position, "store": self._where}
-        return partial(Semaphore, **options), (self.name, terms.capacity, terms.max_sleep)
+        kind, numbers = made_from(self), (self.name, terms.capacity, terms.max_sleep)
+        return remade, (kind, Semaphore, numbers, options), attributes(self, kind, Semaphore)
 
     def __repr__(self) -> str:
         return f"<Semaphore {self.name!r}: {self._line.describe()}>"
@@ -159,7 +162,8 @@ class TokenBucket(Entrance):
         check_portable(f"TokenBucket({self.name!r})", self._where)
         terms = self._terms
         options: dict[str, Any] = {"max_sleep": terms.max_sleep, "initial_tokens": terms.initial_tokens, "store": self._where}
-        return partial(TokenBucket, **options), (self.name, terms.capacity, terms.refill_frequency, terms.refill_amount)
+        kind, numbers = made_from(self), (self.name, terms.capacity, terms.refill_frequency, terms.refill_amount)
+        return remade, (kind, TokenBucket, numbers, options), attributes(self, kind, TokenBucket)
 
     def __repr__(self) -> str:
         return f"<TokenBucket {self.name!r}: {self._line.describe()}>"

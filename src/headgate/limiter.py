@@ -23,6 +23,7 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
 from headgate.names import encoded, title
 from headgate.permit import Permit, Refusal
+from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
 from headgate.stores import MemoryStore, StoreLike, check_portable, store_of
 from headgate.stores.fallback import with_fallback
@@ -60,7 +61,8 @@ class Limiter(Entrance):
     before it sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up and reaches the caller.
 
     Copied it is the same limiter. Pickled it is made again from these arguments, so that a child process with the same URL shares
-    the limits; the pickle holds the URL with its password. A client object cannot be pickled: TypeError.
+    the limits; the pickle holds the URL with its password. A client object cannot be pickled: TypeError. A subclass keeps its
+    own attributes, and its `__init__` is not called again.
 
     Raises ValueError or TypeError for what can never work, before anything is sent.
     """
@@ -396,10 +398,9 @@ class Limiter(Entrance):
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle: what another process makes the same limiter from."""
         check_portable(self._called(), self._options["store"])
-        make, limits = made_from(self), self.limits
-        if self._attached:
-            make, limits = make.attach, ()
-        return remade, (make, self.name, self.key, limits, self._options)
+        kind = made_from(self)
+        how = kind, self.name, self.key, () if self._attached else self.limits, self._options
+        return unpickled, how, attributes(self, kind, Limiter)
 
     # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
     __iter__ = None
@@ -500,9 +501,12 @@ def check_retry_for(value: float | None) -> float | None:
     return None if value is None else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
 
 
-def remade(make: Callable[..., Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
-    """The limiter that was pickled so."""
-    whole = make(name, *limits, **options)
+def unpickled(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
+    """The limiter that was pickled so; one without limits was attached."""
+    if limits:
+        whole: Limiter = remade(kind, Limiter, (name, *limits), options)
+    else:
+        whole = Limiter.attach.__func__(kind, name, **options)  # type: ignore[attr-defined]  # whatever `kind` makes of it
     return whole if key is None else whole[key]
 
 
