@@ -31,17 +31,21 @@ local function clock()
 end
 """
 AROUND = f"""
-local calls
+local calls, run
 
 local function call(name)
   return function(its_keys, its_args)
-    calls = calls or made()
+    if not calls then
+      calls = made()
+      run = redis.call('TIME')[1]
+    end
     local words = {{ unpack(its_args) }}
     redis.call('DEL', '{NOW}', '{UNHEARD}')
     local reply = calls[name](its_keys, its_args)
     if reply then
       local now, unheard = redis.call('GET', '{NOW}'), redis.call('LRANGE', '{UNHEARD}', 0, -1)
-      redis.call('RPUSH', '{LIST}', cjson.encode({{ now, its_keys[1], name == 'quick', words, reply, table.concat(unheard, ' ') }}))
+      local event = {{ now, its_keys[1], name == 'quick', words, reply, table.concat(unheard, ' '), run }}
+      redis.call('RPUSH', '{LIST}', cjson.encode(event))
     end
     return reply
   end
@@ -73,9 +77,9 @@ def commits(server: Redis) -> History:
     history: History = []
     t = 0
     for seq, line in enumerate(server.lrange(LIST, 0, -1), 1):
-        now, key, quick, words, reply, unheard = json.loads(line)
+        now, key, quick, words, reply, unheard, run = json.loads(line)
         t = int(now or t)
-        history.append(Commit(seq, t, key, quick, tuple(words), reply, tuple(unheard.split())))
+        history.append(Commit(seq, t, key, quick, tuple(words), reply, tuple(unheard.split()), int(run)))
     return history
 
 

@@ -93,7 +93,7 @@ class Name:
     def _expected(self, call: Call, commit: Commit) -> Reply:
         model = self.model
         kept = model.mail.pop(call.session, None) if commit.quick else None  # the quick call reads no mail: it stays where it is
-        expected = model.call(call, commit.t, quickly=commit.quick, unheard=commit.unheard)
+        expected = model.call(call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run)
         if kept:
             model.mail[call.session] = kept
         return expected

@@ -38,7 +38,7 @@ class Recorder:
             quick = call.name in (self._quick.function, self._quick.digest)
             now = self._server.keys.microseconds()
             key, reply = call.keys[0].decode(), call.reply.decode()
-            self.history.append(Commit(self._commits, now, key, quick, call.args, reply, call.unheard))
+            self.history.append(Commit(self._commits, now, key, quick, call.args, reply, call.unheard, call.run))
 
     def lost(self, key: bytes) -> None:
         name = key.decode()

@@ -27,6 +27,7 @@ class Call(NamedTuple):
     args: tuple[str, ...]
     reply: Reply  # Failure's text is not told: what a failed call has written stays
     unheard: tuple[str, ...] = ()  # the links that received no notification of it
+    run: int = 0  # when the server was first called by the library; 0: a script was run
 
 
 class Server:
@@ -66,7 +67,13 @@ class Server:
             self.forget_scripts()
 
     def forget_scripts(self) -> None:
-        self.machine = Machine(self._within, lambda error: self.failed(error))
+        self._machines: dict[int, Machine] = {}  # by port: each server of a Cluster has its own
+        self._runs: dict[int, int] = {}
+
+    def _machine(self, port: int) -> Machine:
+        if port not in self._machines:
+            self._machines[port] = Machine(self._within, lambda error: self.failed(error))
+        return self._machines[port]
 
     def left(self, connection: Connection) -> None:
         self.connections.remove(connection)
@@ -91,7 +98,7 @@ class Server:
             return b"# Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\n"
         if name == b"FUNCTION" and self._functions:
             self._ready()
-            return self.machine.load_library(words[2])
+            return self._machine(connection.port).load_library(words[2])
         if name in (b"CLIENT", b"SELECT"):
             return OK
         if self.slots is not None:
@@ -120,8 +127,9 @@ class Server:
         self._port = connection.port
         if verb == b"FCALL" and not self._functions:
             raise Failure("ERR unknown command 'FCALL', with args beginning with: ")
-        its = self.machine.functions if verb == b"FCALL" else self.machine.scripts
-        name = self.machine.load_script(words[1]) if verb == b"EVAL" else words[1]
+        machine, run = self._machine(connection.port), 0
+        its = machine.functions if verb == b"FCALL" else machine.scripts
+        name = machine.load_script(words[1]) if verb == b"EVAL" else words[1]
         if name not in its:
             raise Failure("ERR Function not found" if verb == b"FCALL" else "NOSCRIPT No matching script. Please use EVAL.")
         if self.replica:
@@ -133,10 +141,12 @@ class Server:
         if self.slots is not None:
             self.slots.let_in(connection.port, keys, asking)
         self._unheard = []
-        reply = self.machine.run(its[name], name.decode(), keys, args)
+        if verb == b"FCALL":
+            run = self._runs.setdefault(connection.port, self.keys.microseconds())
+        reply = machine.run(its[name], name.decode(), keys, args)
         if self.slots is not None:
             self.slots.made(connection.port, keys)
-        self.ran(Call(name.decode(), keys, tuple([word.decode() for word in args]), reply, tuple(self._unheard)))
+        self.ran(Call(name.decode(), keys, tuple([word.decode() for word in args]), reply, tuple(self._unheard), run))
         return reply
 
     def _within(self, words: list[bytes]) -> Reply:
@@ -154,8 +164,11 @@ class Server:
         listeners = self._listeners.get(channel, [])
         if kind == b"smessage":
             listeners = [listener for listener in listeners if listener.port == self._port]
-        if not listeners:
-            self._unheard.append(channel.decode().rpartition(":")[2])
+        link = channel.decode().rpartition(":")[2]
+        if kind == b"message" and self._shards and link in self._unheard:
+            self._unheard.remove(link)  # the script tries all servers, whose receivers it does not count
+        elif not listeners:
+            self._unheard.append(link)
         if self.published(channel, message):
             for listener in listeners:
                 listener.say([kind, channel, message])

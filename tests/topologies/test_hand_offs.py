@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from struct import unpack_from
 
 import pytest
+from redis import Redis
 
 from headgate import Concurrency, Limiter
 from headgate.stores.redis import ears, lane, peer, topology
@@ -192,6 +195,53 @@ async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cl
 
     assert channels(move.target, name)
     assert not channels(move.source, name)
+
+
+async def test_a_waiter_hears_of_its_grant_while_the_slot_of_its_name_moves(name: str, cluster: Cluster) -> None:
+    """L2, F40, F58: given a holder in one process and a waiter in another, when all keys of their name
+    have gone to another node, but not the slot, then the waiter is notified, and so are those that
+    come later; and the waiter counts as alive for as long as before."""
+    limiters = two_processes(name, cluster.user_url)
+    await hand_over(limiters, rounds=2)
+    holder = await soon(limiters[0].acquire())
+    waiter = asyncio.create_task(enter(limiters[1]))
+    await waiting(limiters[0], 1)
+    await eventually(lambda: listening(cluster.master_of(key_of(name)), name))
+
+    move = cluster.move(key_of(name)).open().carry()
+    alive = moments(move.target, name)
+    assert await soon(holder.arelease())
+    permit = await soon(waiter)
+    after = moments(move.target, name)
+    assert all(after[session] >= moment for session, moment in alive.items())
+
+    assert await permit.arelease()
+    await hand_over(limiters)
+    move.close()
+    await hand_over(limiters)
+    await at_rest(limiters[0])
+
+
+@contextmanager
+def keys_of(node: Node) -> Iterator[Redis]:
+    """A client that may ask `node` once for a key of a slot on its way there."""
+    with Redis(port=node.port, single_connection_client=True) as raw:
+        raw.execute_command("ASKING")
+        yield raw
+
+
+def listening(node: Node, name: str) -> list[bytes]:
+    """The sessions of `name` that have said that the server notifies them (replies.lua)."""
+    with keys_of(node) as raw:
+        fields = raw.hgetall(key_of(name))
+    return [field for field, record in fields.items() if field[:1] == b"r" and unpack_from("<ddd", record)[2]]
+
+
+def moments(node: Node, name: str) -> dict[bytes, float]:
+    """The sessions of `name`, and until when each counts as alive (who.lua)."""
+    with keys_of(node) as raw:
+        members = raw.zrange(f"{key_of(name)}:who", 0, -1, withscores=True)
+    return {member: score for member, score in members if b":" not in member}
 
 
 def channels(node: Node, name: str) -> list[str]:

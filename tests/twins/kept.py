@@ -19,6 +19,7 @@ class Record:
     alive_until: int
     reply: Reply
     listened: int = 0  # the moment of that call, if the server notifies the session
+    run: int = 0  # of that server
 
 
 class Former(NamedTuple):

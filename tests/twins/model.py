@@ -90,16 +90,17 @@ class Model:
     granted: list[tuple[Caller, Grant]] = field(default_factory=list)  # by the last call, in order
     announced: list[tuple[str, int, int, int, tuple[Letter, ...]]] = field(default_factory=list)
     unheard: Collection[str] = ()  # links that receive no notification of the present call
+    run: int = 0  # of the server that runs the present call
     first: dict[Caller, int] = field(default_factory=dict)  # who waits before all who were granted nothing, by fence
 
-    def call(self, call: Call, now: int, quickly: bool = False, unheard: Collection[str] = ()) -> Reply:
+    def call(self, call: Call, now: int, quickly: bool = False, unheard: Collection[str] = (), run: int = 0) -> Reply:
         """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing.
 
-        The links that are `unheard` receive no notification.
+        The links that are `unheard` receive no notification. `run`: of the server that runs it.
         """
         if quickly:
             call = replace(call, listens=False)  # a quick call does not say it
-        self.unheard = unheard
+        self.unheard, self.run = unheard, run
         self.acted, self.granted, self.announced = False, [], []
         record = self.records.get(call.session)
         if record is not None and call.number <= record.last:
@@ -253,7 +254,7 @@ class Turn:
             head, mine = self.look_at_head(*self.advance())
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
         reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own), self.paused_until())
-        model.records[call.session] = Record(call.number, alive_until, reply, self.gate.t if call.listens else 0)
+        model.records[call.session] = Record(call.number, alive_until, reply, self.gate.t if call.listens else 0, model.run)
         model.queued = len(self.gate.queue)
         return reply
 
@@ -560,7 +561,9 @@ class Turn:
     def doubt(self, session: str, letters: list[Letter]) -> bool:
         """It counts as alive until soon after its last call, and so does what it is granted now. Whether that is new."""
         model, record = self.model, self.model.records.get(session)
-        if record is None or not record.listened or record.alive_until <= record.listened + UNHEARD:
+        if record is None or not record.listened or record.run != model.run:
+            return False
+        if record.alive_until <= record.listened + UNHEARD:
             return False
         record.alive_until = until = record.listened + UNHEARD
         if session in model.alive:

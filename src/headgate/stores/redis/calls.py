@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.request import Request
+from headgate.stores.redis.script import library
 from headgate.waiting import OnWait, Waiting, queued_at
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ class Command(NamedTuple):
     script: Script
     words: tuple[Any, ...]
     for_others: bool = False  # it may give back what others wait for: they are to hear of that before we hear of anything
+
+
+def without_claim(command: Command) -> Command:
+    """The same for another server, without the statement that the server notifies the session (call.lua)."""
+    words, stands = command.words, command.words[0] + 6
+    if command.script is library().quick or words[stands] < 2:
+        return command
+    return command._replace(words=(*words[:stands], words[stands] - 2, *words[stands + 1 :]))
 
 
 class Ticket:

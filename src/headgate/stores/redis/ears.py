@@ -8,6 +8,9 @@ time.
 On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has a channel of its own,
 on the server that keeps the name. Everywhere else a link has one channel. A Cluster without sharded
 channels (Redis 6.2) carries a notification to all of its servers: one subscription is enough.
+
+While a slot moves, the server that gives it away takes the subscriptions, and the one that takes it
+answers the calls. Then the script notifies the channel of the link, which every subscription has.
 """
 
 from __future__ import annotations
@@ -52,9 +55,9 @@ class Ears:
 
     def counts(self, lane: Lane) -> bool:
         """Whether the server that keeps the name counts this link among those that it notifies."""
-        peer = lane.peer
-        if peer is None or self._one_is_enough:
-            return False
+        peer, topology = lane.peer, self._link.topology
+        if peer is None or (topology.several and not (topology.sharded and topology.functions)):
+            return False  # a script does not know which server runs it
         subscriber = self._subscribers.get(peer.endpoint)
         return subscriber is not None and subscriber.stands(lane.key)
 
@@ -186,7 +189,11 @@ class Subscriber:
             stop(self.task)
 
     def _channel(self, key: str) -> str:
-        return f"{key}:{self._link.id}" if self._sharded else f"headgate:{self._link.id}"
+        return f"{key}:{self._link.id}" if self._sharded else self._links_channel
+
+    @property
+    def _links_channel(self) -> str:
+        return f"headgate:{self._link.id}"
 
     def _waits(self, key: str) -> bool:
         return key in self._link.lanes and self._link.lanes[key].waits
@@ -220,6 +227,8 @@ class Subscriber:
         connection = await self._server.connected()
         wire = self._wire = Wire(connection, self._replied, lambda lost: finished(over))
         try:
+            if self._sharded:
+                wire.send(packed("SUBSCRIBE", self._links_channel))
             for channel, key in {self._channel(key): key for key in self.keys}.items():
                 if channel not in self._channels:
                     self._subscribe(wire, key)
@@ -252,8 +261,8 @@ class Subscriber:
             self._lost(channel.decode().rpartition(":")[0])
 
     def _confirmed(self, channel: str) -> None:
-        if self._channels.get(channel):
-            return
+        if self._channels.get(channel, True):
+            return  # known already, or left since; the link's own beside sharded ones is not waited for
         self._attempts, self._channels[channel] = 0, True
         self._ears.look([channel.rpartition(":")[0]] if self._sharded else self.keys)
 
@@ -273,14 +282,18 @@ class Subscriber:
                 self._channels.pop(self._channel(key), None)
         elif self._sharded and lacks_sharding(refusal):
             self._ears.do_without_sharding()
-        else:
+        elif not (self._sharded and denied("SUBSCRIBE", refusal)):  # sharded channels suffice, but while a slot moves
             raise ResponseError(refusal)
 
 
 def lacks_sharding(refusal: str) -> bool:
     """A server that is too old for sharded channels, or lets this user subscribe to none."""
-    denied = refusal.startswith("NOPERM") and "'ssubscribe'" in refusal.lower()
-    return denied or is_unknown("SSUBSCRIBE", refusal)
+    return denied("SSUBSCRIBE", refusal) or is_unknown("SSUBSCRIBE", refusal)
+
+
+def denied(command: str, refusal: str) -> bool:
+    """Whether this user may not use `command`."""
+    return refusal.startswith("NOPERM") and f"'{command.lower()}'" in refusal.lower()
 
 
 def finished(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,7 @@ from weakref import WeakSet, WeakValueDictionary
 from redis.exceptions import AuthenticationError, ReadOnlyError
 
 from headgate.errors import StoreError
+from headgate.stores.redis.calls import without_claim
 from headgate.stores.redis.chores import begun, pause, stop, trouble_of
 from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, unsent
 from headgate.stores.redis.ears import Ears
@@ -235,6 +236,7 @@ class Link:
 
     def strand(self, call: Call) -> None:
         server = self._place(call)
+        call = call._replace(command=without_claim(call.command))  # the next connection may lead to another server
         self._stranded.setdefault(server, []).append(call)
         self.hope_until(call)
         self._seek_soon(server)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from headgate.stores.redis.calls import Command
+from headgate.stores.redis.calls import Command, without_claim
 from headgate.stores.redis.endpoint import A_SENTINEL, REPLY_TIMEOUT, is_unknown, said_by_sentinel
 from headgate.stores.redis.eviction import Eviction
 from headgate.stores.redis.script import library
@@ -273,7 +273,8 @@ class Peer:
         if word == "MOVED":
             self.link.topology.moved(int(slot), server)
             call.lane.peer = None
-        onward = call._replace(there=server if word == "ASK" else None, sent_on=True)
+        there = server if word == "ASK" else None
+        onward = call._replace(command=without_claim(call.command), there=there, sent_on=True)
         if call.sent_on:
             self._disagreed(onward, f"{word} {slot}")
         else:

@@ -1,19 +1,30 @@
 -- Replies, and the record that is kept for each session: until when it is alive, the number of its last call, the moment of that if
--- this server notifies the session (or 0), and the reply to that call.
+-- the server notifies the session (or 0), the run of that server, and the reply to that call.
 
-local RECORD = '<ddd' -- and then the reply
-local REPLY = 25 -- where that begins: behind three numbers of 8 bytes
+local RECORD = '<dddd' -- and then the reply
+local REPLY = 33 -- where that begins: behind four numbers of 8 bytes
+
+-- Which server this is, since when: the moment of the first record that it wrote by the library. A session subscribes on one server,
+-- and its record may come to another: with its slot, by a failover, or when the server starts again. 0: a script does not know.
+local RUN = 0
+
+function Calls.begin_run()
+  RUN = nil
+end
 
 function Calls.reply(verdict)
   return SESSION .. ' ' .. args[3] .. ' ' .. verdict
 end
 
 function Calls.record(alive_until, number, listened, reply)
-  return struct.pack(RECORD, alive_until, number, listened) .. reply
+  RUN = RUN or gate.t
+  return struct.pack(RECORD, alive_until, number, listened, RUN) .. reply
 end
 
+-- That another server notifies the session is no news of this one.
 function Calls.recorded(record)
-  return struct.unpack(RECORD, record)
+  local alive_until, number, listened, run, at = struct.unpack(RECORD, record)
+  return alive_until, number, run == RUN and listened or 0, at
 end
 
 -- The reply to this call if it was made before or comes too late, until when the session is alive, and the number of its last call.

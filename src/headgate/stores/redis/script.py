@@ -45,7 +45,7 @@ class Library:
     def __init__(self, sources: Mapping[str, str]) -> None:
         text = composed(sources, (*WHOLE, "quick"))
         name = f"headgate_{digest_of(text)}"
-        made = f"local function made()\n{text}\nreturn Calls\nend"
+        made = f"local function made()\n{text}\nCalls.begin_run()\nreturn Calls\nend"
         self.text = f"#!lua name={name}\nlocal NAME = '{name}'\n{made}\n{sources['library']}".encode()
         self.whole = script(name, composed(sources, WHOLE), "whole")
         self.back = self.whole._replace(function=f"{name}_back")

@@ -145,15 +145,23 @@ local function pause_left()
   return pause_told or (left > 0 and ' !' .. State.int(left)) or ''
 end
 
--- The end of a session that subscribes to sharded channels: one for each name, on its server.
+-- The end of a session that subscribes to sharded channels, one for each name, on its server; and to the one of its link.
 local SHARDED = string.byte('s')
 
--- Returns how many connections to this server have received it; an error if the user may not publish.
+-- Whether a session said in its last call that this server notifies it.
+local function listens(session)
+  local record = redis.call('HGET', HASH, 'r' .. session)
+  return record and select(3, Calls.recorded(record)) > 0
+end
+
+-- Returns how many connections to this server have received it; an error if the user may not publish. While a slot moves, this server
+-- may have the name, and the session may still be subscribed where it was: PUBLISH reaches the subscribers of all servers.
 local function notify(session, text)
   local link = string.match(session, '^[^.]+')
   if string.byte(session, -1) == SHARDED then
     local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
-    if type(received) == 'number' then return received end -- or the server is too old for it
+    local counts = type(received) == 'number' -- or the server is too old for it
+    if counts and (received > 0 or listens(session)) then return received end
     redis.pcall('PUBLISH', 'headgate:' .. link, text)
     return nil -- other servers may have receivers
   end
