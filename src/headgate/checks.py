@@ -86,7 +86,7 @@ def seconds(call: str, field: str, value: object, *, zero: bool = False, least: 
     if zero and number == 0:
         return abs(number)  # -0.0 is 0
     if number < least or number <= 0:
-        lowest = f"at least {plain(least)} seconds" if least > 0 else "more than that"
+        lowest = f"at least {plain(least)} seconds" if least > 0 else "more"
         rule = f"{field} must be {'0 or ' if zero else ''}{lowest}"
         raise ValueError(_sentence(call, field, value, rule, way or "write a longer time"))
     if number >= TEN_YEARS:
@@ -130,7 +130,7 @@ def choice(call: str, field: str, value: object, choices: tuple[str, ...]) -> st
     if not isinstance(value, str):
         raise TypeError(_sentence(call, field, value, f"{field} must be a str, not {_kind(value)}", way))
     if value not in choices:
-        raise ValueError(_sentence(call, field, value, f"{field} knows no such word", way))
+        raise ValueError(_sentence(call, field, value, f"{field} has no such value", way))
     return value
 
 

@@ -1,7 +1,7 @@
 """The limiter: what the user holds, and the two thin shells around a store's line.
 
-Here live `async with` and `with` on one noun. Nothing here decides, sleeps or talks to a server: a request is checked and given
-to the line, and what comes back is handed to the caller.
+Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server: a method checks a request,
+gives it to the line, and hands the result to the caller.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 class Limiter(Entrance):
-    """Holds calls to what a service allows: all `limits` decided together, in the order of arrival.
+    """Keeps calls within the limits of a service: an acquire takes from all `limits` or none, in the order of arrival.
 
         api = Limiter("api", "100/minute", Concurrency(5))
         async with api: ...                                  # waits its turn
@@ -44,27 +44,29 @@ class Limiter(Entrance):
         async with api.acquire(tokens=1200) as permit: ...   # says what it costs, and holds a permit
 
     `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over tasks, threads, event loops
-    and, on Redis, processes; the limits that were declared last hold for all of them.
+    and, on Redis, processes. The limits that were declared last hold for all of them.
     `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute" (a Window: never more than 100
-    in any 60 s) and "10/second burst 20" (a Rate). As an attribute: those that this object has declared or updated last.
-    `store`: None or "memory://" for this process; a redis://, rediss:// or unix:// URL, a `redis.Redis` or a
-    `redis.asyncio.Redis` for a whole fleet.
+    in any 60 s) and "10/second burst 20" (a Rate). The first acquire declares them. As an attribute: the limits that this
+    object has declared or updated last.
+    `store`: None or "memory://" for this process. For a fleet: a redis://, rediss://, unix://, redis+sentinel:// or
+    redis+cluster:// URL (rediss+... for TLS), or a client of redis-py or valkey-py.
     `max_sleep`: the longest an acquire is willing to wait, in seconds. None: as long as it takes; 0: not at all.
-    `max_waiters`: how many may wait at once; one more is refused with `QueueFullError`.
-    `on_lost`: what becomes of a block whose lease is lost. "mark": only `permit.lost` tells. "cancel": a task is cancelled where it
-    awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is ever lost.
-    `on_store_error`: what an acquire does while the store cannot be asked. "raise": StoreError. "open": it passes at once, and
-    nothing is limited. "local": the limits divided by `processes`, how many share them (an int from 1), hold in each.
-    `retry_for`: for how many seconds an acquire looks again for a store that was there before, until it does that; 10 if
-    unsaid, 0: not at all. A waiter that finds the store again after more than 10 seconds may have lost its place, and comes last.
-    `on_wait`: called once with a `Waiting` (position, retry_after) for each acquire that has to queue, by its task or thread
-    before it sleeps, and not for one that passes at once or is refused. What it raises gives the acquire up and reaches the caller.
+    `max_waiters`: how many may wait at once, an int from 0. One more raises `QueueFullError`. None: any number.
+    `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting` (position, retry_after), in its own
+    task or thread, before it sleeps. An exception that it raises gives the acquire up and reaches the caller.
+    `on_lost`: what happens to a block whose lease is lost. "mark": only `permit.lost` shows it. "cancel": a task is cancelled
+    where it awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is lost.
+    `on_store_error`: what an acquire does while the store cannot be asked. "raise": it raises StoreError. "open": it passes
+    at once, without any limit. "local": it keeps to this process's share, the limits divided by `processes`.
+    `processes`: how many processes use the name, an int from 1. Only for, and needed by, on_store_error="local".
+    `retry_for`: for how many seconds an acquire tries again to reach a store that answered before, until it does that. None:
+    10; 0: not at all. A waiter that reaches the store after more than 10 seconds may have lost its place; then it is last.
 
-    Copied it is the same limiter. Pickled it is made again from these arguments, so that a child process with the same URL shares
-    the limits; the pickle holds the URL with its password. A client object cannot be pickled: TypeError. A subclass keeps its
-    own attributes, and its `__init__` is not called again.
+    A copy is the same limiter. A pickle holds these arguments, so a child process with the same URL shares the limits; it
+    holds the URL's password, too. A limiter whose store is a client object cannot be pickled: TypeError. A pickle of a
+    subclass keeps its own attributes, and does not call its `__init__` again.
 
-    Raises ValueError or TypeError for what can never work, before anything is sent.
+    Raises ValueError or TypeError for bad arguments. The constructor does no I/O.
     """
 
     __slots__ = (
@@ -120,10 +122,10 @@ class Limiter(Entrance):
             api = Limiter.attach("api", store="redis://localhost:6379")
             print(api.status())                                   # or api.update("200/minute"), async with api, ...
 
-        No I/O: the first use asks the store. It does all that a limiter does, and never declares limits; costs are checked when
-        the limits are known. A key, `attached["k"]`, has the limits of that key in the store, or else those of the whole.
-        `limits` is () until an acquire has learned them. The options are those of `Limiter`. While a store cannot be asked that
-        was not asked before, on_store_error="open" lets calls pass, and "local" raises StoreError: there is nothing to share.
+        No I/O: the first use asks the store. It does all that a limiter does, and never declares limits. It checks costs when
+        it knows the limits. A key, `attached["k"]`, has the limits of that key in the store, or else those of the whole.
+        `limits` is () until an acquire has read them. The options are those of `Limiter`. While a store cannot be asked that
+        this process has not asked before, on_store_error="open" lets calls pass, and "local" raises StoreError.
 
         Each use raises UnknownLimiterError when the store has no limits for the name. `update`, `pause`, `resume`, `reset` and
         `drain` never block, so on Redis they log that as a warning; `aupdate`, `apause`, `aresume` and `areset` raise it.
@@ -194,12 +196,13 @@ class Limiter(Entrance):
             self._open(declaration(limits), self._default)
 
     def __getitem__(self, key: str) -> Limiter:
-        """The same limits with a state of its own for `key`, such as a tenant: any text of 1 to 256 bytes.
+        """A limiter with the same limits and options, and a state of its own for `key`, such as a tenant.
 
-        An idle key costs nothing after a while, and no key is forgotten while it owes or holds anything.
+        `key`: any text of 1 to 256 bytes. An idle key costs nothing after a while. A store forgets no key while it has
+        holders, waiters or debts. Raises TypeError on a limiter that is itself one key's.
         """
         if self.key is not None:
-            raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take limiter[{key!r}] of the whole.")
+            raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the whole limiter.")
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
         child.limits = self.limits
@@ -215,28 +218,30 @@ class Limiter(Entrance):
         return child
 
     def acquire(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Acquire:
-        """Ask for a permit: `cost` of every limit that counts requests, and so many of each unit named, all or nothing.
+        """Ask for a permit: `cost` of each limit that counts requests, and the given number of each named unit, all or nothing.
 
             async with limiter.acquire(tokens=900) as permit: ...     # or `with`
             permit = await limiter.acquire(3, max_sleep=2.0)          # then permit.release()
 
-        `max_sleep` (seconds; 0: not at all) and `on_wait` stand for this one acquire; None leaves them to the limiter.
+        `max_sleep` (seconds; 0: not at all) and `on_wait` hold for this one acquire; None leaves them to the limiter.
 
-        Raises CostExceedsCapacityError for what can never pass; when entered or awaited, MaxSleepExceededError when its turn
-        is further away than `max_sleep`, QueueFullError, and StoreError when the store cannot be asked; from a block (also
-        from one that is entered later, `with permit:`), with on_lost="cancel", LeaseLostError. Without a block a lost lease
-        shows on the permit alone.
+        Raises ValueError or TypeError for bad arguments, and CostExceedsCapacityError for a cost that can never pass. When it is
+        entered or awaited: MaxSleepExceededError when its turn is further away than `max_sleep`, or has not come by then;
+        QueueFullError; LimiterClosedError; UnknownLimiterError, of an attached limiter; StoreError when the store cannot be
+        asked; RuntimeError when it would block its own event loop for ever. With on_lost="cancel" its block, or a later
+        `with permit:`, raises LeaseLostError. Without a block a lost lease shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
     def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Permit:
-        """The permit of `acquire(...)`, by blocking this thread until it is there."""
+        """`acquire(...)` for threads: blocks this thread until it has the permit, and returns it. In a coroutine, use `acquire`."""
         return self._line.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
     def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
-        """A permit if it can be had this moment; otherwise a `Refusal`, which is false and knows `retry_after`. Never waits.
+        """A permit if one is free now; otherwise a `Refusal`, which is false and has `retry_after`. Never waits its turn.
 
         On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `atry_acquire`.
+        Raises the errors of `acquire`, except MaxSleepExceededError and QueueFullError.
         """
         return self._line.take(self._request(cost, None, None, units))
 
@@ -245,7 +250,11 @@ class Limiter(Entrance):
         return await self._line.atake(self._request(cost, None, None, units))
 
     def status(self) -> Status:
-        """Per limit what is in use and what is left, how many wait, and when one that comes now could go."""
+        """Per limit what is used and left, how many wait, and when a new caller could go. Changes nothing, and declares no limits.
+
+        On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `astatus`.
+        Raises StoreError when the store cannot be asked; UnknownLimiterError, of an attached limiter.
+        """
         return self._line.status()
 
     async def astatus(self) -> Status:
@@ -253,39 +262,40 @@ class Limiter(Entrance):
         return await self._line.astatus()
 
     def update(self, *limits: Limit | str) -> None:
-        """Other limits from now on, for all who use this name: in this process at once, in every other with its next call.
+        """Replace the limits, for all that use this name: in this process at once, in every other with its next call.
 
-            api.update("200/minute", Concurrency(10))            # all that are to hold, not only those that change
+            api.update("200/minute", Concurrency(10))            # all limits, not only those that change
 
-        Never blocks. Who waits is queued again, in order, under the new limits: more capacity wakes waiters at once, less waits for
-        holders, another rate mints nothing for time that has passed. A waiter that asks for more than a limit now holds at all gets
-        CostExceedsCapacityError. An update overrules whatever was declared for the name before it, also when that is declared
-        again; another update, or limits that are new to the name, replace it. Of a key (`limiter["k"].update(...)`) it changes
-        that key alone; of the whole limiter, the keys that are taken from it afterwards.
+        Never blocks. Waiters queue again, in order, under the new limits. More capacity wakes waiters at once, and less waits for
+        holders. A new rate grants no extra tokens for the time before it. A waiter that asks for more than a limit now holds gets
+        CostExceedsCapacityError. An update overrules all declarations before it, also when a process declares those again.
+        Another update, or limits that are new to the name, replace it. `limiter["k"].update(...)` changes that key alone. An
+        update of the whole limiter also changes the keys that are taken from it afterwards.
 
-        Raises ValueError or TypeError as the constructor does, before anything is sent. A server that is away hears of it later.
+        Raises ValueError or TypeError as the constructor does, before anything is sent. A server that is unreachable gets the
+        update when it is back.
         """
         said = self._updated(limits)
         self._line.update(declaration(said))
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
-        """`update`, awaited until the store knows. Raises StoreError when it cannot be asked; in this process the limits hold."""
+        """`update`, awaited until the store knows. Raises StoreError when that cannot be asked: it gets the update later."""
         said = self._updated(limits)
         await self._line.aupdate(declaration(said))
         self.limits = said
 
     def pause(self, seconds: float) -> None:
-        """Nobody passes for so long, whoever uses this name: in this process and in every other, whatever the limits would allow.
+        """Stop all acquires of this name for `seconds`, in this process and in every other, whatever the limits allow.
 
             api.pause(30)                                        # the server has said: Retry-After: 30
 
-        Never blocks. Who waits keeps the place, and goes on waiting as long as its `max_sleep` allows. A permit that is held stays
-        held. A pause never ends another: of two the one that ends later counts. Meanwhile budgets fill up as ever, to what the
-        limits hold at most. `seconds`: from 0 to below ten years.
+        Never blocks. Waiters keep their places, and wait as long as their `max_sleep` allows. Held permits stay held. Of two
+        pauses the one that ends later counts. Budgets refill meanwhile as usual, up to their capacity. `resume` ends a pause
+        early. `seconds`: from 0 to below ten years.
 
-        Raises ValueError or TypeError before anything is sent. A server that is away hears of it
-        when it is back, if that is before the end of the pause.
+        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets the pause when it is back,
+        unless the pause is over by then.
         """
         if time := self._pause_of(seconds):
             self._line.pause(time)
@@ -296,10 +306,10 @@ class Limiter(Entrance):
             await self._line.apause(time)
 
     def resume(self) -> None:
-        """End a pause, for all who use this name: in this process and in every other.
+        """End a pause, for all that use this name: in this process and in every other.
 
-        Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause nothing happens. Of a key
-        (`limiter["k"].resume()`) it ends that key's pause alone. A server that is away does not hear of it: see `aresume`.
+        Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause nothing happens.
+        `limiter["k"].resume()` ends that key's pause alone. A server that is unreachable gets it if it is back within 10 s.
         """
         self._line.resume()
 
@@ -308,11 +318,11 @@ class Limiter(Entrance):
         await self._line.aresume()
 
     def reset(self) -> None:
-        """Forget what was counted: each rate, window and quota is as a new one, without debts, for all who use this name.
+        """Forget what was counted: each rate, window and quota is as new, without debts, for all that use this name.
 
-        Never blocks. A permit that is held stays held, waiters keep their places, and a pause goes on: `resume` ends it. A `Rate`
-        has its `initial` tokens again, or is full. A call that was granted before gives nothing back. Of a key
-        (`limiter["k"].reset()`) it resets that key alone. A server that is away does not hear of it: see `areset`.
+        Never blocks. Held permits stay held, waiters keep their places, and a pause goes on: `resume` ends it. A `Rate` has its
+        `initial` tokens again, or is full. A permit that was granted before gives no tokens back. `limiter["k"].reset()` resets
+        that key alone. A server that is unreachable gets it if it is back within 10 s.
         """
         self._line.reset()
 
@@ -321,12 +331,12 @@ class Limiter(Entrance):
         await self._line.areset()
 
     def flush(self) -> None:
-        """Wait until the store has all that this process has said to this limiter and its keys.
+        """Block until the store has every earlier release, settlement, update, pause, resume, reset and drain of this process.
 
-        That is each release, settlement, update, pause and drain that returned before. In memory there is nothing to wait for.
-        Call it before a process ends by other means than a normal end, such as `os._exit`. In a coroutine, use `aflush`.
+        That is for this limiter and its keys. In memory there is nothing to wait for. Call it before a process ends in
+        another way than normally, such as `os._exit`. In a coroutine, use `aflush`.
 
-        Raises StoreError when the store cannot be asked, and RuntimeError in a thread whose event loop it would block.
+        Raises StoreError when the store cannot be asked. On Redis it raises RuntimeError in a thread whose event loop runs.
         """
         self._line.flush()
 
@@ -335,16 +345,16 @@ class Limiter(Entrance):
         await self._line.aflush()
 
     def close(self, refuse_waiters: bool = False) -> None:
-        """Take no new acquires, wait for those that wait, and `flush`. For the end of a server or a worker.
+        """Refuse new acquires, wait for those that wait, and `flush`. For the shutdown of a server or a worker.
 
         From now on each acquire of this limiter and its keys raises LimiterClosedError, also one that was made before and is
-        entered now. Acquires that wait are served first; `refuse_waiters`: they raise LimiterClosedError. Permits that are
-        held may be released later. `release`, `settle`, `status`, `update` and `flush` go on. A second call waits in the same
-        way. Other limiters of this name go on. In a coroutine, use `aclose`.
+        entered now. Acquires that wait are served first; with `refuse_waiters` they raise LimiterClosedError. Permits that are
+        held may be released later. `release`, `settle`, `status`, `update` and `flush` still work. A second call waits in the
+        same way. Other limiters of this name go on. In a coroutine, use `aclose`.
 
-        Raises StoreError when the store cannot be told what was said; the limiter is closed nevertheless. Raises RuntimeError
-        in a thread whose event loop it would block, and in a signal handler that has interrupted a waiting acquire. Raises
-        TypeError for a key: close the limiter that it was taken from.
+        Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError in a thread whose event
+        loop runs, and in a signal handler that has interrupted a waiting acquire. Raises TypeError for a key: close the
+        limiter that it was taken from.
         """
         self._check_whole("close")
         self._closing.close(refuse_waiters)
@@ -361,13 +371,13 @@ class Limiter(Entrance):
             raise TypeError(f"{self._called()}.{method}() would close one key of many: call {method}() of the whole limiter.")
 
     def drain(self, **left: int) -> None:
-        """The service says how much is left at this moment: `api.drain(requests=12)`. Where there is more, there is less.
+        """Lower the remaining budget to what the service says is left, if it is higher: `api.drain(requests=12)`.
 
-        Whoever else uses the service is so reckoned with. It never raises what is left, and nobody who has passed is called back.
-        A `Rate` fills up again from there; of a `Window` and a `Quota` it is as if others had used the rest just now. What is held
-        of a `Concurrency` is not told by this. Never blocks. Whole numbers from 0, of units that a limit counts over time.
+        So other clients of the service are taken into account. A `Rate` refills from there. A `Window` and a `Quota` count the
+        difference as used now. Permits that were granted before stay granted. A `Concurrency` has nothing to drain.
+        Never blocks. `left`: whole numbers from 0, of units that a Rate, Window or Quota counts.
 
-        Raises ValueError or TypeError before anything is sent. A server that is away hears of it if it is back within 10 s.
+        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets it if it is back within 10 s.
         """
         check_settlement(self._line.declared, self._line.name, left, "drain")
         for unit, number in left.items():
@@ -383,7 +393,10 @@ class Limiter(Entrance):
         return declared_limits(f"{self._called()}.update(...)", limits)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: every call of a function takes a permit first, of a generator for as long as it runs."""
+        """As a decorator: each call of the function holds a permit until it ends, and a generator as long as it runs.
+
+        For functions, coroutine functions, generators and async generators. Raises TypeError for a class and for anything else.
+        """
         return limited(self, function)
 
     def _request(self, cost: int, max_sleep: float | None, on_wait: OnWait | None, units: dict[str, int]) -> Request:
@@ -412,10 +425,10 @@ class Limiter(Entrance):
 
 
 class Acquire(Coroutine[Any, Any, Permit]):
-    """A permit that the caller has asked for and not waited for yet.
+    """What `limiter.acquire(...)` returns: a request for one permit, which has not been sent yet.
 
-    Await it, enter it with `async with` or `with`, or give it to a task, as
-    `asyncio.create_task(limiter.acquire())` does. Each of these once.
+    Await it, enter it with `async with` or `with`, or make it a task: `asyncio.create_task(limiter.acquire())`.
+    Do one of these, once. A second use raises RuntimeError.
     """
 
     __slots__ = ("_owner", "_permit", "_request", "_running", "_used")
@@ -465,7 +478,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
 
     def _once(self) -> Request:
         if self._used:
-            raise RuntimeError("This acquire was used before; each permit is asked for by a call of acquire() of its own.")
+            raise RuntimeError(f"{self!r} asks for one permit, once: call acquire() again for another permit.")
         self._used = True
         self.__class__ = Acquire
         return self._request
@@ -489,7 +502,8 @@ class Unused(Acquire):
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(
-                f"acquire() of {title(self._owner._line.name)} was never awaited or entered: nothing was limited",
+                f"acquire() of {title(self._owner._line.name)} was never awaited or entered, so it limited nothing: "
+                "write `async with`, `with` or `await` before it.",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,
@@ -497,12 +511,12 @@ class Unused(Acquire):
 
 
 def check_retry_for(value: float | None) -> float | None:
-    """Seconds for which a store is looked for; None: as the store does."""
+    """`retry_for` as it is passed on: seconds from 0 on; None: the store's default."""
     return None if value is None else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
 
 
 def unpickled(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
-    """The limiter that was pickled so; one without limits was attached."""
+    """Make the limiter that was pickled, from what `__reduce__` returned. One without limits was attached."""
     if limits:
         whole: Limiter = remade(kind, Limiter, (name, *limits), options)
     else:
@@ -515,7 +529,7 @@ def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, 
         raise ValueError(f"{call} has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
     for limit in limits:
         if isinstance(limit, str) and "://" in limit:
-            raise TypeError(f"{call} got a URL as a limit; where the state lives is said by the keyword store.")
+            raise TypeError(f"{call} got a URL as a limit: pass it by keyword, store='redis://...'.")
         if not isinstance(limit, (str, Concurrency, Rate, Window, Quota)):
             raise TypeError(
                 f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "

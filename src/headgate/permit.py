@@ -1,6 +1,6 @@
 """What an acquire returns: a permit, or a refusal.
 
-Here lives what the caller holds in the hand; how it is granted and given back is the store's to know.
+Here live the two results of an acquire. The stores grant permits and take them back.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ Outcome = type[BaseException] | BaseException | TracebackType | None
 class Permit:
     """The right to make one call, granted by an acquire.
 
-    `fence` is an integer that grows with every grant of the name: hand it to the resource that is protected, which refuses
-    what comes with a smaller one. `waited` is how long the acquire took, in seconds. `lost` turns true when the lease of a
-    held permit ended before its release: somebody else may hold the capacity now.
+    `fence` is an integer that grows with every grant of the name: hand it to the protected resource, which refuses a
+    smaller one than it has seen. It is 0 for a grant without the store. `waited` is how long the acquire waited, in seconds.
+    `held` is true while the permit holds capacity of a `Concurrency`. `lost` turns true when its lease ended before the
+    release: another caller may hold the capacity then.
 
-    A permit is released once: by leaving its `with` block, or by `release()`. A permit that holds capacity and is dropped
-    without either warns (ResourceWarning) and goes back.
+    A permit is released once: at the end of its `with` block, or by `release()`. A permit that holds capacity and is
+    dropped without either warns (ResourceWarning) and is released.
 
     `with permit:` and `async with permit:` release it at the end of the block, as
     `with limiter.acquire() as permit:` does.
@@ -65,9 +66,9 @@ class Permit:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended before the release, as far as this process can know. For good.
+        """Whether the lease ended before the release. Once true it stays true; the release fixes its value.
 
-        Where the process cannot know, because the store did not answer in time, it says True.
+        True, too, when the process cannot know because the store did not confirm a renewal in time.
         """
         return self.held and monotonic() >= self.believed if self._lost is None else self._lost
 
@@ -91,9 +92,9 @@ class Permit:
 
     def _check_unreleased(self) -> None:
         if self._lost is not None:
-            raise RuntimeError(f"{self!r} was released before, and a block would hold nothing: acquire another one.")
+            raise RuntimeError(f"{self!r} was released before, and a block would hold nothing: acquire another permit.")
         if self.watch is not None:
-            raise RuntimeError(f"{self!r} is held by a block already: acquire another one for this one.")
+            raise RuntimeError(f"{self!r} is held by a block already: acquire another permit for this block.")
 
     def leave(self, error: object) -> None:
         """The end of a block, which `error` ended if it is one."""
@@ -120,7 +121,10 @@ class Permit:
         self._line = around(self._line)
 
     def release(self) -> None:
-        """Give back what is held. Never blocks, from any task or thread; a second time is harmless."""
+        """Give the capacity back. Never blocks; any task or thread may call it, and a second call does nothing.
+
+        On Redis it is sent in the background; `arelease` waits for the server.
+        """
         if self._lost is None:
             self._lost = self.lost
         self._line.release(self)
@@ -128,9 +132,10 @@ class Permit:
             self.__class__ = Permit  # without a finalizer: what a signal handler raises in one reaches nobody
 
     async def arelease(self) -> bool:
-        """Give back what is held and wait until the store knows. False when it was not held any more.
+        """`release`, awaited until the store knows. Returns False when the permit was not held any more.
 
-        It does not wait where no loop of asyncio runs, because the collector closes the coroutine.
+        Raises StoreError when the store cannot be asked; it gets the release when it is back. Where no loop of
+        asyncio runs it does not wait, because the collector closes the coroutine.
         """
         if self._lost is None:
             self._lost = self.lost
@@ -139,10 +144,11 @@ class Permit:
     def settle(self, **actual: int) -> None:
         """Say what the call really took, as in `settle(tokens=usage.total_tokens)`. Never blocks.
 
-        What was asked for and not used goes back to the budget of that unit; what was used beyond it is charged, as a debt if
-        need be. Whole numbers from 0. It may be said before or after the release, and again: the last word counts.
+        The unused part of the acquire's cost goes back to the budget of that unit. Use beyond it is charged, as a debt if
+        need be: the next callers wait it out. `actual`: whole numbers from 0, for each unit the total. You may call it before
+        or after the release, and again: the last call counts.
 
-        Raises TypeError or ValueError for anything but whole numbers of units that a limit counts.
+        Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window or Quota counts.
         """
         check_settlement(self._line.declared, self._line.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
@@ -184,10 +190,10 @@ class Held(Permit):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What `try_acquire` returns instead of a permit: false in a condition.
+    """What `try_acquire` returns instead of a permit: false in a condition. Nothing was charged.
 
-    `retry_after` is how many seconds until the same acquire could succeed; None when only a release
-    can say, which may come at any time.
+    `retry_after` is the number of seconds until the same acquire could succeed; None when only a
+    release can say.
     """
 
     retry_after: float | None

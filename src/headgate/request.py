@@ -23,15 +23,15 @@ MISTAKES = {  # arguments of other libraries' acquire, and what to write here
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire(), which never waits",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
 }
-NOTHING = "-"  # in particular: what every acquire takes anyway
+NOTHING = "-"  # no cost was named: the acquire takes one request and one permit
 
 
 class Request:
     """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all).
 
-    `retry_for`: for how many seconds a store that was there before is tried again; None: as the store does.
-    `raises`: the caller gets the StoreError when it cannot be asked, for want of another way.
-    `closing`: lists the acquire while it waits.
+    `retry_for`: for how many seconds the acquire tries a store again that answered before; None: the store's default.
+    `raises`: whether the caller gets the StoreError when the store cannot be asked.
+    `closing`: the list of the acquires that wait.
     """
 
     __slots__ = ("closing", "max_sleep", "max_waiters", "on_wait", "plain", "raises", "retry_for", "text", "units")
@@ -83,7 +83,7 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
             raise CostExceedsCapacityError(
                 f"acquire of {title(name)} asks for {units.get(unit, 1)} {unit}, and its limit never holds more than "
-                f"{capacity}: this can never succeed; ask for less at a time, or raise the capacity."
+                f"{capacity}, so it can never succeed; ask for less at a time, or raise the capacity."
             )
     return units
 
@@ -111,14 +111,16 @@ def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
 
 
 def check_settlement(declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle") -> None:
-    """`settle(tokens=1234)`, `drain(tokens=1234)`: whole numbers from 0, of units that a rate counts."""
+    """Check `settle(tokens=1234)` or `drain(tokens=1234)`: whole numbers from 0, of units that a Rate, Window or Quota counts."""
     was = "was used" if verb == "settle" else "is left"
     for unit, number in actual.items():
         call = f"{verb}({unit[:64]}={show(number)})"
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{call} of {title(name)}: what {was} is an int; pass how many {unit} it were in all.")
+            raise TypeError(f"{call} of {title(name)}: what {was} is an int; pass the total of {unit}.")
         if not 0 <= number < LARGEST:
-            raise ValueError(f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass how many {unit} it were in all.")
+            raise ValueError(f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of {unit}.")
         check_unit(declared, name, call, unit)
         if declared.program and unit not in declared.rated:
-            raise ValueError(f"{call} of {title(name)}: {unit} are held until the release; {verb} what a rate counts.")
+            raise ValueError(
+                f"{call} of {title(name)}: {unit} are held until the release; {verb} a unit that a Rate, Window or Quota counts."
+            )

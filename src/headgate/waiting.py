@@ -1,8 +1,4 @@
-"""What an acquire hears when it has to queue.
-
-Here live the value that `on_wait` is called with, and what such a callback must be; when and where it is called is the stores' to
-know.
-"""
+"""The argument of `on_wait`, and the check of such a callback. The stores call it."""
 
 from __future__ import annotations
 
@@ -19,9 +15,9 @@ from headgate.gate.slots import NEVER
 class Waiting:
     """The argument of `on_wait`: the place of an acquire in the queue.
 
-    `position` is how many live waiters stand before this one. `retry_after` is how many seconds are
-    left until its turn, if no waiter before it gives up and permits are free; None when only a
-    release can say.
+    `position` is the number of live waiters before this one; 0: it is the next. `retry_after` is the
+    number of seconds until its turn, if no waiter before it gives up and permits are free; None when
+    only a release can say.
     """
 
     position: int
@@ -29,24 +25,24 @@ class Waiting:
 
 
 OnWait = Callable[[Waiting], object]
-LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)  # to call them runs nothing of them
+LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)  # a call does not run their body
 
 
 def queued_at(position: int, delay: int) -> Waiting:
-    """The same from a gate's numbers: `delay` in microseconds."""
+    """A `Waiting` from a gate's numbers: `delay` in microseconds."""
     return Waiting(position, seconds_of(delay))
 
 
 def seconds_of(delay: int) -> float | None:
     """Microseconds until the turn of an acquire that cannot pass now, in seconds.
 
-    None where no moment stands in the way, or none that is known: then only a release can say.
+    None when there is no such moment, or none is known: then only a release can say.
     """
     return delay / 1_000_000 if 0 < delay < NEVER // 2 else None
 
 
 def check_on_wait(value: object, call: str) -> OnWait | None:
-    """None, or something to be called with a `Waiting`."""
+    """Return `value`: None, or a function that takes a `Waiting`. Raises TypeError for anything else."""
     if value is None:
         return None
     if not callable(value):
@@ -56,7 +52,7 @@ def check_on_wait(value: object, call: str) -> OnWait | None:
         )
     if any(makes(value) or makes(type(value).__call__) for makes in LATER):
         raise TypeError(
-            f"{call}(on_wait={show(value)}): on_wait is called and not awaited, so it must not be a coroutine function or a "
-            "generator; pass a plain function, which may start a task."
+            f"{call}(on_wait={show(value)}): headgate calls on_wait and does not await it, so it must not be a coroutine function "
+            "or a generator; pass a plain function, which may start a task."
         )
     return cast(OnWait, value)

@@ -133,8 +133,8 @@ class Watch:
         now, until = monotonic(), self._permit.believed
         return LeaseLostError(
             f"A block of {title(self._name)} lost its permit {max(0.0, until - self._began):.3f} s after it began, "
-            f"{max(0.0, now - until):.3f} s ago: its lease was not renewed in time, or the store has forgotten it. Somebody else "
-            "may hold it: check what the block has done and do it again; where pauses are longer, give Concurrency a longer lease."
+            f"{max(0.0, now - until):.3f} s ago: its lease was not renewed in time, or the store has forgotten it. Another caller "
+            "may hold it: check what the block has done and do it again; if pauses are longer, give Concurrency a longer lease."
         )
 
 

@@ -184,7 +184,7 @@ def test_what_cannot_be_called_is_no_callback(way: str, value: Any, limiter: Lim
 def test_a_callback_is_not_awaited(value: Any, limiter: Limiter) -> None:
     with pytest.raises(TypeError) as caught:
         limiter.acquire(on_wait=value)
-    assert_sentence(caught.value, "acquire(on_wait=", "not awaited", "plain function")
+    assert_sentence(caught.value, "acquire(on_wait=", "does not await", "plain function")
 
 
 @pytest.mark.parametrize("way", ["try_acquire", "atry_acquire"])

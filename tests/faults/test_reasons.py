@@ -82,7 +82,7 @@ async def test_a_server_that_is_given_no_password_says_that_it_wants_one(
     error = await asked(Limiter(name, "5/second", store=f"redis://127.0.0.1:{own_server.port}/{database}"), way)
 
     assert error.reason == "password"
-    assert "it wants a password and was given none: write user and password into the URL" in str(error)
+    assert "it wants a password, and headgate has none: write user and password into the URL" in str(error)
     assert error.__cause__ is not None
 
 

@@ -387,7 +387,7 @@ async def test_no_node_at_all_is_told_in_a_sentence(name: str, cluster: Cluster)
     with pytest.raises(StoreError, match=r"Cluster at 127\.0\.0\.1:1, 127\.0\.0\.1:2") as told:
         await soon(limiter.acquire())
 
-    assert str(told.value).endswith("lets us in.")
+    assert str(told.value).endswith("accepts the login.")
 
 
 async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(name: str, cluster: Cluster) -> None:

@@ -251,7 +251,7 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
     with pytest.raises(StoreError, match=word) as told:
         await soon(limiter.acquire())
 
-    assert str(told.value).endswith("lets us in.")
+    assert str(told.value).endswith("accepts the login.")
     assert "canary" not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r} {limiter!r}"
 
 

@@ -101,8 +101,9 @@ def caller_of(program: str) -> Place:
 def warn_of_places(name: str, first: Place, second: Place) -> None:
     log(
         logging.WARNING,
-        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. Whichever acquires first later "
-        "replaces the other's limits. Give both the same limits, take them from the store with Limiter.attach, or call update().",
+        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. The one that acquires later "
+        "replaces the limits of the other. Give both the same limits, take them from the store with Limiter.attach, "
+        "or call update().",
         title(name),
         in_words(first.program),
         first.file,

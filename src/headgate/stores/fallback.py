@@ -462,8 +462,8 @@ def check_fallback(mode: object, processes: object) -> None:
     mode = choice("Limiter", "on_store_error", mode, MODES)
     if mode == "local" and processes is None:
         raise TypeError(
-            "Limiter(on_store_error='local'): the limits are to be divided, and nobody said by what; "
-            "say how many processes=... there are."
+            "Limiter(on_store_error='local') divides the limits by the number of processes, and none was given; "
+            "write it, such as processes=4."
         )
     if mode != "local" and processes is not None:
         raise TypeError(

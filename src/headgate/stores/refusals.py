@@ -19,20 +19,19 @@ def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
     if retry_after is None:
         turn = "only a release can say when its turn comes; nothing was charged. Try again later"
     else:
-        turn = f"its turn is {retry_after:g} s away; nothing was charged. Try again then"
-    return MaxSleepExceededError(f"{patience} (max_sleep), and {turn} (retry_after), or raise max_sleep.", retry_after)
+        turn = f"its turn is {retry_after:g} s away (retry_after); nothing was charged. Try again then"
+    return MaxSleepExceededError(f"{patience} (max_sleep), and {turn}, or raise max_sleep.", retry_after)
 
 
 def queue_full(name: str, request: Request, delay: int, position: int) -> QueueFullError:
     retry_after = seconds_of(delay)
     turn = "only a release can say when its turn would be"
     if retry_after is not None:
-        turn = f"its turn would be {retry_after:g} s away"
+        turn = f"its turn would be {retry_after:g} s away (retry_after)"
     option = "max_position" if "/" in name else "max_waiters"  # a classic has the classics' option
     return QueueFullError(
         f"An acquire of {title(name)} found {position} waiting before it, and its queue is full at "
-        f"{request.max_waiters}; {turn}. Nothing was charged. Try again later (retry_after), "
-        f"or raise {option}.",
+        f"{request.max_waiters}; {turn}. Nothing was charged. Try again later, or raise {option}.",
         retry_after,
         position,
     )
@@ -46,7 +45,7 @@ def unknown_limiter(name: str) -> UnknownLimiterError:
 
 
 def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
-    """`declared`: the limits as far as this process knows them; a refusal may be heard of before the new ones are."""
+    """`declared`: the limits that this process knows; a refusal may arrive before the new limits do."""
     most = declared.capacity
     known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
     less = f"no more than {', '.join(f'{unit}={number}' for unit, number in most.items())}" if known else "less than that"

@@ -1,6 +1,6 @@
-"""What went wrong with a server, as a StoreError: in which way, in which words, and from which exception.
+"""The StoreError for a failure of a server: its reason, its words and its cause.
 
-Here lives telling one failure from another, and that no error shows a password.
+Here lives telling one failure from another. No error shows a password.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from headgate.errors import Reason, StoreError
 from headgate.names import title
 
-REPEATED = ", with args"  # from here on a server that knows no AUTH repeats what it was sent
+REPEATED = ", with args"  # from here on a server that knows no AUTH repeats the command, with the password
 NO_LOGIN = ("NOAUTH", "Authentication required", "Protocol error: unauthenticated", "ERR Protocol error: unauthenticated")
 WANTS_LOGIN = (
-    "it wants a password and was given none: write user and password into the URL, as in redis://user:password@host:6379/0"
+    "it wants a password, and headgate has none: write user and password into the URL, as in redis://user:password@host:6379/0"
 )
 WORDS: dict[Reason, str] = {
     "refused": "nothing listens there",
@@ -32,11 +32,11 @@ WORDS: dict[Reason, str] = {
 
 
 class NotThereError(RedisError):
-    """A server that is not there, told in our own words: they may be shown, as they know no secrets."""
+    """A server that cannot be reached. Its text is headgate's own and holds no secret, so it may be shown."""
 
 
 def reason_of(lost: BaseException) -> Reason:
-    """Which kind of failure `lost` is, or came from."""
+    """The kind of failure of `lost` or of its causes."""
     found = {kind for each in chain(lost) if (kind := kind_of(each))}
     return next((kind for kind in FIRST if kind in found), "lost")
 
@@ -55,29 +55,29 @@ def kind_of(lost: BaseException) -> Reason | None:
     return "reply" if isinstance(lost, (ResponseError, redis.exceptions.InvalidResponse)) else None
 
 
-# When a chain has several, the first of these is what the user can do something about.
+# When a chain has several kinds, the error names the first of these: the user can do something about it.
 FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
 
 
 def numbers_in(lost: OSError) -> set[int]:
-    """The numbers of an error: asyncio makes one of those of all addresses of a host, and says their numbers in its text."""
+    """The errno numbers of an error. asyncio joins the errors of all addresses of a host, and its text has their numbers."""
     return {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")} or {lost.errno or 0}
 
 
 def wants_login(refusal: str) -> bool:
-    """Whether a server has said that it wants a login before anything else."""
+    """Whether the server refuses calls before a login."""
     return refusal.startswith(NO_LOGIN)
 
 
 def chain(lost: BaseException | None) -> Iterator[BaseException]:
-    """`lost`, and what it came from."""
+    """`lost` and its causes."""
     while lost is not None:
         yield lost
         lost = lost.__cause__ or lost.__context__
 
 
 def words(lost: BaseException) -> str:
-    """What went wrong: in the server's words or ours, or in those for its kind, as any other text may tell secrets."""
+    """The failure in the server's words or in headgate's. Other texts may hold secrets, so they are replaced by WORDS."""
     if any(wants_login(f"{each}") for each in chain(lost)):
         return WANTS_LOGIN
     if isinstance(lost, (ResponseError, StoreError, NotThereError)):
@@ -87,15 +87,15 @@ def words(lost: BaseException) -> str:
 
 
 def shown_cause(lost: BaseException) -> BaseException:
-    """`lost`, for a traceback: unless that would show what a server repeats of a login."""
+    """`lost` for a traceback; a substitute if its text repeats a login."""
     return NotThereError(words(lost)) if any(REPEATED in f"{each}" for each in chain(lost)) else lost
 
 
 def cannot(topology: object, lost: BaseException) -> StoreError:
     """The error for calls that a server did not answer."""
     error = StoreError(
-        f"The Redis server at {topology} cannot be asked ({words(lost)}). Whether it has run the last call is not known; "
-        "what it may have granted is given back as soon as it answers. Check that it runs, can be reached and lets us in.",
+        f"The Redis server at {topology} cannot be asked ({words(lost)}). It may have run the last call; headgate returns the "
+        "permits of that call as soon as it answers. Check that it runs, can be reached and accepts the login.",
         reason_of(lost),
     )
     error.__cause__ = shown_cause(lost)
@@ -103,7 +103,7 @@ def cannot(topology: object, lost: BaseException) -> StoreError:
 
 
 def refused(topology: object, name: str, refusal: str, lost: Exception) -> StoreError:
-    """The error for calls that a server answered with an error, or not sensibly."""
+    """The error for calls that a server answered with an error, or with something that makes no sense."""
     reason: Reason = "password" if wants_login(refusal) else "reply"
     said = WANTS_LOGIN if wants_login(refusal) else refusal
     error = StoreError(f"The Redis server at {topology} refused a call of {title(name)}: {said}", reason)
