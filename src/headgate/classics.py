@@ -1,7 +1,7 @@
-"""The classic primitives, keyword for keyword: what was written for self-limiters runs after a change of the import.
+"""The classic primitives: code that was written for self-limiters runs after a change of the import.
 
-Here live three nouns over the same lines as `Limiter`; each kind has names of its own, so a semaphore and a bucket called alike
-do not meet.
+Here live three classes over the same lines as `Limiter`. Each kind has names of its own, so a semaphore and a bucket of one name
+share nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ Terms = TypeVar("Terms")
 class Semaphore(Entrance):
     """At most `capacity` at once, first come, first served: `async with Semaphore("api", 5, redis_url=...)` or `with`.
 
-    `name`: instances of one name share one state; `capacity`: permits at once.
-    `max_sleep`: seconds a caller is willing to wait; None or 0: as long as it takes. Beyond it MaxSleepExceededError is raised.
-    `expiry`: seconds after which the permit of a process that died comes back; a living holder renews it.
-    `redis_url`: where the state is shared; without it (and without `store`) it lives in this process.
-    `connection_pool_size`: taken as self-limiters took it, and not needed: one connection serves any number of callers.
-    `max_position`: refuse at once, with QueueFullError, when more than that many wait before the caller.
+    `name`: instances of one name share one state. `capacity`: permits at once.
+    `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. After that MaxSleepExceededError.
+    `expiry`: seconds until the permit of a dead process comes back; None: 30. A living holder renews it.
+    `redis_url`: where the state is shared. Without it (and without `store`) it lives in this process.
+    `store`: instead of `redis_url`, any store of a `Limiter`.
+    `connection_pool_size`: accepted as in self-limiters, and without effect: one connection serves any number of callers.
+    `max_position`: QueueFullError at once, when more than that many wait before the caller.
 
-    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there.
+    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there. Raises ValueError or
+    TypeError for bad arguments, and StoreError (RedisError) when the store cannot be asked.
     """
 
     __slots__ = ("_name", "_terms", "_where")
@@ -69,7 +71,7 @@ class Semaphore(Entrance):
 
     @property
     def max_sleep(self) -> float | None:
-        """How many seconds a caller is willing to wait, as given: None and 0 are as long as it takes."""
+        """How many seconds a caller is willing to wait, as given. None and 0: as long as it takes."""
         return self._terms.max_sleep
 
     @property
@@ -83,7 +85,7 @@ class Semaphore(Entrance):
         return self._terms.max_position
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: what another process makes the same semaphore from."""
+        """For pickle: the arguments by which another process makes the same semaphore."""
         check_portable(f"Semaphore({self.name!r})", self._where)
         terms = self._terms
         options: dict[str, Any] = {"expiry": terms.expiry, "max_position": terms.max_position, "store": self._where}
@@ -97,13 +99,13 @@ class Semaphore(Entrance):
 class TokenBucket(Entrance):
     """`refill_amount` tokens every `refill_frequency` seconds into a bucket of `capacity`: each entry takes one, in order.
 
-    `max_sleep`: seconds a caller is willing to wait; None or 0: as long as it takes. The wait is known at once: one beyond
-    `max_sleep` raises MaxSleepExceededError immediately and consumes nothing.
-    `redis_url`: where the state is shared; without it (and without `store`) it lives in this process.
-    `initial_tokens`: what a new bucket holds; full when unsaid.
-    `connection_pool_size`: as in `Semaphore`.
+    `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. A longer wait is known in advance:
+    it raises MaxSleepExceededError at once and consumes nothing.
+    `initial_tokens`: how many tokens a new bucket holds; None: it is full.
+    `redis_url`, `store` and `connection_pool_size`: as in `Semaphore`.
 
-    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there.
+    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there. Raises ValueError or
+    TypeError for bad arguments, and StoreError (RedisError) when the store cannot be asked.
     """
 
     __slots__ = ("_name", "_terms", "_where")
@@ -158,7 +160,7 @@ class TokenBucket(Entrance):
         return self._terms.initial_tokens
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: what another process makes the same bucket from."""
+        """For pickle: the arguments by which another process makes the same bucket."""
         check_portable(f"TokenBucket({self.name!r})", self._where)
         terms = self._terms
         options: dict[str, Any] = {"max_sleep": terms.max_sleep, "initial_tokens": terms.initial_tokens, "store": self._where}
@@ -170,10 +172,11 @@ class TokenBucket(Entrance):
 
 
 class RateLimiter:
-    """Requests per second and concurrency together, in this process: `async with RateLimiter(20, 5).throttle(): ...`
+    """Requests per second and concurrency together, in this process: `async with limiter.throttle(): ...`
 
-    A caller takes its place under `concurrency_limit` first and its token of `rate_limit` per second with it, or neither; both
-    are safe against exceptions and cancellation. Each instance has a state of its own; the bucket starts full.
+    A call takes one of `concurrency_limit` permits and one token of a bucket of `rate_limit` a second, or neither. Both are
+    safe against exceptions and cancellation. Each instance has a state of its own, and its bucket starts full: in the first
+    second up to twice `rate_limit` calls can pass.
     """
 
     __slots__ = ("_entrance", "concurrency_limit", "rate_limit")
@@ -196,18 +199,18 @@ class RateLimiter:
         return RateLimiter, (self.rate_limit, self.concurrency_limit)
 
     def throttle(self) -> Entrance:
-        """What to enter around each request, with `async with` or `with`."""
+        """Enter this around each request, with `async with` or `with`."""
         return self._entrance
 
     def __repr__(self) -> str:
         return f"<RateLimiter: {self._entrance._line.describe()}>"
 
 
-# Said once and a thousand times again: code of this kind makes an instance for every call (benchmarks, bucket-classic).
+# Checks are cached, because code of this kind makes an instance for every call (benchmarks, bucket-classic).
 
 
 class SemaphoreTerms(NamedTuple):
-    """The arguments of a Semaphore, checked; the limits they declare, and the request of each entry."""
+    """The checked arguments of a Semaphore, the limits that they declare, and the request of each entry."""
 
     capacity: int
     max_sleep: float | None
@@ -230,14 +233,14 @@ class BucketTerms(NamedTuple):
 
 
 def remembered(check: Callable[Numbers, Terms]) -> Callable[Numbers, Terms]:
-    """`check`, once for the same numbers of the same types."""
+    """Cache `check` for the same numbers of the same types."""
     known: Any = lru_cache(maxsize=1024, typed=True)(check)
 
     @wraps(check)
     def look(*said: Numbers.args, **named: Numbers.kwargs) -> Terms:
         try:
             terms: Terms = known(*said, **named)
-        except TypeError:  # what cannot be looked up is no number: `check` says so
+        except TypeError:  # an unhashable argument is no number, and `check` raises for it
             return check(*said, **named)
         return terms
 
@@ -276,5 +279,5 @@ def check_pool_size(call: str, size: int | None) -> None:
 def line_of(kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike) -> Any:
     """The line that all instances of one kind and name share."""
     if redis_url is not None and store is not None:
-        raise TypeError(f"{kind}({name!r}) got redis_url and store: both say where the state lives, so give one of them.")
+        raise TypeError(f"{kind}({name!r}) got redis_url and store, which mean the same: give one of them.")
     return store_of(redis_url if store is None else store).line(f"{kind}/{encoded(name)}", declared)

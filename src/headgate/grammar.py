@@ -1,20 +1,19 @@
 """The text form of a limit: `parse_limit("10 per second burst 20")`.
 
-Here live the grammar, its tokenizer and its parser; what a limit is and which numbers it takes is in
-limits.py, which also writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit
-is a word of the grammar.
+Here live the grammar, its tokenizer and its parser. limits.py defines the limits, checks their numbers and writes
+the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit is a word of the grammar.
 
     limit     = tokens [unit] shape {option}
     shape     = ("/" | "per") period      Window: at most so many in any interval of that length
-                                          (Rate or Quota with the options that say so)
-              | "in" "any" period         Window, and nothing else
-              | "every" period            Rate in steps: all of the amount at the end of every period
+                                          (a Rate or Quota with one of their options)
+              | "in" "any" period         Window, whatever the options
+              | "every" period            Rate in steps: the whole amount at the end of every period
               | "concurrent"              Concurrency
-    option    = "burst" amount            makes a Rate of it, a token bucket of that capacity
-              | "initial" amount          Rate: its tokens at the start; goes with a burst or "every"
-              | "sliding"                 Window, said once more
-              | "fixed" | "quota"         makes a Quota of it
-              | "from" anchor             makes a Quota of it, with windows that start at the anchor
+    option    = "burst" amount            makes it a Rate: a token bucket of that capacity
+              | "initial" amount          Rate: its tokens at the start; needs a burst or "every"
+              | "sliding"                 Window, which it is anyway
+              | "fixed" | "quota"         makes it a Quota
+              | "from" anchor             makes it a Quota, with windows that start at the anchor
               | "slack" duration          all but Concurrency
               | "lease" duration          Concurrency
     tokens    = amount, or with a fraction where the limit is a Rate: 2.5/second burst 3
@@ -61,8 +60,8 @@ TIMES = {
 UNEVEN = frozenset({"month", "months", "year", "years"})
 SHORTEST = Fraction(1, 1_000_000)
 SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
-# What each word says about the kind of limit. After "per" the options decide; without them it is a
-# window, because "100 per minute" then never passes more than 100 in a minute.
+# The kind of limit for each word. After "per" the options decide. Without options it is a window,
+# so that "100 per minute" never passes more than 100 in a minute.
 SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
 STYLES = {"burst": "rate", "sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
 FITTING = {
@@ -104,7 +103,10 @@ _EXAMPLES = {
 
 
 def parse_limit(text: str) -> Limit:
-    """The limit that `text` describes; a ValueError that points at the fault where it describes none."""
+    """The limit that `text` describes, such as "100/minute" or "5 concurrent".
+
+    Raises ValueError, which points at the fault, for any other text; TypeError for a value that is no str.
+    """
     if not isinstance(text, str):
         raise TypeError(f"parse_limit({show(text)}): a limit is written as a str, such as {_EXAMPLES['']}.")
     if len(text) > LONGEST_TEXT:
@@ -183,7 +185,7 @@ class _Parser:
             draft.period = self.duration(bare=True)
 
     def options(self, draft: _Draft) -> None:
-        """Every option up to the end of the text, its value put into the draft."""
+        """Read every option up to the end of the text into the draft."""
         seen: dict[str, _Token] = {}
         while self.here.kind != "end":
             option = self.expect(OPTIONS, f"the end or an option ({self.fitting()})")
@@ -195,7 +197,7 @@ class _Parser:
         if not self.kind and "initial" in seen:
             self.fail(seen["initial"], "'initial' goes with a burst; write both, as in 'burst 20 initial 0'")
         self.kind = self.kind or "window"
-        for option in seen.values():  # only now, as any of them may have told the kind
+        for option in seen.values():  # only now, because any of them may decide the kind
             if option.text not in FITTING[self.kind]:
                 self.fail(option, f"{option.text!r} does not go with {NOUNS[self.kind]}; leave it out")
 
@@ -213,11 +215,11 @@ class _Parser:
                 draft.lease = self.duration()
 
     def count(self) -> float:
-        """What the limit counts: an int where it is whole. Only a rate takes a fraction."""
+        """The amount of the limit: an int if it is whole. Only a Rate takes a fraction."""
         number = self.here
         total = self.quantity()
         if not 0 < total < BEYOND:
-            self.fail(number, f"{number.text!r} is out of range; write a number from 1 to below 2**53")
+            self.fail(number, f"{number.text!r} is out of range; write a number above 0 and below 2**53")
         return int(total) if total.denominator == 1 else float(total)
 
     def amount(self, *, least: int = 1) -> int:
@@ -249,7 +251,7 @@ class _Parser:
         return unit
 
     def misread(self, word: str) -> str:
-        """What `word` was meant for, if that was hardly a unit; otherwise empty."""
+        """The fault of a `word` that is hardly meant as a unit; otherwise empty."""
         if word in SUFFIXES:
             return f"{word!r} stands alone; join it to its number, as in '10{word}'"
         near = get_close_matches(word, SHAPES, 1)
@@ -264,7 +266,7 @@ class _Parser:
         if start.kind == "number" or not bare:
             many = Fraction(self.number("a length of time, such as 10s or 500 ms").text)
         if self.here.text in UNEVEN:
-            self.fail(self.here, f"{self.here.text!r} is not always as long; write it in days")
+            self.fail(self.here, f"a {self.here.text.removesuffix('s')} has no fixed length; write it in days")
         length = many * TIMES[self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text]
         if not (SHORTEST <= length < TEN_YEARS or (zero and not length)):
             self.fail(start, "out of range; write a time of a microsecond or more and below ten years")
@@ -287,7 +289,7 @@ class _Parser:
         except ValueError:
             self.fail(token, f"{token.text!r} is too far away; write a moment between 1834 and 2105")
 
-    # The means: looking at a token, taking it, refusing it.
+    # Helpers: look at a token, take it, refuse it.
 
     @property
     def here(self) -> _Token:
@@ -318,7 +320,7 @@ class _Parser:
         return f"Write it like {_EXAMPLES[self.kind]}."
 
     def fail(self, token: _Token, fault: str, *, found: bool = False, hint: str = "") -> NoReturn:
-        """Refuse the text: what is wrong, where, and how it is done right."""
+        """Raise ValueError with the fault, its place in the text, and examples."""
         if found:
             fault += f", but found {show(token.text)}" if token.text else ", but the text ends"
         line = "".join(char if char.isprintable() else "?" for char in self.text)

@@ -1,7 +1,7 @@
 """The four limits: what is allowed, as plain values.
 
-Here live the rules themselves, their checks and their canonical text (`str(limit)`, which `parse_limit` reads
-back); no clock, no I/O, no state. How a limit decides is the gate's, where its state lives the store's.
+Here live the limits, their checks and their canonical text (`str(limit)`, which `parse_limit` reads back); no clock,
+no I/O, no state. The gate decides by them, and a store keeps their state.
 
 All four are frozen, compare by value and can be hashed and pickled. Times are seconds.
 """
@@ -37,9 +37,12 @@ _PERIODS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60),
 class Concurrency:
     """At most `capacity` permits held at once.
 
-    A holder that dies gives its permits back when `lease` seconds have gone by without renewal; one that
-    lives renews at a third of that. In the unit "permits" every acquire takes one permit, whatever it costs
-    elsewhere; any other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`.
+    On Redis a permit has a `lease` in seconds. A living process renews it at each third of the lease; when a
+    process dies, its permits are free at the end of the lease. In memory permits have no lease. In the unit
+    "permits" every acquire takes one permit, whatever it costs elsewhere. Any other unit makes the permits
+    weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As text: "5 concurrent".
+
+    All four limits raise ValueError or TypeError for values that they cannot keep.
     """
 
     capacity: int
@@ -61,13 +64,13 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A token bucket: `amount` tokens come back every `per` seconds, and up to `capacity` are saved up.
+    """A token bucket: `amount` tokens come back every `per` seconds, and it holds at most `capacity`.
 
     They come back one by one, or with `steps=True` all `amount` of them at the end of every `per` seconds.
     `amount` need not be whole: `Rate(2.5, per=1)` grants exactly five tokens in two seconds. Parts of a
-    token are counted to a millionth. `capacity` is an int: the amount rounded up when unsaid.
-    The bucket starts with `initial` tokens, full when unsaid. Its first period can see `capacity + amount`
-    calls; where the service counts a sliding window, take `Window`. `slack` lengthens the period, for a
+    token count to a millionth. `capacity` is an int; None: the amount rounded up. The bucket starts with
+    `initial` tokens; None: full. So up to `capacity + amount` calls pass in its first period: for a service
+    that counts a sliding window, take `Window`. `slack` lengthens the period by that many seconds, for a
     service that counts arrivals. As text: "10/second burst 20".
     """
 
@@ -111,8 +114,8 @@ class Rate:
 class Window:
     """An exact sliding window: never more than `amount` in any interval of `per` seconds.
 
-    And no slower than that: a call waits only until enough earlier ones are `per` seconds old. `slack`
-    lengthens the interval, for a service that counts when calls arrive rather than when they leave.
+    A call waits only until enough earlier ones are `per` seconds old. `slack` lengthens the interval by that
+    many seconds, for a service that counts calls when they arrive. On Redis a limiter has at most four.
     As text: "100/minute".
     """
 
@@ -136,11 +139,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Fixed windows: `amount` in each stretch of `per` seconds, for what resets at a given hour.
+    """Fixed windows: `amount` in each period of `per` seconds, for budgets that reset at a given hour.
 
-    `anchor` is a moment at which a window starts: seconds since the epoch or an aware datetime, kept as
-    seconds; None is midnight UTC. `slack` is kept clear at a window's end: what leaves in its last moment
-    could arrive in the next.
+    `anchor` is a moment at which a window starts: seconds since 1970 or an aware datetime, kept as seconds;
+    None is midnight UTC. No call passes in the last `slack` seconds of a window: it could arrive in the next.
+    `slack` is shorter than `per`. As text: "1000/day from midnight".
     """
 
     amount: int
@@ -174,7 +177,7 @@ Limit = Concurrency | Rate | Window | Quota
 
 
 def _store(limit: Limit, **values: object) -> None:
-    """Put the checked values in place: the one moment at which a frozen limit may still change."""
+    """Put the checked values in place. Only `__post_init__` calls this: a limit is frozen from then on."""
     for name, value in values.items():
         object.__setattr__(limit, name, value)
 
@@ -183,13 +186,13 @@ def _shorter(slack: float, per: float) -> float:
     if microseconds(slack) >= microseconds(per):
         raise ValueError(
             f"Quota(slack={plain(slack)}): slack must be shorter than the window of {plain(per)} seconds, "
-            f"or no call could ever leave; write a shorter slack."
+            f"or no call could ever pass; write a shorter slack."
         )
     return slack
 
 
 def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:
-    """Parts of a token that come too seldom, or are too many, for numbers that a script on Redis counts exactly."""
+    """Raise ValueError for parts of a token that a script on Redis cannot count exactly: they come too seldom, or are too many."""
     if amount < 1 and per / amount >= TEN_YEARS:
         raise ValueError(
             f"Rate(amount={plain(amount)}, per={plain(per)}): a token would come every {plain(per / amount)} seconds, "
@@ -207,7 +210,7 @@ def _counted(amount: float, unit: str, unsaid: str = "requests") -> str:
 
 
 def _period(value: float) -> str:
-    """In the largest unit that gives a whole number: minute, 15 minutes, 500 ms; else 1.25 seconds."""
+    """The period in the largest unit that gives a whole number: minute, 15 minutes, 500 ms; else 1.25 seconds."""
     for name, length in _PERIODS:
         if value % length == 0:
             many = int(value // length)
@@ -217,13 +220,13 @@ def _period(value: float) -> str:
 
 
 def _span(value: float) -> str:
-    """For what is not spoken of as a period: 60s, 10ms, 1.2345s."""
+    """A lease or a slack as text: 60s, 10ms, 1.2345s."""
     thousandths = _thousandths(value)
     return f"{thousandths}ms" if thousandths else f"{plain(value)}s"
 
 
 def _thousandths(value: float) -> int:
-    """Less than a second in milliseconds, if they say it exactly; otherwise 0."""
+    """A time below a second in whole milliseconds, if these are exact; otherwise 0."""
     rounded = round(value * 1_000)
     return rounded if value < 1 and rounded / 1_000 == value else 0
 

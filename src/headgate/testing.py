@@ -1,7 +1,7 @@
-"""For tests of limited code: a clock that moves when it is told to, and assertions about what went through.
+"""For tests of limited code: a clock that the test moves, and assertions about the calls that passed.
 
-Here lives time that does not pass by itself, for the limiters of this process; what is on Redis keeps the server's time. Nothing
-else of the package knows of it. The fixtures for pytest are in headgate_pytest.py, beside the package.
+Here lives time that does not pass by itself, for the limiters of this process. Limiters on Redis keep the server's time. No other
+module knows of it. The fixtures for pytest are in headgate_pytest.py, beside the package.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ __all__ = ["Call", "ManualClock", "Recorder", "Standstill", "assert_at_rest", "a
 
 T = TypeVar("T")
 NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
-TURNS = 50  # of an event loop, after which whoever can go on by now is where it wants to wait
+TURNS = 50  # of an event loop, after which each task that can go on has gone on until it waits again
 BREATH = 0.001  # real seconds in which threads that can go on do so
-PATIENCE = 1.0  # real seconds in which a thread may still do something for a loop that has nothing to wait for
+PATIENCE = 1.0  # real seconds in which a thread may still wake a loop that has nothing ready and no timer
 
 
 # Time --------------------------------------------------------------------------------------------------------------------------
 
 
 class ManualClock(Clock):
-    """Time that stands still until it is moved. In its `with` block all limiters of this process go by it.
+    """Time that stands still until the test moves it. In its `with` block all limiters in memory of this process use it.
 
         with ManualClock() as clock:
             permit = api.try_acquire()     # all limits are as new
-            clock.advance(30)              # half a minute later: whoever has waited for it goes on
+            clock.advance(30)              # half a minute later: acquires that waited for it go on
 
-    Entering and leaving the block forgets what the limiters in memory have counted, who held and who waited, so tests do not see
-    each other: an acquire that still waits then raises RuntimeError. A limiter with a store on Redis keeps to the server's time.
-    `skips`: nobody has to move it. Whoever has to wait moves it to the next moment at which anybody can go on. Tasks see their own
-    moments; several threads go on in their own time, and may see later ones.
-    `start`: what it shows first, an aware datetime or seconds since 1970: Quotas want a date. Unsaid, 2025 begins (UTC).
+    Entering and leaving the block clears the counts, holders and waiters of the limiters in memory, so tests do not affect
+    each other. An acquire that still waits then raises RuntimeError. Limiters on Redis keep the server's time.
+    `skips`: the clock moves itself. An acquire that has to wait moves it to the next moment at which an acquire can go on. A task
+    sees the moment of its grant; several threads run at their own speed, and may see later moments.
+    `start`: the first moment, an aware datetime or seconds since 1970. Quotas depend on the date. Unsaid: 2025-01-01 UTC.
 
-    Raises RuntimeError when another one is in use.
+    Raises RuntimeError when another ManualClock is in use.
     """
 
     def __init__(self, *, skips: bool = False, start: datetime | float = NEW_YEAR) -> None:
@@ -84,9 +84,9 @@ class ManualClock(Clock):
         return (self.moment - self.start) / 1_000_000
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, from moment to moment at which somebody has waited long enough. In a coroutine: `aadvance`.
+        """Let `seconds` pass, and stop at each moment at which an acquire can go on. In a coroutine, use `aadvance`.
 
-        Other threads, and coroutines of other loops, go on in their own time: wait for what they do.
+        Other threads, and coroutines of other loops, run at their own speed: wait for their results.
         """
         target = self.moment + _microseconds("advance", seconds)
         while self._step(target):
@@ -94,7 +94,7 @@ class ManualClock(Clock):
         self._to(target)
 
     async def aadvance(self, seconds: float) -> None:
-        """`advance` for coroutines: at each moment whoever can go on does so, before time moves on."""
+        """`advance` for coroutines: at each moment the tasks that can go on do so before time moves on."""
         target = self.moment + _microseconds("aadvance", seconds)
         if self.moves(asyncio.get_running_loop()):
             await asyncio.sleep(seconds)
@@ -105,16 +105,16 @@ class ManualClock(Clock):
         await _turns()
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
-        """`asyncio.run` by this clock: asyncio.sleep takes no real time either, since time moves on when everybody waits.
+        """`asyncio.run` by this clock: time moves on when all tasks wait, so asyncio.sleep takes no real time either.
 
-        Raises Standstill when nobody can ever go on. It is for code without sockets: what waits for one is overtaken by time.
+        Raises Standstill when no task can ever go on. Use it for code without sockets: time does not wait for a socket.
         """
         with asyncio.Runner(loop_factory=lambda: VirtualLoop(self)) as runner:
             return runner.run(story)
 
     def __enter__(self) -> ManualClock:
         if clocks.made is not SystemClock:
-            raise RuntimeError("A ManualClock is in use already: leave its block first, or use that one.")
+            raise RuntimeError("Another ManualClock is in use already: leave its block first, or use that clock.")
         clocks.made = lambda: self
         for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
             self._former.update({line: line.declared for line in _lines(store)})
@@ -131,7 +131,7 @@ class ManualClock(Clock):
     # What a store asks for -----------------------------------------------------------------------------------------------
 
     def wait(self, event: clocks.Event, timeout: float | None) -> None:
-        """Block this thread until `event` is set, or until the clock has been moved so far."""
+        """Block this thread until `event` is set, or until the clock has moved by `timeout` seconds."""
         timer = None if timeout is None else self._plan(timeout, event.set)
         while not event.wait(BREATH if self.skips and timer is not None else None):
             self._step()
@@ -139,7 +139,7 @@ class ManualClock(Clock):
             timer.cancel()
 
     def later(self, loop: asyncio.AbstractEventLoop, timeout: float, call: Callable[[], None]) -> clocks.Timer:
-        """Call in `loop`, when the clock has been moved so far."""
+        """Run `call` in `loop` when the clock has moved by `timeout` seconds."""
         if self.moves(loop):
             return loop.call_later(timeout, call)
         timer = self._plan(timeout, partial(_in_loop, loop, call))
@@ -149,11 +149,11 @@ class ManualClock(Clock):
         return timer
 
     def moves(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether `loop` is of `run`: its timers are this clock's."""
+        """Whether `loop` comes from `run`, so that its timers use this clock."""
         return isinstance(loop, VirtualLoop) and loop.clock is self
 
     def jump(self, seconds: float) -> None:
-        """Move forward and tell nobody, to the next whole microsecond: a timer of a loop never finds itself too early."""
+        """Move forward to the next whole microsecond, so that no timer of a loop runs too early. Wakes no waiter."""
         self.moment += math.ceil(seconds * 1_000_000 - 1e-3)
 
     def _plan(self, timeout: float, call: Callable[[], None]) -> _Timer:
@@ -163,7 +163,7 @@ class ManualClock(Clock):
         return timer
 
     def _skip(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
-        """In `loop`, for as long as anybody waits: so many turns for those who can go on, then on to the next moment."""
+        """In `loop`, while any acquire waits: give `turns` turns to the tasks that can go on, then move to the next moment."""
         if turns == 0:
             self._step()
         if self._anybody_waits():
@@ -178,7 +178,7 @@ class ManualClock(Clock):
             return bool(self._timers)
 
     def _step(self, until: float = math.inf) -> bool:
-        """Move to the next moment that somebody waits for, and wake whoever does; false when there is none up to `until`."""
+        """Move to the next moment of a timer and run what is due. False when there is none up to `until`."""
         due: list[Callable[[], None]] = []
         with self._lock:
             while self._timers and not (due and self._timers[0][0] > self.moment):
@@ -202,7 +202,7 @@ class ManualClock(Clock):
 
 
 class _Timer:
-    """What is called at a moment, unless it is cancelled before."""
+    """A call at a moment, unless it is cancelled before."""
 
     __slots__ = ("call",)
 
@@ -214,7 +214,7 @@ class _Timer:
 
 
 class Standstill(RuntimeError):
-    """Every task waits for something that nothing will bring about."""
+    """No task can ever go on: none is ready, and no timer is set."""
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -229,7 +229,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Selector(selectors.SelectSelector):
-    """Looks at the real world for an instant, and lets the virtual time pass."""
+    """Looks for real events for an instant, and then lets the virtual time pass."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
@@ -238,7 +238,9 @@ class _Selector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(PATIENCE if timeout is None else 0)
         if not ready and timeout is None:
-            raise Standstill("Nothing is ready, no timer is set: these tasks would wait for ever.")
+            raise Standstill(
+                "No task is ready and no timer is set, so these tasks would wait for ever: release their permits or cancel them."
+            )
         if not ready and timeout:
             self._clock.jump(timeout)
         return ready
@@ -253,7 +255,7 @@ def _in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     if asyncio._get_running_loop() is loop:
         call()
     else:
-        with suppress(RuntimeError):  # the loop is closed, and who waited in it is gone
+        with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
             loop.call_soon_threadsafe(call)
 
 
@@ -286,21 +288,21 @@ def _begin_again(
 
 
 def _turn_away(waiter: Waiter, name: str) -> None:
-    """Nobody would ever wake it."""
+    """Refuse a waiter that no line would wake any more."""
     waiter.look_at = 0
     waiter.refused = RuntimeError(
-        f"A ManualClock was entered or left while this acquire of {title(name)} waited, and who waits is forgotten "
-        "then: let it finish in the clock's block, or cancel it there."
+        f"A ManualClock was entered or left while this acquire of {title(name)} waited, which removes all waiters: "
+        "let it finish in the clock's block, or cancel it there."
     )
     waiter.wake()
 
 
-# What went through -------------------------------------------------------------------------------------------------------------
+# Which calls passed -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: when it began and ended, in seconds since 1970, and what it took, as in `{"requests": 1, "tokens": 900}`."""
+    """One call: its begin and end in seconds since 1970, and its cost, as in `{"requests": 1, "tokens": 900}`."""
 
     begin: float
     end: float = math.inf
@@ -308,9 +310,9 @@ class Call:
 
 
 class Recorder:
-    """Notes calls by a clock, for `assert_never_over`: put `with recorder.call():` into the service that a test makes up.
+    """Records calls by a clock, for `assert_never_over`: put `with recorder.call():` into the test's own fake service.
 
-    `calls` are those that have ended, each a `Call`, and `running` is how many have not; `most` have run at once.
+    `calls`: the calls that have ended, each a `Call`. `running`: how many have not ended. `most`: how many ran at once.
     """
 
     def __init__(self, clock: ManualClock) -> None:
@@ -337,13 +339,13 @@ class Recorder:
 
 
 def assert_never_over(calls: Iterable[Call | float], *limits: Limit | str) -> None:
-    """That these calls never went over these limits: in no interval, wherever it begins, and never too many at once.
+    """Assert that these calls never exceeded these limits: in no interval, wherever it begins, and never too many at once.
 
         assert_never_over(recorder.calls, "100/minute", Concurrency(5))
         assert_never_over([0.0, 0.0, 1.0], "2/second")
 
-    `calls`: of a `Recorder`, or the moments at which they began, in seconds. Only calls that have an end say how many run at once.
-    For a Quota, which knows the calendar, moments have to be seconds since 1970, as a `Recorder` notes them.
+    `calls`: those of a `Recorder`, or the moments at which they began, in seconds. A Concurrency needs calls with an end.
+    For a Quota, which follows the calendar, moments are seconds since 1970, as in a `Recorder`.
 
     Raises AssertionError that names the calls and the limit; ValueError or TypeError for bad limits.
     """
@@ -369,7 +371,7 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
     held = 0
     for call in calls:
         if call.end == math.inf:
-            raise TypeError(f"assert_never_over: {show(call)} has no end, so nobody can say what ran beside it: use a Recorder.")
+            raise TypeError(f"assert_never_over: {show(call)} has no end, so the calls beside it are unknown: use a Recorder.")
         while running and running[0][0] <= call.begin:
             held -= heapq.heappop(running)[1]
         heapq.heappush(running, (call.end, _cost(call, limit)))
@@ -388,7 +390,7 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
     first = 0
     for last, end in enumerate(moments):
         while first < last and sums[last] - sums[first] <= _gained(limit, moments[first], end):
-            first += 1  # whatever comes, who begins later sees as much
+            first += 1  # an interval that begins later has at least as much, whatever follows
         for begin in range(first, last + 1) if isinstance(limit, Rate) and limit.steps else (first,):  # a step may fall anywhere
             taken, most = sums[last + 1] - sums[begin], _most(limit, moments[begin], end)
             if taken > most:
@@ -400,7 +402,7 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
 
 
 def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:
-    """What has come back by `end` of what was taken since `begin`."""
+    """How much of what was taken since `begin` has come back by `end`."""
     return _most(limit, begin, end) - _most(limit, begin, begin)
 
 
@@ -423,10 +425,10 @@ def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fractio
 
 
 def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryLine) -> None:
-    """That nobody waits and no permit is held: of these limiters, or, if none is named, of all in this process's memory.
+    """Assert that no acquire waits and no permit is held by these limiters; without arguments, by all in this process's memory.
 
-    Of one on Redis it asks the server, and blocks the thread for a round trip.
-    Raises AssertionError that names who is not at rest; TypeError for what is no limiter.
+    For a limiter on Redis it asks the server, and blocks the thread for a round trip.
+    Raises AssertionError, which names the limiters that are not at rest; TypeError for a value that is no limiter.
     """
     asked = [_line(limiter).status() for limiter in limiters or restless()]
     left = [f"{status.name!r}: {status.line()}" for status in asked if not _rests(status)]
