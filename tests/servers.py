@@ -223,7 +223,10 @@ class Server:
     def _end(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End the two processes that this object started, by their ids."""
         if self._process is not None:
-            self.resume()
+            if how is signal.SIGKILL:
+                self._still = False  # a paused server dies without answering what has arrived meanwhile
+            else:
+                self.resume()
             self._process.send_signal(how)
             try:
                 self._process.wait(5.0)

@@ -263,10 +263,13 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     client = client_of_its_own(own_server.user_url)
     limiter, other = [Limiter(f"{name}-{number}", Concurrency(1), store=client) for number in range(2)]
     await other.astatus()
+    own_server.pause()
+    asked = asyncio.create_task(enter(limiter))
+    await eventually(lambda: (lane := limiter._line._last) is not None and lane._sent)
     own_server.kill()
     monkeypatch.setattr(link, "pause", lambda attempt, longest: 0.0 if longest == link.LONGEST else LONG * 10)
     with pytest.raises(StoreError):
-        await soon(limiter.acquire())
+        await soon(asked)
     owing = limiter._line._last
     assert owing.owes
 
