@@ -33,7 +33,10 @@ SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 30, 120
 PATIENCE = 20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
 TRIAL = 60  # seconds of a processor for the tests of one mutant: where they take longer, it does not come to an end
-TWINS = ("declarations", "formats", "lifetimes", "lost_logs", "nonsense", "remembered_states", "threads")
+TWINS = (
+    *("declarations", "formats", "lifetimes", "lost_logs", "nonsense", "notifications", "remembered_states"),
+    *("states_gone_back", "threads"),
+)
 BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
 ANSWER = 20.0  # seconds for one call, on a machine that may have more to do

@@ -56,6 +56,7 @@ class Session:
     calls: int = 0
     asked: int = 0
     declares: int = 1
+    gave_up: bool = False  # an acquire before it was sent: the next call declares the limits, whatever it asks
     heard: str = "0"  # how the last reply to it began
     waiting: dict[int, Caller] = field(default_factory=dict)
     news: tuple[Letter, ...] = ()  # the letters that were announced to it last
@@ -121,9 +122,9 @@ class Player:
         if caller in self.moments:
             self.time(self.moments[caller] + delta - self.now)
 
-    def declare(self, index: int, program: int) -> None:
+    def declare(self, index: int, program: int, gave_up: bool = False) -> None:
         session = self.sessions[index]
-        session.program, session.declares = self.programs[program % len(self.programs)], 1
+        session.program, session.declares, session.gave_up = self.programs[program % len(self.programs)], 1, gave_up
 
     def update(self, index: int, program: int, former: int | None) -> None:
         """And the errand that goes with it, if that was not lost."""
@@ -139,6 +140,7 @@ class Player:
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
         declares, waits = said_of(session, requests), bool(session.waiting)
         call = Call(session.program, session.name, session.calls, requests, heard, waits, listens, declares, horizon)
+        session.gave_up = False
         session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
 
@@ -161,13 +163,18 @@ class Player:
         self.witness.died(self.sessions[index].link)
         self.sessions[index] = self.session()
 
-    def start_over(self, index: int, itself: bool = True) -> None:
-        """A client gives up all its places at once: its session says so in its last call, or another one says it for it."""
+    def start_over(self, index: int, itself: bool = True, kept: str = "*") -> None:
+        """A client gives up all its places at once: its session says so in its last call, or another one says it for it.
+
+        It holds the permits of the numbers in `kept` ("2,5"), and "*" stands for all of them.
+        """
         session = self.sessions[index]
         former = session.name
+        if kept != "*":
+            self.witness.holds_only(former, set(map(int, kept.split(","))))
         if not itself:
             session.lapse()
-        self.call(index, 0, [["quit", former]])
+        self.call(index, 0, [["quit", former, kept]])
         if itself:
             session.lapse()
 
@@ -308,7 +315,8 @@ class Player:
 
 def said_of(session: Session, requests: tuple[Request, ...]) -> int:
     """What a client says of its limits: only who acquires declares, and a pause offers what it would declare."""
-    if session.waiting or session.declares == 2 or any(isinstance(request, Acquire) for request in requests):
+    declared = session.waiting or session.gave_up or session.declares == 2
+    if declared or any(isinstance(request, Acquire) for request in requests):
         return session.declares
     if all(isinstance(request, Status | Resume | Reset | Declared) for request in requests):
         return 3

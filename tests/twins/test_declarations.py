@@ -6,7 +6,7 @@ import pytest
 
 from tests.twins.kept import FORMER, HOLD
 from tests.twins.model import DAY
-from tests.twins.wire import NOON, Acquire, Call, Reply, Request, Status, Update, Wire
+from tests.twins.wire import NOON, Acquire, Call, Declared, Drain, Pause, Reply, Request, Status, Update, Wire
 
 HOUR = 3_600_000_000
 
@@ -235,6 +235,16 @@ def test_programs_that_are_all_remembered_stay_so_under_updates(wire: Wire) -> N
     assert len(kept(wire)) == FORMER + 1
 
 
+def test_an_update_without_limits_of_its_own_overrules_those_that_held_alone(wire: Wire, parties: list[Party]) -> None:
+    """Given limits that one declared, when an attached limiter updates them, then one is kept."""
+    a, b, _ = parties
+    a.declares(1)
+
+    b.says(2, declares=2, requests=(Update("-"),))
+
+    assert kept(wire) == [1]
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_an_update_is_remembered_for_a_day_at_least(wire: Wire, parties: list[Party], declared: bool) -> None:
     """S8, T12: given a name that is used or new, when it is updated, then no key of it goes before the day is over."""
@@ -246,3 +256,20 @@ def test_an_update_is_remembered_for_a_day_at_least(wire: Wire, parties: list[Pa
 
     assert min(wire.lives().values()) > DAY // 1_000 - 10_000
     assert a.declares(1, 20) == "held -1 by 2"
+
+
+# Offers ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "declares"),
+    [(Declared(), 3), (Status(), 3), (Pause(1), 4), (Drain("permits", 0, 0, 0), 4)],
+)
+def test_a_name_that_was_only_paused_is_unknown_to_callers_without_limits(wire: Wire, asked: Request, declares: int) -> None:
+    """T8: given a pause before any declaration, when an attached limiter asks, nothing changes."""
+    wire.call(Call(limits(1), f"{wire.token}-1.1", 1, (Pause(HOUR),), declares=4), NOON)
+    before = wire.client.hgetall(wire.key), wire.lives().keys()
+
+    attached = Call("", f"{wire.token}-2.1", 1, (asked,), declares=declares)
+    assert wire.call(attached, NOON).verdict == "unknown"
+    assert (wire.client.hgetall(wire.key), wire.lives().keys()) == before

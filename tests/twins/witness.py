@@ -54,6 +54,12 @@ class Witness:
         """A process that is gone believes in nothing."""
         self.believed = {caller: until for caller, until in self.believed.items() if not caller.session.startswith(f"{link}.")}
 
+    def holds_only(self, session: str, kept: set[int]) -> None:
+        """A session says which of its permits it holds: it has given up the others."""
+        given_up = {caller for caller in self.believed if caller.session == session and caller.number not in kept}
+        self.believed = {caller: until for caller, until in self.believed.items() if caller not in given_up}
+        self.given_up |= given_up
+
     def believes(self, caller: Caller, t: int, lease: int, reply: Reply) -> None:
         """A client heard of its grant for `t` by this reply."""
         if lease and caller not in self.given_up:

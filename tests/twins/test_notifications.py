@@ -1,0 +1,77 @@
+"""Notifications that no story of the twins can tell: by sharded channels, and without a record.
+
+The name of a session with sharded channels ends with "s". Its link has one channel for each name, on the server of that name.
+"""
+
+from __future__ import annotations
+
+import pytest
+import redis
+
+from tests.twins.model import UNHEARD
+from tests.twins.wire import NOON, PATIENCE, Acquire, Call, Caller, Pause, Release, Reply, Wire
+
+LIMITS = "slots permits 1 30000000"
+
+
+class Queue:
+    """A session that holds the only permit, and others that wait behind it, in this order."""
+
+    def __init__(self, wire: Wire, *waiters: str) -> None:
+        self.wire, self.holder = wire, f"{wire.token}-1.1"
+        self._says(Call(LIMITS, self.holder, 1, (Acquire(1),)))
+        self._heard = {
+            waiter: self._says(Call(LIMITS, waiter, 1, (Acquire(1),), listens=True), index)
+            for index, waiter in enumerate(waiters, 1)
+        }
+
+    def _says(self, call: Call, after: int = 0) -> Reply:
+        return self.wire.call(call, NOON + after)
+
+    def release(self, after: int) -> None:
+        self._says(Call(LIMITS, self.holder, 2, (Release(Caller(self.holder, 1, "-")),), declares=0), after)
+
+    def granted(self, waiter: str, after: int) -> list[int]:
+        """The numbers of the waiter's callers that were granted a permit."""
+        heard = self._heard[waiter].beginning
+        return [number for number, *_ in self._says(Call(LIMITS, waiter, 2, heard=heard, waits=True, declares=0), after).mail]
+
+
+def test_a_session_with_sharded_channels_is_notified_by_them_alone(wire: Wire, client: redis.Redis) -> None:
+    """L2: given one that waits, when a permit is released, then its channel brings the grant."""
+    link = f"{wire.token}-2"
+    queue = Queue(wire, f"{link}.1s")
+    ears = client.pubsub(ignore_subscribe_messages=True)
+    ears.ssubscribe(f"{wire.key}:{link}")
+    ears.get_message(timeout=PATIENCE)
+
+    queue.release(UNHEARD)
+    message = ears.get_message(timeout=PATIENCE)
+    ears.close()
+
+    assert message is not None
+    assert message["data"].startswith(f"{wire.key} {link}.1s ".encode())
+    assert wire.announced() == []
+    assert queue.granted(f"{link}.1s", UNHEARD + 1) == [1]
+
+
+def test_a_session_whose_sharded_channel_has_no_receiver_is_dead_soon(wire: Wire) -> None:
+    """L3, F59: given a waiter that was killed, then the next one has the permit."""
+    killed, living = f"{wire.token}-2.1s", f"{wire.token}-3.1"
+    queue = Queue(wire, killed, living)
+
+    queue.release(UNHEARD + 1)
+
+    assert queue.granted(living, UNHEARD + 2) == [1]
+
+
+@pytest.mark.parametrize("link", ["+2", "-2"], ids=["without a receiver", "with a receiver"])
+def test_a_session_whose_record_was_lost_is_no_error_for_others(wire: Wire, link: str) -> None:
+    """L5: given a waiter whose record was lost, when another session pauses, then it may."""
+    waiter = f"{wire.token}{link}.1"
+    queue = Queue(wire, waiter)
+    wire.client.hdel(wire.key, f"r{waiter}")
+
+    paused = wire.call(Call(LIMITS, queue.holder, 2, (Pause(1_000_000),), declares=0), NOON + 2)
+
+    assert (paused.verdict, paused.paused) == ("ok", NOON + 1_000_002)
