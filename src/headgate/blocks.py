@@ -36,7 +36,7 @@ class Block:
         permit = self.entrance._line.acquire_sync(self.entrance._default)
         if permit.guard is not None:
             permit.__enter__()
-        self.permit = permit  # no call follows, after which a signal handler could raise
+        self.permit = permit  # no call follows in which a signal handler could raise
 
     def __call__(self, *outcome: Outcome) -> None:
         permit = self.permit
@@ -79,13 +79,13 @@ class Made:
 
 @cache
 def with_blocks(kind: Any) -> type[Entrance]:
-    """`kind`, but the blocks of its threads hold their permits."""
+    """A subclass of `kind`, in which the blocks of threads hold their permits."""
 
     def enter(entrance: Entrance) -> None:
         loaded = _loaded.pop(get_ident(), None)
         block = None if loaded is None else loaded()
         if block is None or block.entrance is not entrance or block.permit is not None:
-            kind.__enter__(entrance)  # nothing holds an `__exit__` that was loaded for this
+            kind.__enter__(entrance)  # no `with` statement has loaded an `__exit__` for this call
         else:
             block.enter()
 

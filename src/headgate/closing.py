@@ -39,7 +39,7 @@ class Owner(Protocol):
 
 
 class Closing:
-    """Of one limiter and its keys: which acquires wait, and whether it is closed."""
+    """The acquires that wait by one limiter and its keys, and whether it is closed."""
 
     __slots__ = ("__weakref__", "_closers", "_most", "_owners", "_refuses", "_threads", "closed", "name", "waiting")
 
@@ -66,7 +66,7 @@ class Closing:
         """The limiter and its keys, those that are still in use."""
         return [owner for each in list(self._owners) if (owner := each()) is not None]
 
-    # What an acquire says that waits -------------------------------------------------------------------------------------
+    # For an acquire that waits -------------------------------------------------------------------------------------------
 
     def begin(self, entry: Entry) -> None:
         """List an acquire. Raises LimiterClosedError when waiters are refused already."""
@@ -81,18 +81,18 @@ class Closing:
             self._left()
 
     def begin_sync(self, entry: Entry | None = None) -> None:
-        """The same, of an acquire that blocks this thread. Without `entry`, a task is listed that acts for the thread."""
+        """`begin` for an acquire that blocks this thread. Without `entry`, a task that acts for the thread lists itself."""
         self._threads.append(get_ident())
         if entry is not None:
             self.begin(entry)
 
     def end_sync(self, entry: Entry | None = None) -> None:
-        with suppress(ValueError):  # a signal handler raised before it was listed
+        with suppress(ValueError):  # a signal handler raised before the thread was listed
             self._threads.remove(get_ident())
         if entry is not None:
             self.end(entry)
 
-    # What a close asks for -----------------------------------------------------------------------------------------------
+    # For a close ---------------------------------------------------------------------------------------------------------
 
     def close(self, refuse_waiters: bool) -> None:
         """Refuse new acquires, and block this thread until no acquire waits."""
@@ -165,7 +165,7 @@ class Closed:
         self._line = line
 
     def enter(self) -> bool:
-        """As if nothing were left: the caller then asks in full."""
+        """False, so that the caller calls `enter_later` or `enter_sync`, which raise."""
         return False
 
     enter_task = enter
@@ -192,7 +192,7 @@ def closed(name: str) -> LimiterClosedError:
 
 
 def waits(waiter: Any) -> bool:
-    """Whether it can still be heard of: an acquire is dropped with its loop."""
+    """Whether `waiter` still waits. An acquire ends with its loop."""
     future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
     return waiter is not None and not (future is not None and future.get_loop().is_closed())
 
@@ -202,7 +202,7 @@ def fail(future: asyncio.Future[Any], error: Exception) -> None:
         future.set_exception(error)
 
 
-UNCLOSED = Closing("")  # of an acquire that no limiter has asked for
+UNCLOSED = Closing("")  # for an acquire that belongs to no limiter
 CLOSINGS: WeakSet[Closing] = WeakSet([UNCLOSED])
 
 

@@ -1,7 +1,7 @@
-"""What stands for the line of a limiter until its first acquire.
+"""The substitutes for the line of a limiter until its first acquire.
 
-Here lives the rule that a limiter declares its limits by its first acquire, and by nothing before that; and the limiter without
-limits of its own, which takes them from the store. After the first acquire the limiter uses its line directly.
+Here lives the rule that only the first acquire of a limiter declares its limits. Here also lives the limiter without limits of
+its own, which takes them from the store. After the first acquire the limiter uses its line directly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Owner(Protocol):
 
 
 class AttachedOwner(Owner, Protocol):
-    """The same, with the limits that its users see."""
+    """An Owner with the attribute `limits`, which users read."""
 
     limits: tuple[Limit, ...]
 
@@ -127,7 +127,7 @@ class Undeclared:
 class Attached:
     """For a limiter without limits of its own: its first use takes them from the store, and declares nothing.
 
-    `whole`: for a key, the line of the whole limiter, whose limits the key has when it has none of its own yet.
+    `whole`: for a key, the line of the whole limiter. The key has its limits until it has its own.
     """
 
     def __init__(self, owner: AttachedOwner, line: Front, whole: Front | None) -> None:
@@ -171,7 +171,7 @@ class Attached:
         self._line.once_known(said, act)
 
     def _begin(self, learned: Declaration, request: Request) -> Front:
-        """The limiter goes by the limits that were learned; `request` was checked before they were known."""
+        """Use the limits that were learned, and check `request` again: it was made before they were known."""
         if self._of_whole is not None:
             self._line.follow(self._of_whole)
         else:
@@ -208,7 +208,7 @@ class Attached:
     async def astatus(self, own: Declaration | None = None) -> Status:
         return await self._line.astatus(await self.learn())
 
-    # What is said of the name: at once, or as soon as it is known that there is one --------------------------------------
+    # Changes of the name: at once, or as soon as the store has shown that it exists --------------------------------------
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
         self.once_known("update()", partial(self._line.update, declared))

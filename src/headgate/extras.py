@@ -1,6 +1,6 @@
-"""What a module needs beyond the standard library, and the extra that brings it.
+"""The error of a module whose optional package is missing: it names the extra to install.
 
-The error of a missing package names the extra to install. Nothing is imported here.
+This module imports no such package.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def extra(name: str) -> Iterator[None]:
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
         raise ImportError(
-            f"headgate's {name} support needs the package {package!r}, and it is not installed: "
+            f"headgate's {name} support needs the package {package!r}, which is not installed: "
             f"pip install 'headgate[{name}]' brings it.",
             name=package,
         ) from missing

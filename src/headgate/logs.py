@@ -19,7 +19,7 @@ from typing import NamedTuple
 from headgate.threads import begin
 
 LOGGER = logging.getLogger("headgate")
-MOST = 4096  # lines that wait for a slow handler; those that come after them are dropped and counted
+MOST = 4096  # lines that wait for a slow handler; later ones are dropped and counted
 FAREWELL = 2.0  # seconds that the end of the process waits for the last lines
 LAST = -1000  # the priority among multiprocessing's finalizers: the others may log
 
@@ -50,7 +50,7 @@ class Writer:
 
     def flush(self, timeout: float) -> bool:
         if self._thread == threading.get_ident():
-            return False  # a handler asks, and this thread cannot wait for itself
+            return False  # a handler called this, and this thread cannot wait for itself
         if self._lines.empty() and not self._writing.locked():
             return True
         written: SimpleQueue[None] = SimpleQueue()
@@ -71,12 +71,12 @@ class Writer:
                 self._write(self._lines.get_nowait())
 
     def _start(self) -> bool:
-        """Start the thread, unless it runs. Of two that are started at once, one ends."""
+        """Start the thread, unless it runs. If two start at once, one of them ends."""
         if not self._writing.locked():
             _flush_at_the_end_of_a_child()
             try:
                 begin(self._run, "headgate-log")
-            except RuntimeError:  # too many threads, or the interpreter ends: the line stays queued
+            except RuntimeError:  # there are too many threads, or the interpreter ends: the line stays queued
                 return False
         return True
 
@@ -99,7 +99,7 @@ class Writer:
     def _hand_over(self, line: Line) -> None:
         try:
             LOGGER.log(line.level, line.message, *line.arguments, exc_info=line.error)
-        except BaseException:  # a handler's own; the next line must be written all the same
+        except BaseException:  # raised by a handler; the next line must be written all the same
             if logging.raiseExceptions and sys.stderr is not None:
                 traceback.print_exc()
 
@@ -112,13 +112,13 @@ def log(level: int, message: str, *arguments: object, error: BaseException | Non
 
     Never blocks, runs no handler, and may be called anywhere: in a signal handler, a finalizer, any thread and any event loop.
     """
-    # isEnabledFor would take the lock of logging, and a thread that configures handlers holds that.
+    # isEnabledFor would take logging's lock, which a thread that configures handlers may hold.
     if level >= LOGGER.getEffectiveLevel() and not LOGGER.disabled:
         _writer.put(Line(level, message, arguments, error))
 
 
 def flush(timeout: float = FAREWELL) -> bool:
-    """Wait until all that was logged before is written, for at most `timeout` seconds. False: it is not written yet."""
+    """Wait until all earlier lines are written, for at most `timeout` seconds. Returns False when they are not."""
     return _writer.flush(timeout)
 
 
@@ -134,7 +134,7 @@ def _flush_at_the_end_of_a_child() -> None:
 
 
 def _forked() -> None:
-    """Lines that were queued before the fork are the parent's to write, and its thread is not here."""
+    """The parent writes the lines that were queued before the fork; its thread does not run in the child."""
     global _writer
     _writer = Writer()
 

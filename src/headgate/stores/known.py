@@ -1,6 +1,6 @@
-"""What is known of the limits of a name in memory, before an acquire has declared any.
+"""The limits of a name in memory before an acquire has declared any, and the coroutine forms of methods that never wait.
 
-Here lives a part of the line that takes no lock: who only looks may come from anywhere. And the coroutines of what never waits.
+The methods here take no lock, so any code may call them at any moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """Of a line in memory."""
+    """A part of a line in memory."""
 
     __slots__ = ()
 
@@ -38,7 +38,7 @@ class Known:
         return self.status().line()
 
     def foresee(self, declared: Declaration) -> Declaration:
-        """What would hold if `declared` were declared now."""
+        """The limits that would hold if `declared` were declared now."""
         return self.declared if self._said.overruled(declared.program, self.declared.program) else declared
 
     async def learn(self) -> Declaration:

@@ -1,4 +1,4 @@
-"""The lock of a queue in memory: what code that Python runs at any moment can neither break nor wait for.
+"""The lock of a queue in memory. Code that Python runs at any moment can neither break it nor wait for it.
 
 Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the thread that has the lock.
 
@@ -27,14 +27,14 @@ ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
 
 
 class RawLock(Protocol):
-    """What a lock of the standard library can do; `release` raises RuntimeError in a thread that does not have it."""
+    """A lock of the standard library. Its `release` raises RuntimeError in a thread that does not have it."""
 
     def acquire(self, blocking: bool = True) -> bool: ...
     def release(self) -> None: ...
 
 
 class Reentered(RuntimeError):
-    """The caller interrupted this very thread inside the same queue, and nothing that it waits for could happen."""
+    """The caller has interrupted this thread inside the same queue, so an acquire would wait for itself."""
 
     def __init__(self, limiter: str) -> None:
         super().__init__(
@@ -105,7 +105,7 @@ class Lock:
             self.settle()
 
     def settle(self) -> None:
-        """Do what is left to do. An exception that comes meanwhile is raised when all of it is done."""
+        """Run all deferred calls, and after them raise an exception that came meanwhile."""
         lock: Lock | None = self
         interrupt: BaseException | None = None
         for _ in range(ATTEMPTS):
@@ -119,13 +119,13 @@ class Lock:
             raise interrupt
 
     def _next(self) -> Lock | None:
-        """A queue that has something left to do, and is not busy further out in this thread."""
+        """A queue that has deferred calls, and in which this thread is not inside already."""
         return next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
 
     def try_to_catch_up(self) -> bool:
-        """Mend, and run what was deferred: what has taken effect leaves the queue in the same step.
+        """Mend, and run the deferred calls. Each leaves the list in the step after it took effect.
 
-        False: the queue is busy, and the thread that is inside does it.
+        False: the queue is busy, and the thread that is inside runs them.
         """
         inside = has = False
         try:
@@ -156,7 +156,7 @@ class Lock:
         return inside
 
     def _catch_up_behind(self) -> None:
-        """The same behind what was deferred for other queues, which may be busy."""
+        """Run this queue's deferred calls that stand behind those of other queues, which may be busy."""
         for entry in iter(self._first, None):
             act = entry[1]
             act()
@@ -171,6 +171,6 @@ class Lock:
 
 
 def forget_all() -> None:
-    """In the child of a fork: another thread of the parent may have had the lock, and what was deferred is the parent's."""
+    """In the child of a fork: a thread of the parent may have had the lock, and the deferred calls belong to the parent."""
     GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
     DEFERRED.clear()

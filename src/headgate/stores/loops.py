@@ -50,7 +50,7 @@ class Learning:
         return self._loop is not None
 
     def enter(self) -> bool:
-        """The door for tasks until an event loop of asyncio is known."""
+        """The entry for tasks until the line has seen an event loop of asyncio."""
         loop, line = _get_running_loop(), self._line()
         if loop is None:
             raise no_loop()
@@ -67,7 +67,7 @@ class Learning:
 
 
 async def begin_in_order(starting: deque[object], ticket: object = None) -> None:
-    """Let the tasks run first that were granted before: those before `ticket`, or all that are there now."""
+    """Let the tasks run first that were granted earlier: those before `ticket`, or all of `starting`."""
     last = ticket if ticket is not None else starting[-1]
     for _ in range(TURNS):
         if last not in starting or (ticket is not None and starting[0] is ticket):
@@ -76,7 +76,7 @@ async def begin_in_order(starting: deque[object], ticket: object = None) -> None
 
 
 def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool]) -> None:
-    """Before a thread waits: raise if nothing that it waits for can happen. `released`: whether only a release ends the wait."""
+    """Before a thread waits: raise RuntimeError if the wait could never end. `released`: whether only a release ends it."""
     if lock.is_held_here():
         raise RuntimeError(
             f"An acquire of {title(lock.name)} would wait in a signal handler or a finalizer that interrupted this thread "
@@ -100,7 +100,7 @@ def waits_for_ever(name: str, why: str) -> RuntimeError:
 
 
 def warn_of_blocking(name: str) -> None:
-    """Of a blocking acquire that waits in a thread whose event loop runs, at the user's line."""
+    """Warn, at the user's line of code, of a blocking acquire that waits in a thread whose event loop runs."""
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headgate."):
         frame, level = frame.f_back, level + 1
@@ -113,7 +113,7 @@ def warn_of_blocking(name: str) -> None:
 
 
 def others_run() -> bool:
-    """Whether another thread may do something: it runs an event loop, or code that is not the standard library's waiting."""
+    """Whether another thread could release: it runs an event loop, or other code than waiting in the standard library."""
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("headgate-")}

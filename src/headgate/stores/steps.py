@@ -106,7 +106,7 @@ class Steps:
         return waiting
 
     def _open(self) -> None:
-        """The ways in and out of who asks for nothing in particular: see doors.py."""
+        """Choose the ways in and out for acquires of one permit without options: see doors.py."""
         line: Any = self
         gate, lock, pool, crowd = self._gate, self._lock, self._pool, self._crowd
         inside = None if self._holders.counted else self._holders.inside
@@ -196,7 +196,7 @@ class Steps:
         return permit
 
     def begun(self, ticket: object) -> None:
-        """Its task runs, or never will."""
+        """The task with this ticket runs, or never will."""
         if ticket in self.starting:
             self.starting.remove(ticket)
 
@@ -471,7 +471,7 @@ class Steps:
         self._gate.leave(waiter)
 
     def _gather(self) -> None:
-        """Let the crowd wait in the gate's queue, with everybody else."""
+        """Move the crowd into the gate's queue, behind the others that wait there."""
         gate, crowd, moving = self._gate, self._crowd, self._moving
         if not (crowd or moving):
             return

@@ -1,7 +1,7 @@
-"""Delivery: what the callers of a lane have said reaches the server, though their loop ends.
+"""Delivery: the releases and settings of a lane's callers reach the server, though their loop ends.
 
-Here lives waiting for it, naming what has not arrived, and moving a lane from a loop that has ended to one that runs. It belongs to
-lane.py, and knows its state.
+Here lives waiting for that, naming those that have not arrived, and moving a lane from a loop that has ended to one that runs.
+This module belongs to lane.py, and uses its state.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def rescue(lane: Lane) -> None:
 
 
 async def flush(lane: Lane) -> None:
-    """Wait until the server has answered all that was said before. Raises StoreError when it cannot be asked."""
+    """Wait until the server has answered all earlier errands. Raises StoreError when it cannot be asked."""
     if unsaid(lane):
         await lane.ask("status -")  # the calls of a lane are carried out in their order
 
@@ -137,7 +137,7 @@ def kept(lane: Lane, errands: Iterable[Errand], error: StoreError) -> list[Erran
 
 
 def give_up(lane: Lane, errand: Errand, error: StoreError) -> None:
-    """Log what a caller has said in vain, if no caller waits for the answer."""
+    """Log an errand that is given up, if no caller waits for the answer."""
     verb = errand.words.partition(" ")[0]
     if errand.told is nobody and verb in SAID:
         log(WARNING, "%s: the server did not hear of a %s: %s", title(lane.line.name), verb, error)
@@ -156,7 +156,7 @@ def turned_away(lane: Lane, errands: Iterable[Errand], error: StoreError) -> lis
 
 
 def unsent(lanes: Iterable[Lane]) -> list[tuple[str, str, Counter[str]]]:
-    """For each limiter whose callers have said something to no avail so far: its name, why, and how often they said what."""
+    """For each limiter with undelivered calls: its name, the reason, and how often each method was called."""
     found = []
     for lane in lanes:
         verbs = (errand.words.partition(" ")[0] for errand in unsaid(lane))

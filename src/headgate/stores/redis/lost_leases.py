@@ -1,6 +1,6 @@
-"""The log line of lost leases: a holder that goes on may work beside another one.
+"""The log line of lost leases. It is a warning, because a holder that goes on may work beside another one.
 
-Losses that one reply or one timer shows are one line.
+One reply or one timer may show several losses; they are one line.
 """
 
 from __future__ import annotations

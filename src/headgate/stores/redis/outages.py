@@ -1,6 +1,6 @@
-"""Outages: the log says when a server cannot be asked any more, and when it answers again.
+"""Outages: the log has one line when a server cannot be asked any more, and one when it answers again.
 
-Here lives saying each of both once, whatever number of callers, limiters and event loops finds it out.
+Here lives the rule that each comes once, however many callers, limiters and event loops notice it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ CALM = 1.0  # seconds without a failure after which a server is said to answer a
 
 
 class Outages:
-    """Those of one store. A part is one server where each has names of its own, otherwise None."""
+    """The outages of one store. A part is one server of a Cluster, which keeps names of its own; otherwise None."""
 
     def __init__(self, store: str) -> None:
-        self.since: dict[Hashable, float] = {}  # when each part failed first; what does not stand here was not missed
+        self.since: dict[Hashable, float] = {}  # when the present outage of each part began
         self._last: dict[Hashable, float] = {}  # when each part failed last
         self._looked: dict[Hashable, float] = {}  # when each part answered first after that
         self._store = store
 
     def begins(self, part: Hashable, error: StoreError) -> None:
-        """A caller gets `error`."""
+        """A caller gets `error`: log it if it is the first of an outage."""
         self._last[part] = now = monotonic()
         if self.since.setdefault(part, now) is now:
             log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
@@ -55,6 +55,6 @@ _outages: WeakKeyDictionary[Topology, Outages] = WeakKeyDictionary()
 
 
 def outages_of(topology: Topology) -> Outages:
-    """What all event loops know together."""
+    """The outages of a store, shared by all event loops."""
     found = _outages.get(topology)
     return found or _outages.setdefault(topology, Outages(f"{topology}"))

@@ -1,4 +1,4 @@
-"""Recovery: what a lane does when the state of its name may have gone back.
+"""Recovery of a lane when the state of its name may have gone back.
 
 After a failover, or a restart from an older copy, the server lacks the last writes. Permits that
 this session has released are held again there, and callers that were served wait again there. The
@@ -23,7 +23,7 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 
 
 class Recovery:
-    """Of one lane."""
+    """The recovery of one lane."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
@@ -43,7 +43,7 @@ class Recovery:
             self._lane.run([])
 
     def last_reply(self, known: int, server: int) -> str | int:
-        """How the last reply began that this session has heard, for the server to compare.
+        """The beginning of the last reply that this session received. The server compares it with its own record.
 
         0: there was none, or the server may have forgotten it.
         """
@@ -71,18 +71,18 @@ class Recovery:
     # Grants that no caller waits for -------------------------------------------------------------------------------------
 
     def hear(self, told: Mapping[int, bool], server: int) -> None:
-        """A notification, made at `server` by its clock, has told of grants: by fence whether a caller claims it.
+        """Note the grants of a notification of the time `server`, by the server's clock: by fence whether a caller waits for it.
 
-        The reply to the next call tells of them again.
+        The reply to the next call names them again.
         """
         for fence, claimed in told.items():
             if claimed:
                 self._announced[fence] = server
 
     def unclaimed(self, told: Mapping[int, bool], server: int) -> bool:
-        """Whether a reply, made at `server`, has told of grants for which no caller waited.
+        """Whether a reply of the time `server` names grants for which no caller waited.
 
-        `told` says by fence whether a caller claims it. What a notification told before is no news.
+        `told` says by fence whether a caller waits for it. Grants that a notification named before do not count.
         """
         news = any(not claimed and fence not in self._announced for fence, claimed in told.items())
         if self._announced:

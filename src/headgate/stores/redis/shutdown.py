@@ -1,4 +1,4 @@
-"""The end of a process: what its limiters have said reaches the server first, or a line on stderr says what did not, and why.
+"""The end of a process: its last releases and settings reach the server first, or a line on stderr names the others and why.
 
 It runs when the interpreter ends, and when a child of multiprocessing ends, because such a child runs no atexit callbacks.
 """
@@ -40,7 +40,7 @@ _watched: set[int] = set()  # children of multiprocessing that deliver before th
 
 
 def register(link: Link) -> None:
-    """From now on the end of this process waits for what `link` has to say."""
+    """From now on the end of this process waits until `link` has delivered."""
     LINKS.add(link)
     watch_child()
 
@@ -68,18 +68,18 @@ def _join_and_deliver() -> None:
 
 
 def deliver() -> None:
-    """Wait until all that was said in this process has arrived, for LONGEST seconds at most; say on stderr what has not."""
+    """Wait until all calls of this process have arrived, for LONGEST seconds at most; report on stderr those that have not."""
     if portal_loop() is not None or any(not link.ended for link in list(LINKS)):
         report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
 
 
 async def _deliver(until: float) -> list[tuple[str, str, Counter[str]]]:
-    """In the portal: loops that do not run any more leave to it what they have to say."""
+    """In the portal: it takes over the calls of loops that do not run any more."""
     here = asyncio.get_running_loop()
     for link in list(LINKS):
         if link.loop is not here and not link.loop.is_running():
             link.end()
-    await asyncio.sleep(0)  # what was left to the portal has arrived here
+    await asyncio.sleep(0)  # after this turn the portal has taken them over
     unsent: list[tuple[str, str, Counter[str]]] = []
     delivered = [link.deliver(until) if link.loop is here else _elsewhere(link, until) for link in list(LINKS) if not link.closed]
     for found in await asyncio.gather(*delivered):
