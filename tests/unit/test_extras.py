@@ -34,7 +34,7 @@ def test_a_missing_package_names_the_extra_that_brings_it() -> None:
     asked = [f"{module}={package}" for module, (package, _) in EXTRAS.items()]
 
     assert finished(IMPORT, *asked).splitlines() == [
-        f"headgate's {extra} support needs the package '{package}', and it is not installed: "
+        f"headgate's {extra} support needs the package '{package}', which is not installed: "
         f"pip install 'headgate[{extra}]' brings it."
         for package, extra in EXTRAS.values()
     ]
