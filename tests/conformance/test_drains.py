@@ -38,7 +38,7 @@ async def test_who_comes_next_reckons_with_what_is_left(world: World, limit: Any
         ({"requests": 1.5}, TypeError, "is left is an int"),
         ({"requests": True}, TypeError, "is left is an int"),
         ({"tokens": 1}, ValueError, "none of its limits counts 'tokens'"),
-        ({"permits": 1}, ValueError, "drain what a rate counts"),
+        ({"permits": 1}, ValueError, "drain a unit that a Rate, Window or Quota counts"),
     ],
 )
 def test_what_cannot_be_left_is_refused(name: str, store: object, left: dict[str, Any], error: type[Exception], says: str) -> None:
