@@ -46,6 +46,10 @@ class Leases:
         self.permits.append(Permit(self, {}, Grant(number, number), 0.0, number, sent + LEASE))  # type: ignore[arg-type]  # a line of the test
         return self.permits[-1]
 
+    def follow(self, declared: Declaration) -> None:
+        """The first acquire of a limiter declares its limits."""
+        self.declared = declared
+
     def release(self, permit: Permit) -> None:
         permit.held = False
         self.back.append(permit)
