@@ -80,12 +80,6 @@ class Undeclared:
     def enter_task(self) -> bool:
         return self._begin().enter_task()
 
-    async def enter_later(self, request: Request) -> object:
-        return await self._begin().enter_later(request)
-
-    def enter_sync(self, request: Request) -> object:
-        return self._begin().enter_sync(request)
-
     async def acquire(self, request: Request) -> Permit:
         return await self._begin().acquire(request)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
+from headgate.declaring import Undeclared
 from headgate.request import Request
 from headgate.stores.redis import lane
 from headgate.stores.redis.lane import Lane
@@ -41,7 +43,9 @@ async def there(name: str, redis_url: str) -> Limiter:
 
 
 def lane_of(limiter: Limiter) -> Lane:
-    its = limiter._line._store.lane(limiter._line)
+    line: Any = limiter._line
+    line = line._line if isinstance(line, Undeclared) else line  # it has not acquired yet
+    its = line._store.lane(line)
     assert isinstance(its, Lane)
     return its
 

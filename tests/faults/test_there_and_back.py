@@ -230,8 +230,8 @@ async def test_who_has_to_queue_twice_hears_of_it_once(name: str, own_server: Se
 async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(name: str, own_server: Server, fault: Doors) -> None:
     """Promise 8: nobody passes unasked who was not told to."""
     limiter = elsewhere(name, Concurrency(4), url=own_server.url)
-    assert type(limiter._line) is RedisLine  # and the way there has become no longer
     (await soon(limiter.acquire())).release()
+    assert type(limiter._line) is RedisLine  # the way there has become no longer
     with fault(own_server):
         for ask in WAYS:
             with pytest.raises(StoreError):

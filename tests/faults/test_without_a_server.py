@@ -383,7 +383,8 @@ def test_a_memory_store_is_never_away(name: str) -> None:
         limiter = Limiter(name, Concurrency(1), **options)  # type: ignore[arg-type]  # options by name
         with limiter:
             assert not limiter.try_acquire()
-        assert type(limiter._line) is type(Limiter(name, Concurrency(1))._line)
+        with (plain := Limiter(f"{name}-plain", Concurrency(1))):
+            assert type(limiter._line) is type(plain._line)
 
 
 async def test_a_share_is_resumed_and_reset_without_the_store(name: str, gone: Server) -> None:
