@@ -17,11 +17,11 @@ LIMITS = "slots permits 1 30000000"
 class Queue:
     """A session that holds the only permit, and others that wait behind it, in this order."""
 
-    def __init__(self, wire: Wire, *waiters: str) -> None:
+    def __init__(self, wire: Wire, *waiters: str, listens: bool = True) -> None:
         self.wire, self.holder = wire, f"{wire.token}-1.1"
         self._says(Call(LIMITS, self.holder, 1, (Acquire(1),)))
         self._heard = {
-            waiter: self._says(Call(LIMITS, waiter, 1, (Acquire(1),), listens=True), index)
+            waiter: self._says(Call(LIMITS, waiter, 1, (Acquire(1),), listens=listens), index)
             for index, waiter in enumerate(waiters, 1)
         }
 
@@ -65,10 +65,24 @@ def test_a_session_whose_sharded_channel_has_no_receiver_is_dead_soon(wire: Wire
     assert queue.granted(living, UNHEARD + 2) == [1]
 
 
-@pytest.mark.parametrize("link", ["+2", "-2"], ids=["without a receiver", "with a receiver"])
-def test_a_session_whose_record_was_lost_is_no_error_for_others(wire: Wire, link: str) -> None:
+def test_a_session_that_is_subscribed_elsewhere_is_notified_on_all_servers(wire: Wire) -> None:
+    """L2: given a waiter that this server does not notify, then PUBLISH brings its grant, too."""
+    waiter = f"{wire.token}-2.1s"
+    queue = Queue(wire, waiter, listens=False)
+
+    queue.release(2)
+
+    assert [text.split(" ")[1] for text in wire.announced()] == [waiter]
+
+
+@pytest.mark.parametrize(
+    "session",
+    ["+2.1", "-2.1", "-2.1s"],
+    ids=["without a receiver", "with a receiver", "with sharded channels"],
+)
+def test_a_session_whose_record_was_lost_is_no_error_for_others(wire: Wire, session: str) -> None:
     """L5: given a waiter whose record was lost, when another session pauses, then it may."""
-    waiter = f"{wire.token}{link}.1"
+    waiter = f"{wire.token}{session}"
     queue = Queue(wire, waiter)
     wire.client.hdel(wire.key, f"r{waiter}")
 
