@@ -516,3 +516,16 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
     else:
         long.left(now)
     assert all(getattr(short, name) == getattr(long, name) for name in Bucket.__slots__)
+
+
+def test_the_short_way_in_remembers_a_level_that_is_one_grain_lower() -> None:
+    """T5: given a bucket whose grain is one token, when two are taken by either way, then both remember the same level."""
+    short, long = (Bucket("requests", 10, 1, 1, 1_000_000, 10) for _ in range(2))
+    for bucket in (short, long):
+        bucket.open(START)
+
+    for t in (START, START + 1):
+        assert short.admit(t)
+        long.take(1, t, t)
+
+    assert short.marks == long.marks == [(START, 10)]

@@ -208,3 +208,13 @@ def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) 
     (rule,) = rules_of([limit])
 
     assert [again.text for again in rules_of([limit_of(rule)])] == [rule.text]
+
+
+@pytest.mark.parametrize("initial", [None, 0, 5])
+def test_a_rate_that_is_read_from_its_rule_names_what_it_began_with_unless_it_was_full(initial: int | None) -> None:
+    """What a status shows is as short as what a user would write."""
+    read = limit_of(rule_of(Rate(7, per=3, capacity=20, initial=initial)))
+
+    assert isinstance(read, Rate)
+    assert read.initial == initial
+    assert limit_of(rule_of(Rate(7, per=3, capacity=20, initial=20))) == limit_of(rule_of(Rate(7, per=3, capacity=20)))

@@ -39,6 +39,7 @@ TWINS = (
 )
 BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
+ALSO = {"gate/rules.py": ["tests/twins/test_formats.py"]}  # tests outside of tests/gate that know what a file of the gate does
 ANSWER = 20.0  # seconds for one call, on a machine that may have more to do
 
 
@@ -75,7 +76,8 @@ class Jury:
     def notices_python(self, mutant: Mutant) -> str | None:
         """The twins hear nothing of what the memory store alone asks of the gate: that is what tests/gate is for."""
         with changed(mutant):
-            return self._notices() or noticed_by([f"tests/gate/test_{Path(mutant.file).stem}.py"])
+            tests = [f"tests/gate/test_{Path(mutant.file).stem}.py", *ALSO.get(mutant.file, [])]
+            return self._notices() or noticed_by(tests)
 
     def notices_shell(self, mutant: Mutant, tests: list[str]) -> str | None:
         """What stands around the gate: its own tests have to notice."""
