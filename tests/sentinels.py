@@ -29,6 +29,7 @@ class Copy(Server):
     """A server that may become the primary of the others, or a replica."""
 
     source: Copy | None = None
+    eligible = True  # whether the Sentinels may make it the primary
 
     def replicates(self) -> bool:
         """Whether it is a replica and has all that its primary has."""
@@ -42,7 +43,8 @@ class Copy(Server):
         options = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1"
         follows = [] if self.source is None else ["--replicaof", f"127.0.0.1 {self.source.port}"]
         secure = [] if self.certificate is None else ["--tls-replication", "yes"]
-        return [*super()._words(), *options.split(), *follows, *secure]
+        never = [] if self.eligible else ["--replica-priority", "0"]
+        return [*super()._words(), *options.split(), *follows, *secure, *never]
 
 
 class Watcher(Server):
@@ -87,12 +89,15 @@ class Watcher(Server):
 class Sentinels:
     """A primary, its replica and who watches them: `start()`, use `user_url`, `stop()`.
 
-    `down_after`: milliseconds of silence after which another one takes the primary's place.
+    `down_after`: milliseconds of silence after which another one takes the primary's place. `spares`:
+    more replicas, which never become the primary.
     """
 
-    def __init__(self, certificate: Certificate | None = None, down_after: int = CALM) -> None:
+    def __init__(self, certificate: Certificate | None = None, down_after: int = CALM, spares: int = 0) -> None:
         self._down_after = down_after
-        self.copies = [Copy(certificate=certificate), Copy(certificate=certificate)]
+        self.copies = [Copy(certificate=certificate) for _ in range(2 + spares)]
+        for spare in self.copies[2:]:
+            spare.eligible = False
         self.watchers: list[Watcher] = []
         self.certificate = certificate
 
@@ -121,11 +126,12 @@ class Sentinels:
         return next(copy for copy in self.copies if copy is not primary)
 
     def start(self) -> Sentinels:
-        primary, replica = self.copies
+        primary, *replicas = self.copies
         primary.start()
-        replica.source = primary
-        replica.start()
-        await_order(replica.replicates, "the replica has followed")
+        for replica in replicas:
+            replica.source = primary
+            replica.start()
+            await_order(replica.replicates, "the replica has followed")
         self.watchers = [Watcher(primary, self.certificate, self._down_after) for _ in range(WATCHERS)]
         for watcher in self.watchers:
             watcher.start()
@@ -137,10 +143,10 @@ class Sentinels:
             server.stop()
 
     def copy(self) -> None:
-        """Go on when the replica has all that the primary has."""
-        primary = self.primary
+        """Go on when each replica has all that the primary has."""
+        primary, replicas = self.primary, len(self.copies) - 1
         primary.admin.set("mark", "1")  # WAIT is for what its own connection wrote
-        assert primary.admin.wait(1, 5000) == 1, "the replica does not follow"
+        assert primary.admin.wait(replicas, 5000) == replicas, "a replica does not follow"
 
     def stop_copying(self) -> None:
         """What is written from now on is lost with the primary."""
@@ -176,4 +182,4 @@ class Sentinels:
             watcher.admin.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, QUORUM)
 
     def _in_order(self) -> bool:
-        return all(watcher.knows() == (WATCHERS - 1, 1) for watcher in self.watchers)
+        return all(watcher.knows() == (WATCHERS - 1, len(self.copies) - 1) for watcher in self.watchers)

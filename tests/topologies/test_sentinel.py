@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
@@ -105,6 +105,32 @@ async def test_a_planned_failover_is_followed_at_once(name: str, own_sentinels: 
 
     assert await soon(holder.arelease())
     assert await (await soon(waiter)).arelease()
+    await at_rest(limiter)
+
+
+@pytest.fixture
+def sentinels_with_spare() -> Iterator[Sentinels]:
+    """With a replica that never becomes the primary, and has to follow the one that does."""
+    place = Sentinels(spares=1).start()
+    yield place
+    place.stop()
+
+
+async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one(
+    name: str, sentinels_with_spare: Sentinels
+) -> None:
+    """F38, S1: given a replica that stands still, and a process that follows the Sentinel that leads a
+    planned failover, when that names another primary, then the process leaves the former one. The
+    leader publishes +switch-master only when each replica has followed, minutes later perhaps."""
+    limiter = Limiter(name, Concurrency(1), store=sentinels_with_spare.url_by(sentinels_with_spare.watchers[0]))
+    holder = await limiter.acquire()
+    sentinels_with_spare.copy()
+    sentinels_with_spare.copies[-1].pause()
+
+    former = await failed_over(sentinels_with_spare, Sentinels.fail_over)
+    await eventually(lambda: connections_of(former.admin, "normal") == 0, BOUND)
+
+    assert await soon(holder.arelease())
     await at_rest(limiter)
 
 

@@ -20,6 +20,9 @@ from headgate.stores.redis.failures import NotThereError, words
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
 NAMED = 3  # servers that a message names at most
+# A Sentinel's channels, and the positions of the service and of the new primary's host in a message. The
+# Sentinel that leads a failover publishes +switch-master only when all replicas follow the new primary.
+ANNOUNCEMENTS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
 Doubted = Collection[Endpoint | None]  # who was asked in vain just now
 
 
@@ -125,14 +128,20 @@ class Sentinel:
         return address
 
     async def switched(self) -> None:
-        """Until it is announced that another server is the primary: a failover that was planned cuts nobody's connection, and for
-        seconds the former one goes on answering. Raises what a Sentinel that is away looks like."""
+        """Until the Sentinel announces that another server is the primary.
+
+        A planned failover cuts no connection, and for seconds the former primary goes on answering.
+        Raises what a Sentinel that is away looks like.
+        """
         async with self._sentinels[0].talk() as connection:
-            await connection.send_command("SUBSCRIBE", "+switch-master")
+            await connection.send_command("SUBSCRIBE", *ANNOUNCEMENTS)
             while True:
-                kind, _, said = await connection.read_response()
-                if kind == b"message" and (words := said.split(b" "))[0] == self._service.encode():
-                    self._believe(*words[3:])  # after the former one's host and port
+                kind, channel, said = await connection.read_response()
+                if kind != b"message":
+                    continue
+                words, (service, host) = said.split(b" "), ANNOUNCEMENTS[channel.decode()]
+                if words[service] == self._service.encode():
+                    self._believe(*words[host : host + 2])
                     return
 
     def _believe(self, host: bytes, port: bytes) -> None:
