@@ -18,7 +18,7 @@ SETTLED = 5000
 
 
 def check(url: str, name: str, method: str, way: str, count: int) -> None:
-    said = finished("children", url, name, method, way, count, within=scaled(60 + count)).splitlines()
+    said = finished("children", url, name, method, way, count, within=scaled(60 + 2 * count)).splitlines()
     assert said == [f"0 {SETTLED * (child + 1)} True" for child in range(count)]
 
 
