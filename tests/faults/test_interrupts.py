@@ -26,9 +26,10 @@ LONG = 300.0  # seconds for many of them
 def assert_unharmed(url: str, name: str, way: str, interrupts: int) -> None:
     """While the process lives on, and renews what it holds."""
     with running("interrupted", url, name, way, interrupts) as process:
-        raised, caught = map(int, process.line(LONG).split())
+        raised, caught, ignored = map(int, process.line(LONG).split())
         assert raised > interrupts / 2
-        assert caught == raised
+        assert ignored <= raised / 100  # in a finalizer, which Python lets raise nothing
+        assert caught + ignored == raised
         asyncio.run(rest(Limiter(name, *WAYS[way][1], store=url)))
 
 
