@@ -227,6 +227,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.clock.elapsed()
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Threads end in real time. In Python 3.13 `timeout` is a timer of the loop, to which virtual time would jump."""
+        await super().shutdown_default_executor()
+
 
 class _Selector(selectors.SelectSelector):
     """Looks for real events for an instant, and then lets the virtual time pass."""

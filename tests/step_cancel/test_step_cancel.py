@@ -55,7 +55,9 @@ PROTOCOLS = {
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }
 OWN_TASKS = {"stores/redis/store.py": ["flush_in", "flush_lines"]}  # of gather(), which aflush awaits
-TESTING = {"testing.py": ["ManualClock.aadvance", "_turns"]}  # a test's own: they ask no limiter for anything
+TESTING = {  # a test's own: they ask no limiter for anything
+    "testing.py": ["ManualClock.aadvance", "VirtualLoop.shutdown_default_executor", "_turns"]
+}
 LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its calls
     "frameworks/litellm.py": [
         *("LiteLLMLimiter.async_pre_call_deployment_hook", "LiteLLMLimiter.async_post_call_success_deployment_hook"),
