@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
 from headgate.blocks import made_from
 from headgate.checks import check_count, check_name, choice, microseconds, show
@@ -416,8 +416,14 @@ class Limiter(Entrance):
         return unpickled, how, attributes(self, kind, Limiter)
 
     # Without these, Python would ask for limiter[0], limiter[1] and so on, which no key is.
-    __iter__ = None
-    __contains__ = None
+    def __iter__(self) -> NoReturn:
+        raise TypeError(self._lists_no_keys("iteration over "))
+
+    def __contains__(self, key: object) -> NoReturn:
+        raise TypeError(self._lists_no_keys(f"{show(key)} in "))
+
+    def _lists_no_keys(self, asked: str) -> str:
+        return f'{asked}{self._called()}: a limiter does not list its keys. Write limiter["key"] for the limiter of one key.'
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f"[{self.key!r}]"

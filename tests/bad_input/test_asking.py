@@ -265,10 +265,13 @@ def test_a_unit_may_be_called_as_another_librarys_argument(name: str) -> None:
 
 def test_a_limiter_is_no_container_of_its_keys(limiter: Limiter) -> None:
     """Without this, Python would look for limiter[0], limiter[1] and so on."""
-    with pytest.raises(TypeError, match="not a container"):
-        "key" in limiter  # type: ignore[operator]  # noqa: B015
-    with pytest.raises(TypeError, match="not iterable"):
-        iter(limiter)  # type: ignore[call-overload]
+    way_out = 'Write limiter["key"] for the limiter of one key'
+    with pytest.raises(TypeError) as asked:
+        "key" in limiter  # noqa: B015
+    assert_sentence(asked.value, "'key' in Limiter('api')", "does not list its keys", way_out)
+    with pytest.raises(TypeError) as iterated:
+        iter(limiter)
+    assert_sentence(iterated.value, "iteration over Limiter('api')", "does not list its keys", way_out)
 
 
 def test_a_class_is_not_decorated(limiter: Limiter) -> None:
