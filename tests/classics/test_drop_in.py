@@ -113,6 +113,7 @@ def first(kind: type[Any]) -> dict[str, Any]:
     return {keyword: values[-1] for keyword, values in THEIRS[kind].items()}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("place", ["redis", "this process"])
 def test_a_script_of_theirs_runs_here(place: str, name: str, redis_url: str) -> None:
     """With every warning an error, in a process of its own."""

@@ -114,6 +114,7 @@ def test_the_fleet_asks_where_the_server_is() -> None:
     assert "redis://localhost:6379" in done.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("example", WITH_A_SERVER)
 def test_a_server_that_is_not_there_is_said_in_a_sentence(example: str) -> None:
     done = run(example, "redis://:canary@127.0.0.1:1")

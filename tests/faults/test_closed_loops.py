@@ -16,7 +16,7 @@ HOWS = ["closes", "closes_and_keeps", "closes_and_tells", "drops", "drops_all", 
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("what", ["all", "first"])
+@pytest.mark.parametrize("what", ["all", pytest.param("first", marks=pytest.mark.proof)])
 async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing(
     name: str, redis_url: str, how: str, what: str
 ) -> None:

@@ -275,6 +275,7 @@ async def test_renewals_that_come_late_are_not_believed(name: str, proxy: Proxy,
     await until(lambda status: used(status) == [0], other)
 
 
+@pytest.mark.proof
 async def test_beliefs_never_overlap_beyond_the_capacity(name: str, redis_url: str, redis_server: Server) -> None:
     """S1, S2, S5 over processes with slow and silent networks: who believes in a permit is never one too many.
 

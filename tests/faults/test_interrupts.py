@@ -20,6 +20,7 @@ from tests.world import at_rest
 
 FEW, MANY = 100, 20_000  # interrupts
 EACH = 2_000  # calls of each method from each place: 88,000 in all
+PLACES = ["thread", pytest.param("loop", marks=pytest.mark.proof)]
 LONG = 300.0  # seconds for many of them
 
 
@@ -58,14 +59,14 @@ def assert_answered(url: str, name: str, place: str, by: str, call: str, count: 
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("place", ["thread", "loop"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_signal_handler_can_call_a_limiter_that_its_thread_is_using(name: str, redis_url: str, place: str, call: str) -> None:
     """L5: `update` on SIGHUP is the usual way to reload limits."""
     assert_answered(redis_url, name, place, "signal", call, FEW)
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("place", ["thread", "loop"])
+@pytest.mark.parametrize("place", PLACES)
 def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(
     name: str, redis_url: str, place: str, call: str
 ) -> None:

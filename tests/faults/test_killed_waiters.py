@@ -30,7 +30,7 @@ def listening(server: Server, name: str) -> int:
     return sum(struct.unpack_from("<ddd", record)[2] > 0 for field, record in fields.items() if field[:1] == b"r")
 
 
-@pytest.mark.parametrize("dead", [1, 3])
+@pytest.mark.parametrize("dead", [1, pytest.param(3, marks=pytest.mark.proof)])
 async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
     name: str, own_server: Server, own_admin: Redis, dead: int
 ) -> None:

@@ -45,6 +45,7 @@ def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
         assert alerts(process) == 1
 
 
+@pytest.mark.proof
 def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(name: str, own_server: Server) -> None:
     """L5: with on_store_error="open", the lines "goes without its store" and "is back" are handled while the server is away."""
     with running("alerting", own_server.user_url, name, "open") as process:

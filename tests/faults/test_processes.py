@@ -63,6 +63,7 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redi
     assert used(await at_rest(limiter)) == [0]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
 async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet: Puppets, place: int) -> None:
     """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and in order."""

@@ -285,7 +285,7 @@ TEN = told(10)
 @pytest.mark.parametrize(
     ("limit", "theirs"),
     [
-        (Rate(20, per=60, initial=1), Rate(10, per=60)),
+        (Rate(20, per=60, initial=5), Rate(10, per=60)),
         (Rate(20, per=60, capacity=15), Rate(10, per=60, capacity=10)),
         (Rate(20, per=60, capacity=4), Rate(10, per=60, capacity=4)),
         (Window(20, per=60, slack=0.1), Window(10, per=60, slack=0.1)),

@@ -65,6 +65,7 @@ def test_a_seed_is_one_run() -> None:
         assert first.commits == second.commits > 20
 
 
+@pytest.mark.proof("simulates fleets")
 @pytest.mark.parametrize("seed", [0, 3, 114])
 def test_a_run_leaves_nothing_of_its_fleet(seed: int) -> None:
     """Or ten thousand of them would fill a machine.

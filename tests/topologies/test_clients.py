@@ -20,7 +20,8 @@ from tests.topologies.clients import LIBRARIES, client_of, closed
 from tests.world import at_rest, long, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
-PLACES = ["redis_server", "secure_server", "sentinels", "secure_sentinels", "cluster", "secure_cluster"]
+SECURE = pytest.param("secure_server", marks=pytest.mark.proof)
+PLACES = ["redis_server", SECURE, "sentinels", "secure_sentinels", "cluster", "secure_cluster"]
 
 Place = Server | Sentinels | Cluster
 

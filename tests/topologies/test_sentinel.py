@@ -116,6 +116,7 @@ def sentinels_with_spare() -> Iterator[Sentinels]:
     place.stop()
 
 
+@pytest.mark.proof("needs Sentinels")
 async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one(
     name: str, sentinels_with_spare: Sentinels
 ) -> None:
