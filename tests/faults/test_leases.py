@@ -192,6 +192,7 @@ async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
     await at_rest(other)
 
 
+@pytest.mark.proof
 async def test_renewals_keep_a_body_where_it_is(name: str, proxy: Proxy, block: Callable[[Limiter], Any]) -> None:
     """S2: a renewal that was refused, or lost with its connection, is followed by the next: nobody hears of it. The last permit
     takes the renewals with it."""

@@ -130,7 +130,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outages, "CALM", 0.05)
 
 
-@WAYS
+@pytest.mark.parametrize("ask", [by_thread, pytest.param(by_task, marks=pytest.mark.proof)])
 @pytest.mark.usefixtures("calm")
 async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     name: str, own_server: Server, ask: Ask, caplog: pytest.LogCaptureFixture

@@ -433,6 +433,7 @@ def test_what_ran_over_under_the_former_rate_does_not_come_back_under_the_new_on
 # Exactness -----------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
     """T11: given 7 tokens in 3 s, when a crowd asks 10^7 times, 40,009 microseconds apart, then all is as with exact fractions.
 
