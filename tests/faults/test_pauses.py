@@ -21,6 +21,7 @@ from headgate.errors import StoreError
 from headgate.stores.redis import chores, ears, link
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.link import Link
+from headgate.stores.redis.peer import Call, Peer
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
@@ -80,13 +81,21 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
 ) -> None:
     """S7, F35: given a release that a loading server has put off, when the loop ends just then, it is sent all the same."""
     monkeypatch.setattr(chores, "JITTER", Longest())
+    monkeypatch.setattr(chores, "BACKOFF", 0.25)  # a pause of half a second: the end of a loop waits for longer
+    hold, held = Peer._hold, list[Call]()
+
+    def put_off(peer: Peer, call: Call, refusal: str) -> None:
+        held.append(call)
+        hold(peer, call, refusal)
+
+    monkeypatch.setattr(Peer, "_hold", put_off)
 
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)
         holder = await limiter.acquire()
         refuse_once(proxy, b"LOADING Redis is loading the dataset in memory")
         holder.release()
-        await eventually(lambda: any(peer.held for peer in link_of(limiter)._peers.values()))
+        await eventually(lambda: held)
 
     await soon(asyncio.to_thread(asyncio.run, leave()))
 
