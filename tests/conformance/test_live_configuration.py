@@ -388,6 +388,7 @@ async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> Non
     assert len(limiter._store._kept) < 5000
 
 
+@pytest.mark.exact
 async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memory: World) -> None:
     """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a debt, the debt is remembered."""
     limiter = memory.limiter("1/hour burst 1")
