@@ -74,7 +74,7 @@ def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_own_portal")
 @pytest.mark.parametrize("make", [pytest.param(make, id=how) for how, make in {**URLS, **CLIENTS}.items()])
-@pytest.mark.parametrize("way", ["task", "thread"])
+@pytest.mark.parametrize("way", ["task", pytest.param("thread", marks=pytest.mark.proof)])
 async def test_a_certificate_that_is_not_in_order_is_refused(
     name: str, wrong: Server, make: Make, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
