@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from concurrent.futures import Future as Done
+import sys
+import time
+from collections.abc import Iterator
 from contextlib import suppress
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 from weakref import WeakSet, ref
 
@@ -18,8 +19,11 @@ from headgate.errors import LimiterClosedError
 from headgate.names import title
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from headgate.line import Front
 
+LONGEST = 0.05  # seconds from one look whether an acquire waits to the next
 FEWEST = 64  # references to limiters that are kept without looking for dead ones
 
 
@@ -41,15 +45,13 @@ class Owner(Protocol):
 class Closing:
     """The acquires that wait by one limiter and its keys, and whether it is closed."""
 
-    __slots__ = ("__weakref__", "_closers", "_most", "_owners", "_refuses", "_threads", "closed", "name", "waiting")
+    __slots__ = ("__weakref__", "_most", "_owners", "_refuses", "closed", "name", "waiting")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.closed = False
         self.waiting: set[Entry] = set()
-        self._threads: list[int] = []  # the threads that wait: a close in one of their signal handlers would wait for itself
         self._refuses = False
-        self._closers: list[Done[None]] = []
         self._owners: list[ref[Any]] = []
         self._most = FEWEST
 
@@ -77,32 +79,26 @@ class Closing:
     def end(self, entry: Entry) -> None:
         """The acquire waits no longer."""
         self.waiting.discard(entry)
-        if self.closed:
-            self._left()
-
-    def begin_sync(self, entry: Entry | None = None) -> None:
-        """`begin` for an acquire that blocks this thread. Without `entry`, a task that acts for the thread lists itself."""
-        self._threads.append(get_ident())
-        if entry is not None:
-            self.begin(entry)
-
-    def end_sync(self, entry: Entry | None = None) -> None:
-        with suppress(ValueError):  # a signal handler raised before the thread was listed
-            self._threads.remove(get_ident())
-        if entry is not None:
-            self.end(entry)
 
     # For a close ---------------------------------------------------------------------------------------------------------
 
     def close(self, refuse_waiters: bool) -> None:
         """Refuse new acquires, and block this thread until no acquire waits."""
         self._check_thread()
-        self._begin(refuse_waiters).result()
+        self._begin(refuse_waiters)
+        for pause in pauses():
+            if not self._waits():
+                break
+            time.sleep(pause)
         self._shut()
 
     async def aclose(self, refuse_waiters: bool) -> None:
         """`close` for coroutines."""
-        await asyncio.wrap_future(self._begin(refuse_waiters))
+        self._begin(refuse_waiters)
+        for pause in pauses():
+            if not self._waits():
+                break
+            await asyncio.sleep(pause)
         self._shut()
 
     def _check_thread(self) -> None:
@@ -111,23 +107,28 @@ class Closing:
                 f"close() of {title(self.name)} would block the event loop in which acquires may wait: "
                 "write `await limiter.aclose()`."
             )
-        if get_ident() in self._threads:
+        if self._is_in(sys._getframe()):
             raise RuntimeError(
                 f"close() of {title(self.name)} would wait for the acquire that it has interrupted in this thread: "
                 "call it outside the signal handler, or in another thread."
             )
 
-    def _begin(self, refuse_waiters: bool) -> Done[None]:
-        closer: Done[None] = Done()
-        self._closers.append(closer)
+    def _is_in(self, stack: FrameType | None) -> bool:
+        """Whether an acquire that blocks its thread waits there."""
+        while stack is not None:
+            ours = stack.f_globals.get("__name__", "").startswith("headgate.")
+            if ours and "closing" in stack.f_code.co_varnames and stack.f_locals.get("closing") is self:
+                return True
+            stack = stack.f_back
+        return False
+
+    def _begin(self, refuse_waiters: bool) -> None:
         self.closed = True
         self._refuses = self._refuses or refuse_waiters
         self._shut()
         if self._refuses:
             for entry in list(self.waiting):
                 self._refuse(entry())
-        self._left()
-        return closer
 
     def _shut(self) -> None:
         for owner in self.owners():
@@ -142,19 +143,21 @@ class Closing:
         elif waiter is not None:
             cast(Refusable, waiter).refuse(error)
 
-    def _left(self) -> None:
-        """Let the closers go on when no acquire waits."""
-        if any(waits(entry()) for entry in list(self.waiting)):
-            return
-        closers, self._closers = self._closers, []
-        for closer in closers:
-            if closer.set_running_or_notify_cancel():
-                closer.set_result(None)
+    def _waits(self) -> bool:
+        """Whether an acquire waits. Only a look can tell: a loop that is closed says nothing, and a signal handler stops code."""
+        return any(self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None)
+
+    def _goes_on(self, waiter: Any) -> bool:
+        """Whether a listed acquire waits still. A task's ends with its loop, and if it is refused, when its loop runs again."""
+        future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
+        if future is None:
+            return any(map(self._is_in, sys._current_frames().values()))
+        loop = future.get_loop()
+        return not (loop.is_closed() or (self._refuses and not loop.is_running()))
 
     def forked(self) -> None:
         """In the child of a fork: the parent's acquires wait in the parent."""
         self.waiting.clear()
-        self._threads.clear()
 
 
 class Closed:
@@ -191,10 +194,12 @@ def closed(name: str) -> LimiterClosedError:
     )
 
 
-def waits(waiter: Any) -> bool:
-    """Whether `waiter` still waits. An acquire ends with its loop."""
-    future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
-    return waiter is not None and not (future is not None and future.get_loop().is_closed())
+def pauses() -> Iterator[float]:
+    """Seconds between looks: short at first, and each twice the one before."""
+    pause = 0.001
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST)
 
 
 def fail(future: asyncio.Future[Any], error: Exception) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
 from headgate.blocks import made_from
-from headgate.checks import check_count, check_name, choice, microseconds, show
+from headgate.checks import check_count, check_name, choice, flag, microseconds, show
 from headgate.checks import seconds as check_seconds
 from headgate.closing import CLOSINGS, Closing, Owner
 from headgate.declaring import Attached
@@ -353,17 +353,17 @@ class Limiter(Entrance):
         same way. Other limiters of this name go on. In a coroutine, use `aclose`.
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError in a thread whose event
-        loop runs, and in a signal handler that has interrupted a waiting acquire. Raises TypeError for a key: close the
-        limiter that it was taken from.
+        loop runs, and in a signal handler that has interrupted a waiting acquire. Raises TypeError for a key, because
+        the limiter that it was taken from is closed as a whole, and for a `refuse_waiters` that is no bool.
         """
         self._check_whole("close")
-        self._closing.close(refuse_waiters)
+        self._closing.close(flag(f"{self._called()}.close", "refuse_waiters", refuse_waiters))
         self._line.flush()
 
     async def aclose(self, refuse_waiters: bool = False) -> None:
         """`close` for coroutines."""
         self._check_whole("aclose")
-        await self._closing.aclose(refuse_waiters)
+        await self._closing.aclose(flag(f"{self._called()}.aclose", "refuse_waiters", refuse_waiters))
         await self._line.aflush()
 
     def _check_whole(self, method: str) -> None:

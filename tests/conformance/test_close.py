@@ -6,16 +6,18 @@ import asyncio
 import copy
 import pickle
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
 from headgate import Concurrency, HeadgateError, Limiter, LimiterClosedError, Permit, Rate, StoreError
+from headgate.closing import Closing
 from headgate.stores.memory import MemoryStore
 from tests.processes import finished
 from tests.servers import free_port
-from tests.world import HOUR, World, at_rest, soon, told, waiting
+from tests.world import HOUR, World, at_rest, long, soon, told, waiting
 
 
 async def entered(limiter: Limiter) -> None:
@@ -340,6 +342,67 @@ def test_waiters_of_a_closed_loop_are_not_waited_for(name: str) -> None:
 
     assert not caller.done()
     permit.release()
+
+
+@pytest.mark.parametrize("refuse_waiters", [False, True])
+def test_a_close_ends_with_the_loop_of_the_waiters(store_kind: str, name: str, redis_url: str, refuse_waiters: bool) -> None:
+    """L6: also when the loop is closed while the close waits. In a loop that does not run, no waiter can leave."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore() if store_kind == "memory" else redis_url)
+    permit = limiter.acquire_sync()
+    loop = asyncio.new_event_loop()
+    caller = loop.create_task(entered(limiter))
+    loop.run_until_complete(waiting(limiter, 1))
+    closer = threading.Thread(target=limiter.close, args=(refuse_waiters,))
+
+    closer.start()
+    caller._log_destroy_pending = False  # type: ignore[attr-defined]
+    loop.close()
+    closer.join(long())
+
+    assert not closer.is_alive()
+    permit.release()
+
+
+def test_a_close_hears_of_an_acquire_that_a_signal_handler_kept_from_saying_that_it_has_left(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 10: neither the close of another thread hangs, nor is one refused that comes later in that thread."""
+    limiter, kept = Limiter(name, Concurrency(1), store=MemoryStore()), []
+    permit = limiter.acquire_sync()
+    closer = threading.Thread(target=limiter.close)
+
+    def interrupted(closing: Closing, entry: object) -> None:
+        raise InterruptedError
+
+    def close_and_release() -> None:
+        while not limiter._closing.waiting:
+            time.sleep(0)
+        closer.start()
+        permit.release()
+
+    monkeypatch.setattr(Closing, "end", interrupted)
+    threading.Thread(target=close_and_release).start()
+    try:
+        with limiter:
+            raise AssertionError("the signal comes before the block")
+    except InterruptedError as error:
+        kept.append(error)
+    closer.join(long())
+
+    assert not closer.is_alive()
+    limiter.close()
+
+
+@pytest.mark.parametrize("value", ["no", 1, None])
+async def test_refuse_waiters_is_a_bool(name: str, value: Any) -> None:
+    """Nothing is closed otherwise."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    with pytest.raises(TypeError, match=r"\.close\(refuse_waiters=.* must be a bool"):
+        limiter.close(value)
+    with pytest.raises(TypeError, match=r"\.aclose\(refuse_waiters=.* must be a bool"):
+        await limiter.aclose(value)
+    with limiter:
+        pass
 
 
 def test_the_error_can_be_pickled_and_is_one_of_headgate(name: str) -> None:

@@ -130,13 +130,13 @@ class MemoryLine(Known, Steps):
             check_blocking(self._lock, self._learning, lambda: endless and self._lock.hold(self._next_at, None) >= NEVER)
             closing, entry = waiter.request.closing, ref(waiter)
             try:
-                closing.begin_sync(entry)
+                closing.begin(entry)
                 waiter.tell()
                 waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
                 while not self._look(waiter):
                     waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             finally:
-                closing.end_sync(entry)
+                closing.end(entry)
 
     async def acquire(self, request: Request) -> Permit:
         if _get_running_loop() is None:

@@ -398,19 +398,16 @@ class RedisLine:
 
     def waited(self, request: Request, acquire: Acquiring) -> Permit:
         """By the portal. The thread itself calls the `on_wait` of the request."""
-        loop, on_wait, closing = asyncio._get_running_loop(), request.on_wait, request.closing
+        closing = request.closing  # noqa: F841 - a close in a signal handler of this thread finds it in the stack
+        loop, on_wait = asyncio._get_running_loop(), request.on_wait
         if loop is not None:
             self._check_held_here(loop, request)
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
-        try:
-            closing.begin_sync()
-            if on_wait is None:
-                return self.blocking(lambda: acquire(request))
-            call: Call[Permit] = Call(lambda: acquire(telling), give_back, on_wait)
-            telling = told_by(request, call.say)
-            return answer_of(call)
-        finally:
-            closing.end_sync()
+        if on_wait is None:
+            return self.blocking(lambda: acquire(request))
+        call: Call[Permit] = Call(lambda: acquire(telling), give_back, on_wait)
+        telling = told_by(request, call.say)
+        return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
         """RuntimeError when tasks of `loop`, which the caller is about to block, hold what it waits for."""
