@@ -14,6 +14,7 @@ from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
 from headgate.stores.memory import MemoryStore
 from tests.crowds import assert_all_free, lock_by
+from tests.processes import finished
 
 
 class CollectingClock(Clock):
@@ -174,3 +175,21 @@ def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(name: 
 
     assert ends(waiter)
     assert_all_free(limiter)
+
+
+FORK = """
+import os
+from headgate.stores.lock import Lock
+from tests.processes import finished
+from tests.processes import finished
+lock = Lock("", lambda: None)
+child = not lock.hold(lambda _: os.fork(), None)
+lock.hold(lambda _: None, None)
+if not child:
+    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+"""
+
+
+def test_the_child_of_a_fork_in_locked_code_has_the_lock_and_releases_it() -> None:
+    """Promise 10: a signal handler may fork wherever it interrupts."""
+    assert finished(FORK) == ""

@@ -171,6 +171,14 @@ class Lock:
 
 
 def forget_all() -> None:
-    """In the child of a fork: a thread of the parent may have had the lock, and the deferred calls belong to the parent."""
-    GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
-    DEFERRED.clear()
+    """In the child of a fork: a thread of the parent may have had the lock, and the deferred calls belong to the parent.
+
+    A signal handler may have forked in the middle of locked code, which goes on in the child: then this thread has the lock.
+    """
+    if GUARD._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
+        held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
+        GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
+        GUARD._acquire_restore(held)  # type: ignore[attr-defined]  # as it does after that
+    else:
+        GUARD._at_fork_reinit()  # type: ignore[attr-defined]
+        DEFERRED.clear()
