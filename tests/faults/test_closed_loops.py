@@ -1,16 +1,23 @@
 """An event loop is closed, dropped or ended by asyncio.run while its tasks hold permits and wait for some.
 
-Every loop here is one of a real process: see programs/closed_loops.py.
+Most loops here are those of a real process: see programs/closed_loops.py.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from redis.asyncio.connection import Connection
 
 from headgate import Concurrency, Limiter, Rate
+from headgate.stores.redis.chores import begun, stop
+from headgate.stores.redis.endpoint import Endpoint
 from tests.processes import finished
+from tests.world import long
 
 HOWS = ["closes", "closes_and_keeps", "closes_and_tells", "drops", "drops_all", "runs", "goes_on"]
 
@@ -27,3 +34,31 @@ async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing
     queued = await Limiter(f"{name}-queued", Rate(1, per=3600), store=redis_url).astatus()
     booked = await Limiter(f"{name}-booked", Rate(50, per=1, capacity=1), store=redis_url).astatus()
     assert (held.limits[0].used, held.waiting, queued.waiting, booked.waiting) == (0, 0, 0, 0)
+
+
+def test_a_connection_is_closed_in_silence_when_its_coroutine_is_closed_without_a_loop() -> None:
+    """F7: redis-py would look for the running loop, forget to close the connection, and complain of it."""
+    asked = threading.Event()
+
+    def serve() -> None:
+        client, _ = server.accept()
+        with client:
+            client.recv(4096)
+            asked.set()
+            assert client.recv(4096) == b""
+
+    async def leave_behind() -> asyncio.Task[object]:
+        task = begun(Endpoint(Connection, {"port": server.getsockname()[1]}).asked("PING"), "headgate-ask")
+        await asyncio.to_thread(asked.wait)
+        return task
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as threads:
+        served = threads.submit(serve)
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(leave_behind())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+        stop(task)
+
+        served.result(long())

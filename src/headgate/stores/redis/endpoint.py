@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError, RedisError
 from redis.retry import Retry as BlockingRetry
 
 from headgate.stores.redis.failures import NotThereError
-from headgate.stores.redis.wire import close_sockets, hang_up
+from headgate.stores.redis.wire import close_sockets, detached, hang_up
 
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
@@ -64,6 +64,16 @@ def said_by_sentinel(role: Any) -> bool:
     return isinstance(role, list) and role[:1] == [b"sentinel"]
 
 
+async def stay_open(*_: object, **__: object) -> None:
+    """In place of redis-py's `disconnect`."""
+
+
+def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:
+    """Close the stream of `connection`, if it is open."""
+    if connection._writer is not None:
+        hang_up(detached(connection), loop)
+
+
 def comparable(value: object) -> Hashable:
     if isinstance(value, dict):
         return frozenset((name, comparable(each)) for name, each in value.items())
@@ -101,8 +111,10 @@ class Endpoint:
         return str(self._settings.get("host", "localhost"))
 
     def connection(self) -> AbstractConnection:
-        """A new connection, not connected yet: it never repeats a command by itself and never decodes."""
-        return self._kind(**self._settings, socket_timeout=None, retry=Retry(NoBackoff(), 0), health_check_interval=0, protocol=2)
+        """A new connection, not connected yet: it never repeats a command, decodes a reply or closes by itself."""
+        its = self._kind(**self._settings, socket_timeout=None, retry=Retry(NoBackoff(), 0), health_check_interval=0, protocol=2)
+        its.disconnect = stay_open  # type: ignore[method-assign]  # it would lose its stream where no loop runs
+        return its
 
     async def connected(self) -> AbstractConnection:
         """The same, connected and logged in; redis-py itself would wait for a server that accepts and says nothing."""
@@ -111,11 +123,10 @@ class Endpoint:
             async with asyncio.timeout(self._settings["socket_connect_timeout"]):
                 await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
         except BaseException as error:
-            hang_up(connection._writer, loop)
+            close(connection, loop)
             if not loop.is_running():
                 close_sockets(loop)
                 raise GeneratorExit from error  # the collector closes this coroutine, and redis-py may hide that
-            await connection.disconnect(nowait=True)
             if isinstance(error, RedisError) and await self._is_sentinel(error):
                 raise NotThereError(A_SENTINEL) from error
             raise
@@ -139,12 +150,10 @@ class Endpoint:
     async def talk(self) -> AsyncIterator[AbstractConnection]:
         """A connection for as long as the block lasts; it is left without waiting for anybody."""
         connection, loop = await self.connected(), asyncio.get_running_loop()
-        writer = connection._writer  # redis-py closes and forgets it when a read is cancelled
         try:
             yield connection
         finally:
-            connection._writer = connection._reader = None  # as in wire.py
-            hang_up(writer, loop)
+            close(connection, loop)
 
     async def asked(self, *words: str) -> Any:
         """The reply to one command, on a connection for this alone."""
