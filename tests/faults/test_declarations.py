@@ -200,6 +200,7 @@ async def test_a_warning_that_cannot_be_logged_stops_nobody(
     try:
         for process in (former, later, former, later, former):
             await soon(process.visit())
+        assert logs.flush()
     finally:
         logs.LOGGER.removeHandler(handler)
 

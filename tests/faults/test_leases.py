@@ -235,6 +235,19 @@ async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy:
     await at_rest(limiter)
 
 
+async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(name: str, proxy: Proxy) -> None:
+    """F7: the portal takes a lane over when its loop ends, and a task of that loop may receive its grant a moment later."""
+    asyncio.get_running_loop().set_debug(True)
+    limiter = Limiter(name, Concurrency(1, lease=60), store=proxy.url)
+    permit = await limiter.acquire()
+    lane = limiter._line._store.lane(limiter._line)
+
+    await asyncio.to_thread(lane.renewals.hold, permit, 300_000)  # microseconds
+
+    await eventually(lambda: renewals(proxy) >= 1)
+    assert await permit.arelease()
+
+
 def renewals(proxy: Proxy) -> int:
     """How often a permit was to be renewed so far."""
     return sum(piece.count(b"$5\r\nrenew\r\n") for piece in proxy.requests.seen)

@@ -5,6 +5,8 @@ Here lives the time of leases, and nothing of who waits: all that a lane holds i
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic
@@ -17,8 +19,6 @@ from headgate.stores.redis.calls import Errand
 from headgate.stores.redis.lost_leases import log_lost
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
-
     from headgate.permit import Permit
     from headgate.stores.redis.calls import Answer, Ticket
     from headgate.stores.redis.lane import Lane
@@ -34,7 +34,7 @@ class Renewals:
         self._held: dict[ref[Permit], int] = {}
         self.expected: set[Ticket] = set()  # granted for a lease, and their callers have made no permits yet
         self._weak = ref(self)  # a permit keeps its line, and the line its lanes: a timer must not
-        self._timer: TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
         self._enough = inf
         self._lost: list[Permit] = []  # as the reply shows that is being read
@@ -101,8 +101,15 @@ class Renewals:
             self._lane.run(errands)
 
     def _renew_in(self, seconds: float) -> None:
-        """And not later, if a later renewal was planned."""
+        """And not later, if a later renewal was planned.
+
+        A task whose loop ends may receive its grant when the portal has taken the lane over: then the portal's loop does it.
+        """
         loop = self._lane.link.loop
+        if asyncio._get_running_loop() is not loop:
+            with suppress(RuntimeError):  # it is closed, and nothing is renewed
+                loop.call_soon_threadsafe(self._renew_in, seconds)
+            return
         moment = loop.time() + seconds
         if self._timer is None or self._timer.when() > moment:
             if self._timer is not None:
