@@ -98,13 +98,11 @@ def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
     return writer
 
 
-def hang_up(writer: asyncio.StreamWriter | None, loop: asyncio.AbstractEventLoop) -> None:
+def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> None:
     """Close the stream, also when `loop`, which it belongs to, was stopped or closed.
 
     By TLS without waiting for the server's goodbye: it may come when the loop is gone.
     """
-    if writer is None:
-        return
     by_tls = writer.get_extra_info("sslcontext") is not None
     with suppress(RuntimeError):  # the loop is closed
         (writer.transport.abort if by_tls else writer.close)()
