@@ -10,8 +10,7 @@ from headgate import Concurrency, Limiter, Permit, Rate
 from tests.faults.scene import commands_of, elsewhere, enter, visit
 from tests.world import soon, waiting
 
-STEP = 600_000  # microseconds in which the bucket fills
-TOKENS = 3_000_000
+TOKENS = 3_000_000  # in a minute
 
 
 async def test_it_does_not_declare(name: str, redis_url: str) -> None:
@@ -27,18 +26,18 @@ async def test_it_does_not_declare(name: str, redis_url: str) -> None:
 
 async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: str) -> None:
     """T5: given one that waits for a large cost, and one behind it, when the first is cancelled, then the second moves forward."""
-    full = Rate(TOKENS, per=STEP / 1_000_000, unit="tokens")
+    full = Rate(TOKENS, per=60, unit="tokens")
     limiter, other = elsewhere(name, full, url=redis_url), elsewhere(name, full, url=redis_url)
     for _ in range(2):
         await limiter.acquire(tokens=1)
-    start = await other.acquire(tokens=TOKENS - 2)
+    await other.acquire(tokens=TOKENS - 2)
     first = asyncio.create_task(enter(limiter, tokens=TOKENS))
     await waiting(other, 1)
-    second = asyncio.create_task(enter(other, tokens=TOKENS))
+    second = asyncio.create_task(enter(other, tokens=TOKENS // 1_000))
     await waiting(limiter, 2)
     first.cancel()
 
-    assert (await soon(second)).t - start.t < 2 * STEP
+    await soon(second)  # after 60 ms of the bucket; behind the first it would wait for more than a minute
 
 
 async def test_who_was_turned_away_asks_properly_at_once(name: str, redis_url: str, admin: Redis) -> None:
