@@ -10,7 +10,8 @@ from headgate import Concurrency, Limiter, Permit, Rate
 from tests.faults.scene import commands_of, elsewhere, enter, visit
 from tests.world import soon, waiting
 
-TOKENS = 3_000_000  # in a minute
+MINUTE = 60_000_000  # microseconds
+TOKENS = 5 * MINUTE  # a cost, taken for the microseconds of a wait, would be more than a minute
 
 
 async def test_it_does_not_declare(name: str, redis_url: str) -> None:
@@ -25,8 +26,12 @@ async def test_it_does_not_declare(name: str, redis_url: str) -> None:
 
 
 async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: str) -> None:
-    """T5: given one that waits for a large cost, and one behind it, when the first is cancelled, then the second moves forward."""
-    full = Rate(TOKENS, per=60, unit="tokens")
+    """T5: a waiter behind a large cost moves forward when that cost is cancelled.
+
+    Nothing is booked for the large cost a minute ahead: the whole call after the quick one names
+    the horizon, and not the cost.
+    """
+    full = Rate(TOKENS, per=MINUTE / 1_000_000, unit="tokens")
     limiter, other = elsewhere(name, full, url=redis_url), elsewhere(name, full, url=redis_url)
     for _ in range(2):
         await limiter.acquire(tokens=1)
