@@ -66,6 +66,28 @@ class Learning:
             line.enter_task = self.enter
 
 
+class Loops:
+    """The event loops in which tasks of one queue wait. It keeps none of them alive."""
+
+    __slots__ = ("_refs",)
+
+    def __init__(self) -> None:
+        self._refs: tuple[ref[AbstractEventLoop], ...] = ()
+
+    def add(self, loop: AbstractEventLoop) -> None:
+        for each in self._refs:
+            if each() is loop:
+                return
+        self._refs = (*(each for each in self._refs if each() is not None), ref(loop))
+
+    def closed(self) -> list[AbstractEventLoop]:
+        """Those that are closed, so that no task of them goes on."""
+        return [loop for each in self._refs if (loop := each()) is not None and loop.is_closed()]
+
+    def forget(self, loops: list[AbstractEventLoop]) -> None:
+        self._refs = tuple(each for each in self._refs if each() not in loops)
+
+
 async def begin_in_order(starting: deque[object], ticket: object = None) -> None:
     """Let the tasks run first that were granted earlier: those before `ticket`, or all of `starting`."""
     last = ticket if ticket is not None else starting[-1]

@@ -19,7 +19,7 @@ from headgate.stores.declarations import Declarations
 from headgate.stores.doors import Crowd, Place, held_exit, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
 from headgate.stores.holders import Holders
 from headgate.stores.lock import Lock, Reentered
-from headgate.stores.loops import Learning
+from headgate.stores.loops import Learning, Loops
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of, unused
 from headgate.stores.waiters import MovedWaiter, TaskWaiter, Waiter
@@ -50,6 +50,7 @@ class Steps:
         "_inherits",
         "_learning",
         "_lock",
+        "_loops",
         "_loose",
         "_moved",
         "_moving",
@@ -92,6 +93,7 @@ class Steps:
         self._moving: Crowd = deque()  # on their way from the crowd to the gate's queue
         self.starting: deque[object] = deque()  # a ticket for each task that was granted its entry and has not run since
         self._learning = Learning(self)
+        self._loops = Loops()
         self._holders = Holders(self._gate)
         self._inherits = False  # somebody was inside at the fork, and may leave in the child too
         self._lock = Lock(self.name, self._mend)
@@ -372,12 +374,14 @@ class Steps:
         self._gather()
         if self._pools and gate.queue and request.plain:
             gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
+            self._note_loop(waiter)
             if self._pool:
                 self._advance()
             return None
         if self._never(request):
             return never(self.name, self.declared, request)
         self._empty_pool()
+        self._drop_closed()
         decision = self._whole(lambda: self._decide(waiter))
         if isinstance(decision, Refuse):
             delay = decision.t - gate.t
@@ -398,6 +402,7 @@ class Steps:
 
     def _queued(self, waiter: Waiter, wait: Wait) -> None:
         request, gate = waiter.request, self._gate
+        self._note_loop(waiter)
         if request.on_wait is not None:
             waiter.waiting = queued_at(wait.position, wait.t - gate.t)
         if wait.t > gate.t:  # only the head looks at its very moment: those behind it are let pass by it, in order
@@ -436,6 +441,7 @@ class Steps:
     def _advance(self) -> None:
         """Let the waiters pass that are due, wake them, and see to it that the new head looks in time."""
         self._gather()
+        self._drop_closed()
         self._empty_pool()
         if not self._pools and self._may_pool():
             self._open()  # enough are gone since the cut
@@ -488,9 +494,25 @@ class Steps:
     def _move(self, place: Place) -> None:
         waiter = self._moved.get(id(place))
         if waiter is None:
+            self._loops.add(place.get_loop())
             waiter = self._moved[id(place)] = MovedWaiter(PLAIN, place)
         if waiter not in self._gate.queue and waiter.grant is None:
             self._gate.join(waiter, PLAIN.units, self._gate.usual)
+
+    def _note_loop(self, waiter: Waiter) -> None:
+        if isinstance(waiter, TaskWaiter):
+            self._loops.add(waiter.future.get_loop())
+
+    def _drop_closed(self) -> None:
+        """Take out the waiters whose event loop is closed: their tasks never go on, and the queue keeps them alive."""
+        closed = self._loops.closed()
+        if not closed:
+            return
+        for waiter in list(self._gate.queue):
+            if isinstance(waiter, TaskWaiter) and waiter.grant is None and waiter.future.get_loop() in closed:
+                self._moved.pop(id(waiter.future), None)
+                self._gate.leave(waiter)
+        self._loops.forget(closed)
 
     def _empty_pool(self) -> None:
         """Return what is in the pool to the gate, before it decides anything."""
@@ -553,5 +575,6 @@ class Steps:
             those.clear()
         self._gate.orphan()
         self._holders.forget()
+        self._loops = Loops()
         self._lock = Lock(self.name, self._mend)
         self._open()

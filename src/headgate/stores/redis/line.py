@@ -304,8 +304,18 @@ class RedisLine:
         if lane is None or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
             lane = self._last = self._store.lane(self)
             if lane not in self._lanes:
-                self._lanes = [*(other for other in self._lanes if not other.link.closed), lane]
+                self._lanes = [*self._lanes, lane]
+        if len(self._lanes) > 1:
+            self._end_closed()
         return lane
+
+    def _end_closed(self) -> None:
+        """Let the portal go on with the lanes of closed loops: some are closed without a last word to their tasks."""
+        closed = [lane for lane in self._lanes if lane.link.closed]
+        if closed:
+            self._lanes = [lane for lane in self._lanes if lane not in closed]
+            for lane in closed:
+                lane.link.end()
 
     def adopt(self, lane: Lane) -> None:
         """In the portal: go on with a lane whose loop has ended. The tasks of that loop hold nothing any more."""

@@ -1,0 +1,94 @@
+"""A task whose event loop is closed never goes on, so its place in the queue is free, though the permit before it stays held."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from weakref import ref
+
+import pytest
+
+from headgate import Concurrency, Limiter, Permit, Rate
+from headgate.stores.memory import MemoryStore
+from tests.world import HOUR, waiting
+
+
+async def enters(limiter: Limiter) -> None:
+    async with limiter:
+        pass
+
+
+async def acquires(limiter: Limiter) -> None:
+    await limiter.acquire(max_sleep=HOUR)
+
+
+async def is_asked_to_wait(limiter: Limiter) -> None:
+    await limiter.acquire(on_wait=lambda waiting: None)
+
+
+WAYS = pytest.mark.parametrize("wait", [enters, acquires, is_asked_to_wait])
+
+
+def close_under(limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int = 2) -> list[asyncio.Task[None]]:
+    """The tasks that waited when their loop was closed."""
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # of asyncio: a task was destroyed
+    tasks = [asyncio.ensure_future(wait(limiter), loop=loop) for _ in range(count)]
+    loop.run_until_complete(waiting(limiter, count))
+    loop.close()
+    return tasks
+
+
+@WAYS
+def test_they_are_not_counted(wait: Callable[[Limiter], Awaitable[None]], store: MemoryStore | str, name: str) -> None:
+    """F7, L6: on Redis when the process asks the server again; the server alone would count them for 10 s."""
+    limiter = Limiter(name, Concurrency(1), store=store)
+    with limiter:
+        limiter.status()  # threads have their connection now
+        tasks = close_under(limiter, wait)
+
+        assert any(limiter.status().waiting == 0 for _ in range(100))  # a hundred calls take much less than 10 s
+
+        assert not any(task.done() for task in tasks)
+
+
+@WAYS
+def test_none_of_them_fills_the_queue(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
+    """F7: an acquire that comes next finds room in the queue."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_waiters=2)
+    held = limiter.acquire_sync()
+    tasks = close_under(limiter, wait)
+
+    limiter.acquire_sync(on_wait=lambda waiting: held.release()).release()
+
+    assert not any(task.done() for task in tasks)
+
+
+def test_no_time_is_kept_for_them(name: str) -> None:
+    """F7, T8: neither an estimate nor a refusal counts what they asked for."""
+    limiter = Limiter(name, Rate(1, per=60), store=MemoryStore())
+    with limiter:
+        pass
+    tasks = close_under(limiter, enters, count=3)
+
+    refusal = limiter.try_acquire()
+
+    assert not isinstance(refusal, Permit)
+    assert refusal.retry_after is not None
+    assert refusal.retry_after <= 60
+    assert not any(task.done() for task in tasks)
+
+
+@WAYS
+def test_they_can_be_collected(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
+    """F7: the queue keeps none of them alive."""
+    limiter = Limiter(name, Concurrency(1), store=MemoryStore())
+    with limiter:
+        tasks = [ref(task) for task in close_under(limiter, wait)]
+        assert limiter.status().waiting == 0
+
+        gc.collect()
+
+        assert [task() for task in tasks] == [None, None]
+    assert limiter.status().limits[0].used == 0
