@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from redis import Redis
@@ -10,7 +14,8 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.memory import MemoryStore
 from tests.faults.scene import holders_of
-from tests.servers import free_port
+from tests.servers import Server, free_port
+from tests.world import long
 
 
 async def test_what_was_released_has_arrived_when_aflush_returns(name: str, redis_url: str, admin: Redis) -> None:
@@ -35,6 +40,70 @@ def test_what_was_released_has_arrived_when_flush_returns(name: str, redis_url: 
     limiter.flush()
 
     assert holders_of(admin, name) == 0
+
+
+def test_a_loop_that_is_closed_before_it_is_asked_holds_no_flush(name: str, redis_url: str, admin: Redis) -> None:
+    """L6, F7: it runs when the flush asks it, and never runs what it is asked."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+    asked = threading.Event()
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+            if "flush_in" in callback.__qualname__:
+                asked.set()
+                return None
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    async def release_and_end() -> None:
+        (await limiter.acquire()).release()
+        flushing.append(threads.submit(limiter.flush))
+        asked.wait()
+
+    loop = Loop()
+    flushing: list[Future[None]] = []
+    with ThreadPoolExecutor() as threads:
+        loop.run_until_complete(release_and_end())
+        loop.close()
+
+        flushing[0].result(long())
+
+    assert holders_of(admin, name) == 0
+
+
+def test_a_loop_that_cancels_its_tasks_and_ends_holds_no_flush(name: str, own_server: Server) -> None:
+    """L6, F9: asyncio.run cancels what the flush has asked of its loop."""
+    limiter = Limiter(name, Concurrency(1), store=own_server.url)
+
+    async def release_and_end() -> None:
+        permit = await limiter.acquire()
+        own_server.pause()
+        permit.release()
+        flushing.append(threads.submit(limiter.flush))
+        while not any(task.get_name() == "headgate-flush" for task in asyncio.all_tasks()):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.001)
+
+    flushing: list[Future[None]] = []
+    with ThreadPoolExecutor() as threads:
+        asyncio.run(release_and_end())
+        own_server.resume()
+
+        flushing[0].result(long())
+
+    assert holders_of(own_server.admin, name) == 0
+
+
+def test_a_loop_that_has_stopped_is_named_by_flush(name: str, redis_url: str) -> None:
+    """L6: it may run again, so nothing else may send what it has to say."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+    loop = asyncio.new_event_loop()
+    permit = loop.run_until_complete(limiter.acquire().__aenter__())
+
+    with pytest.raises(StoreError, match="run or close it"):
+        limiter.flush()
+
+    permit.release()
+    loop.close()
+    limiter.flush()
 
 
 async def test_flush_without_a_server_is_a_store_error(name: str) -> None:

@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Hashable
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -17,6 +18,7 @@ from headgate.errors import StoreError
 from headgate.gate.rules import Declaration
 from headgate.stores.declarations import Written, note_limits
 from headgate.stores.redis.address import topology_of
+from headgate.stores.redis.chores import begun, trouble_of
 from headgate.stores.redis.delivery import flush
 from headgate.stores.redis.lane import Lane
 from headgate.stores.redis.line import RedisLine, check_windows
@@ -27,6 +29,8 @@ from headgate.stores.redis.topology import Topology
 from headgate.stores.waiters import no_loop
 
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
+LOOK = 0.005  # seconds between two looks at what another loop does
+IDLE = 3.0  # seconds for a loop that ends: it cancels its tasks, waits at most 2 s for the server, and is closed
 
 
 class RedisStore:
@@ -92,12 +96,14 @@ class RedisStore:
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""
         lines = [line for key, line in list(self._lines.items()) if key == name or key.startswith(f"{name}:")]
-        for its in [link for link in list(self._links.values()) if link.loop.is_closed()]:
-            its.end()
-        loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
-        if (of_threads := portal_loop()) is not None:
-            loops.add(of_threads)
-        await asyncio.gather(*(flush_in(loop, lines) for loop in loops if not loop.is_closed()))
+        flushed = False
+        while not flushed:
+            for its in [link for link in list(self._links.values()) if link.loop.is_closed()]:
+                its.end()
+            loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
+            if (of_threads := portal_loop()) is not None:
+                loops.add(of_threads)
+            flushed = all(await asyncio.gather(*(flush_in(loop, lines) for loop in loops if not loop.is_closed())))
 
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
@@ -133,14 +139,31 @@ async def flush_lines(lines: list[RedisLine]) -> None:
     await asyncio.gather(*(flush(lane) for line in lines for lane in line.lanes_of(loop)))
 
 
-async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> None:
-    """The same in a loop that may be another thread's."""
+async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> bool:
+    """The same in a loop that may be another thread's. False: it was closed meanwhile, and the portal has what is left."""
     if loop is asyncio.get_running_loop():
         await flush_lines(lines)
-    elif loop.is_running():
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(flush_lines(lines), loop))
-    else:
-        raise StoreError("An event loop that used this limiter does not run, and cannot send what it has to say: run or close it.")
+        return True
+    tasks: list[asyncio.Task[Exception | None]] = []
+    with suppress(RuntimeError):  # it was closed this moment
+        loop.call_soon_threadsafe(lambda: tasks.append(begun(trouble_of(flush_lines(lines)), "headgate-flush")))
+    ends = None
+    while not loop.is_closed():
+        done = bool(tasks) and tasks[0].done()
+        if loop.is_running() and not (done and tasks[0].cancelled()):
+            ends = None
+            if done and (trouble := tasks[0].result()):
+                raise trouble
+            if done:
+                return True
+        elif ends is None:
+            ends = monotonic() + IDLE
+        elif monotonic() > ends:
+            raise StoreError(
+                "An event loop that used this limiter does not run, and cannot send what it has to say: run or close it."
+            )
+        await asyncio.sleep(LOOK)
+    return False
 
 
 def retire(links: dict[asyncio.AbstractEventLoop, Link]) -> None:
