@@ -304,18 +304,19 @@ class RedisLine:
         if lane is None or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
             lane = self._last = self._store.lane(self)
             if lane not in self._lanes:
-                self._lanes = [*self._lanes, lane]
+                self._lanes.append(lane)
         if len(self._lanes) > 1:
-            self._end_closed()
+            self._leave_closed()
         return lane
 
-    def _end_closed(self) -> None:
-        """Let the portal go on with the lanes of closed loops: some are closed without a last word to their tasks."""
-        closed = [lane for lane in self._lanes if lane.link.closed]
+    def _leave_closed(self) -> None:
+        """Leave the lanes of closed loops to the portal."""
+        closed = [lane for lane in list(self._lanes) if lane.link.loop.is_closed()]
+        for lane in closed:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                self._lanes.remove(lane)
         if closed:
-            self._lanes = [lane for lane in self._lanes if lane not in closed]
-            for lane in closed:
-                lane.link.end()
+            self._store.end_closed()
 
     def adopt(self, lane: Lane) -> None:
         """In the portal: go on with a lane whose loop has ended. The tasks of that loop hold nothing any more."""
@@ -323,14 +324,14 @@ class RedisLine:
             permit.release()
         self._store.link().adopt(lane)
         if lane not in self._lanes:
-            self._lanes = [*self._lanes, lane]
+            self._lanes.append(lane)
 
     def lanes_of(self, loop: asyncio.AbstractEventLoop) -> list[Lane]:
-        return [lane for lane in self._lanes if lane.link.loop is loop]
+        return [lane for lane in list(self._lanes) if lane.link.loop is loop]
 
     def loops(self) -> set[asyncio.AbstractEventLoop]:
         """The loops that have something to say for this name, or had."""
-        return {lane.link.loop for lane in self._lanes}
+        return {lane.link.loop for lane in list(self._lanes)}
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this line were forgotten."""

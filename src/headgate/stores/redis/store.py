@@ -79,13 +79,15 @@ class RedisStore:
             raise no_loop()
         link = self._links.get(loop)
         if link is None or link.closed:
-            closed = [its for its in self._links.copy().values() if its.closed]
-            for its in closed:
-                self._links.pop(its.loop, None)
             link = self._links[loop] = Link(self.topology)
-            for each in closed:
-                each.end()  # some loops are closed without a last word to their tasks
+            self.end_closed()
         return link
+
+    def end_closed(self) -> None:
+        """End the links of closed loops: some loops are closed without a last word to their tasks."""
+        for loop in list(self._links):
+            if loop.is_closed() and (link := self._links.pop(loop, None)) is not None:
+                link.end()
 
     def known_lane(self, line: RedisLine, loop: asyncio.AbstractEventLoop) -> Lane | None:
         """The lane of `line` in `loop`, if it is there already. Makes nothing: a signal handler may ask."""
@@ -98,8 +100,7 @@ class RedisStore:
         lines = [line for key, line in list(self._lines.items()) if key == name or key.startswith(f"{name}:")]
         flushed = False
         while not flushed:
-            for its in [link for link in list(self._links.values()) if link.loop.is_closed()]:
-                its.end()
+            self.end_closed()
             loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
             if (of_threads := portal_loop()) is not None:
                 loops.add(of_threads)
