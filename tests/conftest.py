@@ -10,7 +10,7 @@ import signal
 from collections.abc import Generator, Iterator, Sequence
 from types import FrameType
 
-import hypothesis  # noqa: F401 - it looks at the collector's objects when it is imported, which must not be frozen by then
+import hypothesis  # it looks at the collector's objects when it is imported, which must not be frozen by then
 import pytest
 
 from headgate import logs
@@ -28,6 +28,11 @@ HERE = "redis"
 FOR_EVER = round(scaled(60))  # seconds after which a test that still waits will wait for ever
 ADDRESS = re.compile(r"\b0x[0-9a-f]{8,}|\bid='\d{6,}'")
 PROOF_FOR_EVER = round(scaled(600))  # the same for a proof
+
+
+# A machine that stands still for a moment makes no example slow: FOR_EVER is the limit of a whole test.
+hypothesis.settings.register_profile("headgate", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("headgate")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

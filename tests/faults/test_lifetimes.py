@@ -32,6 +32,7 @@ from tests.faults.scene import (
 from tests.world import at_rest, soon, until, used, waiting
 
 DAY = 86_400.0
+LEASE = 4.5  # seconds: a renewal that a stall delays still comes before it ends
 IDLE = 30.0  # seconds for which a session and its last answer are remembered at least
 
 Story = Callable[[Limiter], Awaitable[None]]
@@ -43,6 +44,12 @@ def remembered(admin: Redis, name: str) -> dict[str, float]:
 
 
 # Each kind of call, on a limiter of any kind
+
+
+async def renewed(permit: Permit) -> None:
+    """Go on when a renewal that the process sends from now on is answered: the permit is held for longer."""
+    sent_before_now = monotonic() + LEASE
+    await eventually(lambda: permit.lost or permit.believed > sent_before_now)
 
 
 async def released(limiter: Limiter) -> None:
@@ -167,7 +174,7 @@ async def test_a_renewed_permit_is_remembered_for_longer(
 
 async def test_limits_that_last_longer_than_before_are_remembered_for_longer(name: str, redis_url: str, admin: Redis) -> None:
     """S8, T12: a new declaration with a slower rate and a longer lease holds for what was taken before, too."""
-    short = Limiter(name, Concurrency(2, lease=1.0), Rate(1, per=1), store=redis_url)
+    short = Limiter(name, Concurrency(2, lease=60.0), Rate(1, per=1000), store=redis_url)
     permit = await short.acquire()
 
     long = elsewhere(name, Concurrency(2, lease=500.0), Rate(1, per=50_000), url=redis_url)
@@ -175,7 +182,7 @@ async def test_limits_that_last_longer_than_before_are_remembered_for_longer(nam
 
     left = remembered(admin, name)
     assert left[f"headgate:{{{name}}}"] >= 45_000  # the bucket has got back a part of its token meanwhile
-    assert left[f"headgate:{{{name}}}:who"] >= 1
+    assert left[f"headgate:{{{name}}}:who"] >= 30
     assert await permit.arelease()
 
 
@@ -297,23 +304,21 @@ async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when
     name: str, redis_url: str, admin: Redis, by_itself: bool
 ) -> None:
     """S1, S2: a permit keeps its lease while no limit counts it, so whoever holds it still does when one counts it again."""
-    one = Concurrency(1, lease=0.9)
+    one = Concurrency(1, lease=LEASE)
     limiter, other = (elsewhere(name, one, url=redis_url) for _ in range(2))
     permit = await limiter.acquire()
     await other.astatus()
     changing = limiter if by_itself else other
 
     await changing.aupdate("1000/second")
-    start = monotonic()
-    await eventually(lambda: monotonic() - start > one.lease)
+    await renewed(permit)
     assert not permit.lost
     assert holders_of(admin, name) == 1
     await changing.aupdate(one)
 
     assert used(await other.astatus()) == [1]
     assert not await other.atry_acquire()
-    start = monotonic()
-    await eventually(lambda: monotonic() - start > one.lease)
+    await renewed(permit)
     assert not await other.atry_acquire()
     assert await permit.arelease()
     assert await (await soon(other.acquire())).arelease()
@@ -341,7 +346,7 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
 
 async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(name: str, redis_url: str) -> None:
     """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it is granted is renewed."""
-    slow, one = Rate(1, per=1000), Concurrency(1, lease=0.9)
+    slow, one = Rate(1, per=1000), Concurrency(1, lease=LEASE)
     client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, slow, store=client), elsewhere(name, slow, url=redis_url)
     await has_listened(Limiter(f"{name}-other", one, store=client), elsewhere(f"{name}-other", one, url=redis_url))
@@ -351,8 +356,7 @@ async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(nam
 
     await other.aupdate(Rate(1000, per=1), one)
     permit = await soon(caller)
-    start = monotonic()
-    await eventually(lambda: monotonic() - start > one.lease)
+    await renewed(permit)
 
     assert permit.held
     assert not permit.lost

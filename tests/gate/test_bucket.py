@@ -72,7 +72,7 @@ def times(crowd: Crowd) -> list[int]:
 # Never over ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no interval has more than B + r d."""
@@ -82,7 +82,7 @@ def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataOb
     assert_never_over(rate, crowd)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
     """T1, T5: given bookings far ahead, when any of them are cancelled in any order, then no interval has more than B + r d."""
@@ -119,7 +119,7 @@ def test_no_step_stands_between_two_bursts() -> None:
 # No slower -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rates(initial=False).filter(lambda rate: not rate.steps), st.lists(amounts, min_size=1, max_size=60))
 @example(COARSE, [1])
 def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> None:
@@ -140,7 +140,7 @@ def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> Non
         assert all(t < total + tick for t, total in zip(times(crowd)[1:], accumulate(ideal), strict=True))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rates(initial=False).filter(lambda rate: rate.steps), st.lists(amounts, min_size=1, max_size=60))
 def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(rate: Rate, wished: list[int]) -> None:
     """T2, T3: given a crowd behind an empty bucket in steps, then all whom a step is enough for pass with it, in order."""
@@ -159,7 +159,7 @@ def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(rate: 
     assert times(crowd)[1:] == expected
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rates(initial=False).filter(lambda rate: rate.amount + (rate.amount % 1 > 0) <= rate.burst)
 )  # beside a fraction that is left
@@ -178,7 +178,7 @@ def test_over_a_long_run_nothing_of_the_rate_is_lost(rate: Rate) -> None:
 # The moment ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_moment_is_exact(data: st.DataObject) -> None:
     """T4, T8: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
@@ -221,7 +221,7 @@ def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None
 # Giving up -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None:
     """T5: given any history, when the next who books gives up, then the bucket is what it would have been without."""
@@ -274,7 +274,7 @@ def level_without(rule: Bucket, takes: list[tuple[int, int]], now: int) -> Fract
     return level
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rates(initial=False).filter(lambda rate: not rate.steps),
     st.lists(st.tuples(st.integers(0, 999), st.integers(0, 11)), min_size=2, max_size=20),
@@ -350,7 +350,7 @@ def test_many_levels_are_remembered_in_few_marks() -> None:
 # Clocks --------------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then B tokens are there, and no more."""
@@ -368,7 +368,7 @@ def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None
 # New limits ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) -> None:
     """T9: given any history, when the rate is changed, then there are as many tokens as before, and more come at the new rate."""
@@ -487,7 +487,7 @@ def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
 # Forgetting ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the bucket is as a new one, and a tick before it was not."""
@@ -509,7 +509,7 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
 # The hot path --------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
     """T1: given any history, when one token is asked for, then `admit` says and does what `refresh`, `ready` and `take` do."""

@@ -82,7 +82,7 @@ def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> No
     assert passes(gate, later) == 10
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rated, st.integers(0, 12), st.integers(0, 12), st.integers(0, 2 * SECOND), st.integers(0, 2 * SECOND))
 def test_nothing_is_ever_minted_by_it(limit: Limit, used: int, left: int, age: int, before: int) -> None:
     """T1: whatever is said, and of whatever moment, there is no more after it than before, and no less than was said."""

@@ -50,7 +50,7 @@ def assert_never_over(limit: Limit, crowd: Crowd) -> None:
 # Together ------------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.DataObject) -> None:
     """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments, fences and places only grow."""
@@ -69,7 +69,7 @@ def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.D
     assert all(before.t <= after.t and before.fence < after.fence for before, after in pairwise(crowd.passed))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
     """T2: given any limits and any crowd, then at no moment before that of the head do all limits have what it asks for."""
@@ -103,7 +103,7 @@ def test_a_unit_that_is_not_asked_for_is_not_waited_for() -> None:
     assert isinstance(gate.acquire(START, "needs none", {}, max_sleep=0), Grant)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> None:
     """S9: given any crowd and any change of limits, then an estimate need not walk the queue: its sums are kept to the token."""
@@ -118,7 +118,7 @@ def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> N
 # The moment, and refusals --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> None:
     """T4, T8: given any limits and any history, when somebody is refused until t, then all is as before; a tick before t it is
@@ -151,7 +151,7 @@ def test_a_moment_at_which_one_limit_is_open_and_another_is_not_is_no_moment() -
     assert crowd.ask(1, 0) == Refuse(START + 6 * SECOND, full=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) -> None:
     """T8, S9: given any limits and a queue, when one more is refused, for patience or for `max_waiters`, then all is as before."""
@@ -238,7 +238,7 @@ def test_nothing_is_added_to_a_moment_that_never_comes() -> None:
 # Giving up -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
     """T5, T10: given any limits and a queue, when one of it leaves, then the others pass as if it had never come; leaving twice is
@@ -268,7 +268,7 @@ def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
 # Clocks --------------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -> None:
     """T6: given any limits and a clock that steps back now and then, then all goes as if it had stood still instead."""
@@ -290,7 +290,7 @@ def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -
 # New limits ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.DataObject) -> None:
     """T7: given a queue, when smaller limits are declared, then who can never pass is named, and stands in nobody's way."""
@@ -318,7 +318,7 @@ def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
     assert [rule.left(START) for rule in gate.rules] == [-2, 0, 50, 5]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
     """T9: given any history and a debt, when the limit is of another kind, then as much of it is used: at most all, and a debt."""
@@ -434,7 +434,7 @@ def test_fences_grow_within_one_moment_too() -> None:
 # The hot path --------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
     """T1, T8: given any limits and history, when one of each is asked for behind nobody, then `admit` says what `acquire` says."""
@@ -521,7 +521,7 @@ def test_a_capacity_that_is_used_up_is_not_over() -> None:
 # Forgetting ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
     """T12, S8: given any history, then while anybody waits or holds it is kept, and from `idle_at` on it is as a new one."""

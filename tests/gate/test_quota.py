@@ -48,7 +48,7 @@ def counted(crowd: Crowd) -> Rule:
 # Never over ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no window has more than `amount`."""
@@ -73,7 +73,7 @@ def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:
 # No slower -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(quotas(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_passes_in_the_first_window_that_has_room(limit: Quota, wished: list[int]) -> None:
     """T2, T3: given a crowd that waits, then each window is filled in order, from its first moment, before the next is begun."""
@@ -96,7 +96,7 @@ def test_each_passes_in_the_first_window_that_has_room(limit: Quota, wished: lis
 # The moment ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_moment_is_exact(data: st.DataObject) -> None:
     """T4: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
@@ -111,7 +111,7 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
     assert moment == now or rule.ready(cost, moment - 1) == moment
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObject) -> None:
     """T4: given any history, when somebody comes behind a queue of ones, then it is told the very moment at which it will pass."""
@@ -130,7 +130,7 @@ def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObje
 # Giving up -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
     """T5: given any history, when one more is granted and undone at once, then there is as much left as before."""
@@ -162,7 +162,7 @@ def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
 # Clocks --------------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and no more."""
@@ -179,7 +179,7 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
 # New limits ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> None:
     """T9: given any history, when the quota is changed, then of the window that runs as much is used as before."""
@@ -198,7 +198,7 @@ def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> N
 # Forgetting ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the quota is as a new one, and a tick before that something was used."""
@@ -215,7 +215,7 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
 # The hot path --------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
     """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and `take` do."""

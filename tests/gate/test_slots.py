@@ -64,7 +64,7 @@ class Ward:
             self.enter(caller)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(amounts, st.lists(DEEDS, max_size=60))
 def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(capacity: int, deeds: list[tuple[str, int, bool]]) -> None:
     """S1, S6, S7: given any crowd and any cuts, then no grant exceeds the capacity of its moment, free and held are C, in order."""

@@ -38,7 +38,7 @@ def counted(crowd: Crowd) -> Rule:
 # Never over ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per` has more than `amount`."""
@@ -58,7 +58,7 @@ def test_what_a_bucket_would_let_through_twice_passes_once() -> None:
 # No slower -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(windows(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_passes_as_soon_as_it_fits(limit: Window, wished: list[int]) -> None:
     """T2, T3: given a crowd that waits, then a tick before each grant the window was too full, or its turn had not come."""
@@ -87,7 +87,7 @@ def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
 # The moment ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_moment_is_exact(data: st.DataObject) -> None:
     """T4: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
@@ -144,7 +144,7 @@ def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
 # Giving up -----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
     """T5: given any history, when one more is granted and undone, at once or after others, then all is as without it."""
@@ -168,7 +168,7 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
 # Clocks --------------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> None:
     """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and no more."""
@@ -185,7 +185,7 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
 # New limits ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) -> None:
     """T9: given any history, when amount and period are changed, then what counted counts on, until it is a new period old."""
@@ -208,7 +208,7 @@ def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) 
 # Forgetting ----------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the window is as a new one, and a tick before that something counted."""
@@ -225,7 +225,7 @@ def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject
 # The hot path --------------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
     """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and `take` do."""

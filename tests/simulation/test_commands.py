@@ -87,7 +87,7 @@ def ours(keys: Keyspace, command: list[bytes]) -> Any:
         return str(failure).removeprefix("ERR ")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(commands=some.lists(COMMAND, min_size=1, max_size=25))
 def test_commands_mean_what_they_mean(real: redis.Redis, commands: list[list[bytes]]) -> None:
     """Given the same commands, a real server and ours give the same answers, refusals included."""
@@ -103,7 +103,7 @@ def test_commands_mean_what_they_mean(real: redis.Redis, commands: list[list[byt
 NUMBERS = some.one_of(some.integers(-(2**53), 2**53), some.sampled_from([0.5, -0.25, math.pi, 1e300]))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(numbers=some.lists(NUMBERS, min_size=1, max_size=4), count=some.integers(0, 255))
 def test_lua_writes_and_packs_as_a_server_does(real: redis.Redis, numbers: list[float], count: int) -> None:
     """Given numbers, struct and redis.call make the same bytes of them, and read them again."""

@@ -107,7 +107,7 @@ sound = st.lists(kinds, min_size=1, max_size=4).map(lambda limits: program(rules
 @example("bucket requests 5 2   1 1 1;window requests 4 1   ")
 @example("window requests 1 1  ;window requests 1 1")
 @example("bucket requests 5 1 1 1000000 05")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> None:
     """What a client can read, the script can read, and the other way round."""
     try:
