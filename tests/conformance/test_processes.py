@@ -47,6 +47,66 @@ def test_a_child_settles_by_a_connection_of_its_own(name: str, redis_url: str) -
     assert finished("fork_settle", redis_url, name).splitlines() == ["child 6", "parent 4"]
 
 
+def forked_while_it_waited(what: str) -> str:
+    """The error in the child."""
+    return (
+        f"This process was forked while a call of limiter {what!r} waited. The call goes on in the parent, which keeps its place "
+        "and gets the answer. In the child, call again, or end the child in the function that forks: os._exit(0)."
+    )
+
+
+@pytest.mark.parametrize("how", ["block", "permits", "on_wait", "granted", "open", "task"])
+def test_a_child_that_returns_into_a_waiting_acquire_gets_an_error_and_can_acquire_again(
+    store_kind: str, name: str, how: str, request: pytest.FixtureRequest
+) -> None:
+    """F10, promise 10: the parent keeps its place and what it holds, and the child takes nothing of it back."""
+    lines = finished("fork_in_wait", place(store_kind, request), name, how).splitlines()
+
+    memory, granted = store_kind == "memory", how == "granted"
+    assert lines == [
+        f"child: {forked_while_it_waited(name)}",
+        f"child sees {0 if memory else 2} used, {0 if memory or granted else 1} waiting",
+        "child inside 2",
+        "parent 0 0 used, 0 waiting",
+    ]
+
+
+def test_each_wait_that_a_fork_interrupts_ends_in_the_child(store_kind: str, name: str, request: pytest.FixtureRequest) -> None:
+    """F10, promise 10: given a signal handler that waits inside a wait, when a second handler forks, then both waits end."""
+    lines = finished("fork_in_wait", place(store_kind, request), name, "nested").splitlines()
+
+    assert lines[:2] == [
+        f"handler: {forked_while_it_waited(f'{name}-other')}",
+        f"child: {forked_while_it_waited(name)}",
+    ]
+    assert lines[-2:] == ["child inside 2", "parent 0 0 used, 0 waiting"]
+
+
+@pytest.mark.parametrize("method", ["status", "try_acquire", "flush"])
+def test_a_child_that_returns_into_any_call_on_redis_gets_an_error_and_can_call_again(
+    name: str, redis_url: str, method: str
+) -> None:
+    """F10, promise 10: the thread that would answer runs in the parent alone."""
+    lines = finished("fork_in_call", redis_url, name, method).splitlines()
+
+    assert lines == [f"child: {forked_while_it_waited(name)}", "parent 0 None"]
+
+
+@pytest.mark.parametrize("moment", ["acquire", "connect"])
+def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_to_the_parent(
+    name: str, redis_url: str, moment: str
+) -> None:
+    """F10, S4: the child neither reads the reply to the parent, nor cancels what the parent was granted."""
+    lines = finished("fork_in_call", redis_url, name, moment).splitlines()
+
+    assert lines == [f"child: {forked_while_it_waited(name)}", "parent 0 True", "2"]  # with what the child acquired then
+
+
+def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(name: str, redis_url: str) -> None:
+    """F10, promise 10: given a thread that starts for the first call, when a signal handler forks, then both processes call."""
+    assert finished("fork_in_call", redis_url, name, "start") == "parent 0 None\n"
+
+
 @pytest.mark.parametrize("how", WAYS_TO_END)
 async def test_a_script_that_ends_while_others_wait_ends_in_silence(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest

@@ -193,3 +193,8 @@ if not child:
 def test_the_child_of_a_fork_in_locked_code_has_the_lock_and_releases_it() -> None:
     """Promise 10: a signal handler may fork wherever it interrupts."""
     assert finished(FORK) == ""
+
+
+def test_the_child_of_a_fork_at_a_lock_that_another_thread_had_goes_on(name: str) -> None:
+    """F10, promise 10: given a thread that waits for the lock, when a signal handler forks there, then both processes go on."""
+    assert finished("fork_at_the_lock", name) == ""

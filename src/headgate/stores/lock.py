@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from headgate.names import title
@@ -174,11 +175,17 @@ def forget_all() -> None:
     """In the child of a fork: a thread of the parent may have had the lock, and the deferred calls belong to the parent.
 
     A signal handler may have forked in the middle of locked code, which goes on in the child: then this thread has the lock.
+    Or it interrupted this thread's wait for the lock, which goes on too: so a lock of another thread is released first.
     """
     if GUARD._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
         held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
         GUARD._acquire_restore(held)  # type: ignore[attr-defined]  # as it does after that
     else:
-        GUARD._at_fork_reinit()  # type: ignore[attr-defined]
+        with suppress(RuntimeError):  # no thread had it
+            GUARD._release_save()  # type: ignore[attr-defined]
+        if GUARD.acquire(blocking=False):
+            GUARD.release()
+        else:  # a thread was about to have it
+            GUARD._at_fork_reinit()  # type: ignore[attr-defined]
         DEFERRED.clear()

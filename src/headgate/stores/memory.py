@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary, ref
 
 from headgate import clock as clocks
+from headgate.forks import WAITING
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
@@ -55,14 +56,18 @@ class MemoryLine(Known, Steps):
     def enter_sync(self, request: Request) -> None:
         waiter = ThreadWaiter(request)
         try:
+            WAITING.add(waiter)
             self._wait_sync(waiter)
             self._count(waiter)
         except BaseException:
             self._give_up(waiter)
             raise
+        finally:
+            WAITING.discard(waiter)
 
     def _count(self, waiter: Waiter) -> None:
         """Count who is inside and holds nothing."""
+        self._check_fork(waiter)
         if not waiter.holds:
             self._lock.hold(self._count_late, waiter)
 
@@ -113,6 +118,7 @@ class MemoryLine(Known, Steps):
         try:
             closing.begin(entry)
             waiter.tell()
+            self._check_fork(waiter)
             await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
             while not self._look(waiter):
                 await waiter.sleep(self._clock, waiter.timeout(self._clock.now()), self.advance)
@@ -163,6 +169,7 @@ class MemoryLine(Known, Steps):
         start = self._clock.now()
         waiter = ThreadWaiter(request)
         try:
+            WAITING.add(waiter)
             self._wait_sync(waiter)
             permit = self._permit(waiter, start)
             if waiter.holds:
@@ -170,10 +177,13 @@ class MemoryLine(Known, Steps):
         except BaseException:
             self._give_up(waiter)
             raise
+        finally:
+            WAITING.discard(waiter)
         return permit
 
     def _permit(self, waiter: Waiter, start: int) -> Permit:
         """Not held yet: that is said in one step, when nothing can come between."""
+        self._check_fork(waiter)
         grant = cast(Grant, waiter.grant)
         return Permit(self, waiter.request.units, grant, (grant.t - start) / 1_000_000, self._epoch, None)
 
@@ -233,7 +243,7 @@ class MemoryLine(Known, Steps):
         self._lock.bring(self._left)
 
     def _give_up(self, waiter: Waiter) -> None:
-        if waiter.grant is not None or waiter in self._gate.queue:
+        if not waiter.of_parent and (waiter.grant is not None or waiter in self._gate.queue):
             self._lock.bring(lambda: self._undo(waiter))
 
     def give_place_up(self, place: Place) -> None:

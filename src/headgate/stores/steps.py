@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from headgate.forks import forked
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
 from headgate.gate.slots import NEVER, Slots
 from headgate.permit import Permit, Refusal
@@ -18,7 +19,7 @@ from headgate.request import Request
 from headgate.stores.declarations import Declarations
 from headgate.stores.doors import Crowd, Place, held_exit, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
 from headgate.stores.holders import Holders
-from headgate.stores.lock import Lock, Reentered
+from headgate.stores.lock import TORN, Lock, Reentered
 from headgate.stores.loops import Learning, Loops
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of, unused
@@ -416,12 +417,17 @@ class Steps:
 
     def _look(self, waiter: Waiter) -> bool:
         """Let the waiters pass that are due. True when this waiter has its grant, an error when it has waited long enough."""
+        self._check_fork(waiter)
         if waiter.grant is not None:
             return True
         seen = self._lock.hold(self._look_now, waiter)
         if isinstance(seen, Exception):
             raise seen
         return seen
+
+    def _check_fork(self, waiter: Waiter) -> None:
+        if waiter.of_parent:
+            raise forked(self.name)
 
     def _look_now(self, waiter: Waiter) -> bool | Exception:
         gate = self._gate
@@ -576,5 +582,7 @@ class Steps:
         self._gate.orphan()
         self._holders.forget()
         self._loops = Loops()
+        if not self._lock.is_held_here():
+            self._lock.state = TORN  # a thread of the parent may have been inside, and this thread waits for it
         self._lock = Lock(self.name, self._mend)
         self._open()

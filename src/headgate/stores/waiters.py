@@ -5,6 +5,7 @@ Here live sleeping and waking and nothing else: a wake is a hint to look, and wh
 
 from __future__ import annotations
 
+import os
 from asyncio import Future, _get_running_loop, get_running_loop, sleep
 from contextlib import suppress
 from threading import Lock
@@ -46,6 +47,7 @@ class Waiter:
     grant: Grant | None = None
     holds = True  # what it was granted is held until it is released
     refused: Exception | None = None  # why it waits in vain: its cost is above what the limit now holds, say
+    of_parent = False  # this process is a child of a fork, and the acquire goes on in the parent
     waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
     ticket: object = None  # stands among those that were granted and have not run since
     look_at = NEVER
@@ -68,7 +70,11 @@ class Waiter:
     def tell(self) -> None:
         """That it has to queue, in its own task or thread."""
         if self.waiting is not None and self.request.on_wait is not None:
-            self.request.on_wait(self.waiting)
+            process = os.getpid()
+            try:
+                self.request.on_wait(self.waiting)
+            finally:
+                self.of_parent = self.of_parent or os.getpid() != process
 
 
 class TaskWaiter(Waiter):
@@ -137,6 +143,11 @@ class ThreadWaiter(Waiter):
     def wake(self) -> bool:
         self.event.set()
         return True
+
+    def fork(self) -> None:
+        """In the child of a fork: end the acquire, which goes on in the parent."""
+        self.of_parent = True
+        self.wake()
 
 
 def tell(future: Future[Any], waiter: TaskWaiter) -> None:

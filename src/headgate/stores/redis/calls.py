@@ -5,6 +5,7 @@ Here lives writing and reading them; when they are sent, and what is done about 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headgate.errors import StoreError
+from headgate.forks import forked
 from headgate.gate.gate import Grant
 from headgate.request import Request
 from headgate.stores.redis.script import library
@@ -177,12 +179,15 @@ def told_by(request: Request, on_wait: OnWait | None) -> Request:
     return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
-async def heard(ticket: Ticket, on_wait: OnWait) -> Grant:
-    """The grant of a ticket whose task wants to know that it has to wait."""
+async def heard(ticket: Ticket, on_wait: OnWait, name: str) -> Grant:
+    """The grant of a ticket whose task wants to know that it has to wait. RuntimeError in the child if `on_wait` forks."""
     outcome = await ticket.future
     if isinstance(outcome, Waiting):
         if not (ticket.t or ticket.future.done()):  # its turn has not come since
+            process = os.getpid()
             on_wait(outcome)
+            if os.getpid() != process:
+                raise forked(name)
         outcome = await ticket.future
     return cast(Grant, outcome)
 

@@ -7,6 +7,7 @@ This module belongs to lane.py, and uses its state.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -77,8 +78,10 @@ def leave(lane: Lane, ticket: Ticket) -> None:
     """The coroutine that waits for `ticket` ends without its grant.
 
     The collector may close it where its loop does not run: that loop may be stopped, closed or
-    another thread's.
+    another thread's. In the child of a fork the ticket is the parent's, which waits on.
     """
+    if lane.link.process != os.getpid():
+        return
     abandon(ticket.future)
     if lane.link.here and not lane.link.closed:
         _leave(lane, ticket)

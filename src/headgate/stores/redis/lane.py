@@ -111,7 +111,7 @@ class Lane:
             request.closing.begin(ref(ticket))
             self._tickets.append(ticket)
             self._send()
-            return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait)), ticket
+            return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait, self.line.name)), ticket
         except BaseException:
             leave(self, ticket)
             raise

@@ -266,7 +266,7 @@ class RedisLine:
             raise RuntimeError(
                 f"flush() of {title(self.name)} would block the event loop that has to send: write `await limiter.aflush()`."
             )
-        blocking(self.aflush)
+        blocking(self.aflush, self.name)
 
     async def aflush(self) -> None:
         await self._store.flush(self.name)
@@ -405,7 +405,7 @@ class RedisLine:
 
         A permit that comes too late, because a signal handler has interrupted the thread, goes back.
         """
-        return blocking(work, give_back)
+        return blocking(work, self.name, give_back)
 
     def waited(self, request: Request, acquire: Acquiring) -> Permit:
         """By the portal. The thread itself calls the `on_wait` of the request."""
@@ -416,7 +416,7 @@ class RedisLine:
             on_wait = self._warn_of_blocking if on_wait is None else on_wait
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
-        call: Call[Permit] = Call(lambda: acquire(telling), give_back, on_wait)
+        call: Call[Permit] = Call(lambda: acquire(telling), self.name, give_back, on_wait)
         telling = told_by(request, call.say)
         return answer_of(call)
 

@@ -21,6 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 from headgate.errors import StoreError
+from headgate.forks import WAITING, forked
 from headgate.threads import begin
 
 T = TypeVar("T")
@@ -67,6 +68,7 @@ class Portal:
         self._ready.acquire()
         self._trouble: BaseException | None = None
         self._ended = threading.Lock()  # locked while the thread runs
+        self._of_parent = False  # this process is a child of a fork, and the thread runs in the parent
 
     def start(self) -> None:
         """Go on when the loop is there. Callers that come meanwhile start a thread, too: the first of these runs the loop."""
@@ -129,11 +131,24 @@ class Portal:
         if self.threadless:
             return self.loop.run_until_complete(call.work())
         try:
-            self.tell(call.begin)
+            WAITING.add(call)
+            if self._of_parent:
+                call.fork()
+            else:
+                self.tell(call.begin)
             return call.result(timeout)
         except BaseException:
-            self.tell(call.give_up)
+            if not call.of_parent:
+                self.tell(call.give_up)
             raise
+        finally:
+            WAITING.discard(call)
+
+    def fork(self) -> None:
+        """In the child of a fork: no thread answers here. A caller that waits for its start goes on, and starts another."""
+        self._of_parent = True
+        with suppress(RuntimeError):  # it has started
+            self._ready.release()
 
     def close(self) -> None:
         """Let the links close. The loop itself runs on: threads that still wait are not woken by the end of the process."""
@@ -169,17 +184,21 @@ class Outcome(Generic[T]):
 class Call(Generic[T]):
     """One blocking call: a thread waits for what a task does in the loop.
 
-    `undo` gets the result when the thread has given up. `heed` gets, in the thread, what the task says before it is done.
+    `name` is that of the queue, for errors. `undo` gets the result when the thread has given up. `heed` gets, in the
+    thread, what the task says before it is done.
     The thread never knows the task: the end of a task runs Python code, and would hide there what a signal handler raises.
     """
 
     def __init__(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
+        name: str = "headgate/",
         undo: Callable[[T], object] | None = None,
         heed: Callable[[Any], object] | None = None,
     ) -> None:
         self.work = work
+        self.of_parent = False  # this process is a child of a fork, and the parent gets the result
+        self._name = name
         self._undo = undo
         self._heed = heed
         self._task: asyncio.Task[T] | None = None
@@ -188,9 +207,11 @@ class Call(Generic[T]):
 
     def result(self, timeout: float | None) -> T:
         """In the thread."""
-        while not isinstance(news := self._news.get(timeout=timeout), Outcome):
+        while not isinstance(news := self._news.get(timeout=timeout), Outcome) and not self.of_parent:
             if self._heed is not None and self._news.empty():
                 self._heed(news)
+        if self.of_parent:
+            raise forked(self._name)
         if news.error is not None:
             try:
                 raise news.error
@@ -198,6 +219,11 @@ class Call(Generic[T]):
                 del news  # or the error and this frame would know each other
         self._news.put(news)  # for give_up, should the caller not get it after all
         return cast(T, news.result)
+
+    def fork(self) -> None:
+        """In the child of a fork: wake the thread, whatever it waits for."""
+        self.of_parent = True
+        self._news.put(None)
 
     def begin(self) -> None:
         """In the loop, as is all that follows."""
@@ -238,7 +264,6 @@ async def farewell() -> None:
 _ended: set[int] = set()  # processes that end: no thread can be started any more
 _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
 _threads: set[int] = set()  # that run portals
-os.register_at_fork(after_in_child=_threads.clear)
 STARTED: list[Callable[[], None]] = []  # called when the portal of a process starts; twice is harmless
 
 
@@ -250,7 +275,16 @@ def portal() -> Portal:
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
         _start(found)
-    return found
+    return portal() if found._of_parent else found
+
+
+def _after_fork() -> None:
+    _threads.clear()
+    for found in list(_portals.values()):
+        found.fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _start(found: Portal) -> None:
@@ -279,15 +313,15 @@ def check_thread() -> None:
         )
 
 
-def blocking(work: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], object] | None = None) -> T:
+def blocking(work: Callable[[], Coroutine[Any, Any, T]], name: str, undo: Callable[[T], object] | None = None) -> T:
     """The result of `work`: see `Call`, and `answer_of`."""
-    return answer_of(Call(work, undo))
+    return answer_of(Call(work, name, undo))
 
 
 def answer_of(call: Call[T]) -> T:
     """What the task of `call` returns. A daemon thread that asks while its process ends goes no further.
 
-    Raises StoreError in the thread that would have to answer.
+    Raises StoreError in the thread that would have to answer, and RuntimeError in the child of a fork meanwhile.
     """
     check_thread()
     try:

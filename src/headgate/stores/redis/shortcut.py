@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hiredis import HiredisError, Reader
 
+from headgate.forks import forked
 from headgate.gate.gate import Grant
 from headgate.stores.redis.endpoint import REPLY_TIMEOUT, SILENCE
 from headgate.stores.redis.script import library
@@ -54,6 +55,8 @@ class Shortcut:
         self._topology = topology
         self._busy = False  # a thread uses it
         self._talks: dict[Endpoint, Talk] = {}
+        self._opened: SimpleQueue[Talk | None] = SimpleQueue()  # the connection that is being made
+        self._of_parent = False  # this process is a child of a fork: what was asked here goes on in the parent
         self._session = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
@@ -64,9 +67,19 @@ class Shortcut:
         self._busy = True  # no call stands since it was looked at, so no other thread and no signal handler comes in between
         try:
             server = self._topology.where(line.key)
-            return None if server is None else self._ask(server, line, request)
+            permit = None if server is None else self._ask(server, line, request)
         finally:
             self._busy = False
+        if self._of_parent:
+            raise forked(line.name)
+        return permit
+
+    def fork(self) -> None:
+        """In the child of a fork: a thread that waits here goes on, and reads nothing that the server sends to the parent."""
+        self._of_parent = True
+        for talk in self._talks.values():
+            talk.close()
+        self._opened.put(None)
 
     def _ask(self, server: Endpoint, line: RedisLine, request: Request) -> Permit | None:
         start, patience = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
@@ -83,14 +96,15 @@ class Shortcut:
             if str(reply).startswith("READONLY"):
                 self._close(server)  # a name may lead to another one now
             found = passed(reply, caller, believed, declared.lease)
-            if found is not None:
+            if found is not None and not self._of_parent:
                 permit = line.found(request, found, monotonic() - start)
             return permit
         except BaseException as lost:
             if permit is not None:
                 permit.held = False
             self._close(server)
-            line.unsure(caller)
+            if not self._of_parent:
+                line.unsure(caller)
             if not is_ours(lost):
                 raise
             return None
@@ -101,7 +115,7 @@ class Shortcut:
             return self._exchange(server, words, patience)
         except (OSError, HiredisError) as lost:
             self._close(server)
-            if isinstance(lost, TimeoutError) or not is_ours(lost) or not self._open(server, patience):
+            if isinstance(lost, TimeoutError) or not is_ours(lost) or self._of_parent or not self._open(server, patience):
                 raise  # one silence is enough
             return self._exchange(server, words, patience)
 
@@ -113,6 +127,7 @@ class Shortcut:
     def _open(self, server: Endpoint, patience: float) -> bool:
         """Connect, in a thread of its own: redis-py would take what a signal handler raises for an error of the connection's."""
         opened: SimpleQueue[Talk | None] = SimpleQueue()
+        self._opened = opened
         begin(partial(connect, server, patience, opened), "headgate-connect")
         talk = opened.get()
         if talk is None:

@@ -125,7 +125,9 @@ class RedisStore:
         for link in self._links.values():
             link.forked()
         self._links.clear()
-        self._shortcut = None
+        if self._shortcut is not None:
+            self._shortcut.fork()
+            self._shortcut = None
         for line in list(self._lines.values()):
             line.forked()
 

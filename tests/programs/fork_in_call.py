@@ -1,0 +1,110 @@
+"""Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, and that it can call again.
+
+usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|connect|start
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+
+from headgate import Concurrency, Limiter
+from headgate.stores.redis import shortcut
+from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.portal import Portal
+from tests.processes import PATIENCE
+
+FORKED = threading.Event()
+CHILDREN: list[int] = []
+
+
+def fork(*_: object) -> None:
+    CHILDREN.append(os.fork())
+    if not CHILDREN[0]:
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    FORKED.set()
+
+
+def signal_main() -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+
+def wrap(place: object, function: str, within: Callable[..., object]) -> None:
+    """Once: call `within`, which forks, and then `function` of `place`."""
+    whole = getattr(place, function)
+
+    def wrapped(*arguments: object) -> object:
+        setattr(place, function, whole)
+        return within(whole, *arguments)
+
+    setattr(place, function, wrapped)
+
+
+def behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
+    signal_main()
+    FORKED.wait()
+    return whole(*arguments)
+
+
+async def answers_behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
+    signal_main()
+    await asyncio.to_thread(FORKED.wait)
+    return await whole(*arguments)  # type: ignore[misc]
+
+
+def between_call_and_reply(whole: Callable[..., object], talk: shortcut.Talk, *arguments: object) -> object:
+    class Reader:
+        feed = talk._reader.feed
+
+        def gets(self) -> object:
+            if not FORKED.is_set():
+                signal_main()
+            return reader.gets()
+
+    reader, talk._reader = talk._reader, Reader()  # type: ignore[assignment]
+    return whole(talk, *arguments)
+
+
+def main(url: str, name: str, how: str) -> None:
+    limiter = Limiter(name, Concurrency(1), store=url)
+    signal.signal(signal.SIGUSR1, fork)
+    if how != "start":
+        limiter.update(Concurrency(2))
+        limiter.flush()
+    if how == "acquire":
+        limiter.acquire_sync().release()
+    call = {
+        "status": limiter.status,
+        "start": limiter.status,
+        "flush": limiter.flush,
+        "try_acquire": lambda: limiter.try_acquire().release(),  # type: ignore[union-attr]
+    }.get(how, limiter.acquire_sync)
+    asked = {"status": "astatus", "try_acquire": "atake", "flush": "aflush"}
+    if how in asked:
+        wrap(RedisLine, asked[how], answers_behind_the_fork)
+    elif how == "acquire":
+        wrap(shortcut.Talk, "exchange", between_call_and_reply)
+    elif how == "connect":
+        wrap(shortcut, "connect", behind_the_fork)
+    else:
+        wrap(Portal, "_open", behind_the_fork)
+    try:
+        answer = call()
+    except RuntimeError as error:
+        print("child:", error, flush=True)
+        answer = call()
+    if not CHILDREN[0]:
+        os._exit(0)
+    print("parent", os.waitstatus_to_exitcode(os.waitpid(CHILDREN[0], 0)[1]), getattr(answer, "held", None))
+    if how in ("acquire", "connect"):
+        print(limiter.status().limits[0].used)
+        answer.release()  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
