@@ -228,8 +228,9 @@ class Limiter(Entrance):
         Raises ValueError or TypeError for bad arguments, and CostExceedsCapacityError for a cost that can never pass. When it is
         entered or awaited: MaxSleepExceededError when its turn is further away than `max_sleep`, or has not come by then;
         QueueFullError; LimiterClosedError; UnknownLimiterError, of an attached limiter; StoreError when the store cannot be
-        asked; RuntimeError when it would block its own event loop for ever. With on_lost="cancel" its block, or a later
-        `with permit:`, raises LeaseLostError. Without a block a lost lease shows on the permit alone.
+        asked; RuntimeError when it would block its own event loop for ever, or in the child of a fork while it waited. With
+        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError. Without a block a lost lease shows on the
+        permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 

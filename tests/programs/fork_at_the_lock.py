@@ -21,12 +21,16 @@ def main(name: str) -> None:
     limiter.acquire_sync().release()
     inside, forked = threading.Event(), threading.Event()
     children: list[int] = []
+    come: list[None] = []  # once the signal has come
 
     def hold(_: object) -> None:
         inside.set()
         forked.wait()
 
     def fork(*_: object) -> None:
+        if come:
+            return
+        come.append(None)
         children.append(os.fork())
         if not children[0]:
             faulthandler.dump_traceback_later(PATIENCE, exit=True)
@@ -36,7 +40,7 @@ def main(name: str) -> None:
     holder = threading.Thread(target=cast("Any", limiter)._line._lock.hold, args=[hold, None])
     holder.start()
     inside.wait()
-    signaller = threading.Thread(target=signal_at_the_lock)
+    signaller = threading.Thread(target=signal_at_the_lock, args=[forked])
     signaller.start()
     assert limiter.status().waiting == 0
     limiter.acquire_sync().release()
@@ -47,10 +51,13 @@ def main(name: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
 
 
-def signal_at_the_lock() -> None:
+def signal_at_the_lock(forked: threading.Event) -> None:
+    """Send signals until one is handled: Python sees none that comes just before a thread begins to wait."""
     while sys._current_frames()[MAIN].f_code.co_name != "hold":
         time.sleep(0.001)
     signal.pthread_kill(MAIN, signal.SIGUSR1)
+    while not forked.wait(0.01):
+        signal.pthread_kill(MAIN, signal.SIGUSR1)
 
 
 if __name__ == "__main__":

@@ -21,9 +21,13 @@ from tests.processes import PATIENCE
 
 FORKED = threading.Event()
 CHILDREN: list[int] = []
+COME: list[None] = []  # once the signal has come
 
 
 def fork(*_: object) -> None:
+    if COME:
+        return
+    COME.append(None)
     CHILDREN.append(os.fork())
     if not CHILDREN[0]:
         faulthandler.dump_traceback_later(PATIENCE, exit=True)
@@ -45,15 +49,20 @@ def wrap(place: object, function: str, within: Callable[..., object]) -> None:
     setattr(place, function, wrapped)
 
 
-def behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
+def wait_for_fork() -> None:
+    """Send signals until one is handled: Python sees none that comes just before a thread begins to wait."""
     signal_main()
-    FORKED.wait()
+    while not FORKED.wait(0.01):
+        signal_main()
+
+
+def behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
+    wait_for_fork()
     return whole(*arguments)
 
 
 async def answers_behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
-    signal_main()
-    await asyncio.to_thread(FORKED.wait)
+    await asyncio.to_thread(wait_for_fork)
     return await whole(*arguments)  # type: ignore[misc]
 
 

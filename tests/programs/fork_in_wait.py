@@ -27,6 +27,7 @@ class Story:
         where = None if store == "memory" else store
         self.how = how
         self.in_child = False
+        self.come: set[signal.Signals] = set()
         self.limiter = Limiter(name, Concurrency(2), store=where, on_store_error="open" if how == "open" else "raise")
         self.other = Limiter(f"{name}-other", Concurrency(1), store=where)
         self.held = [self.other.acquire_sync(), self.limiter.acquire_sync(permits=2)]
@@ -69,9 +70,21 @@ class Story:
     def signal_when_one_waits(self, limiter: Limiter, number: signal.Signals) -> None:
         while not limiter.status().waiting:
             time.sleep(0.001)
-        signal.pthread_kill(MAIN.ident or 0, number)
+        while number not in self.come:  # Python sees no signal that comes just before a thread begins to wait
+            signal.pthread_kill(MAIN.ident or 0, number)
+            time.sleep(0.001)
 
-    def wait_in_handler(self, *_: object) -> None:
+    def handle(self, number: signal.Signals, act: Callable[[], object]) -> None:
+        """Do `act` when the signal comes for the first time."""
+
+        def handler(*_: object) -> None:
+            if number not in self.come:
+                self.come.add(number)
+                act()
+
+        signal.signal(number, handler)
+
+    def wait_in_handler(self) -> None:
         """Wait inside a wait, and fork there."""
         self.start(lambda: self.signal_when_one_waits(self.other, signal.SIGUSR2))
         try:
@@ -80,8 +93,8 @@ class Story:
             print("handler:", error, flush=True)
 
     def wait(self) -> None:
-        signal.signal(signal.SIGUSR1, self.wait_in_handler if self.how == "nested" else self.fork)
-        signal.signal(signal.SIGUSR2, self.fork)
+        self.handle(signal.SIGUSR1, self.wait_in_handler if self.how == "nested" else self.fork)
+        self.handle(signal.SIGUSR2, self.fork)
         if self.how == "on_wait":
             self.use(self.limiter.acquire_sync(permits=2, on_wait=self.fork))
         elif self.how == "granted":

@@ -45,7 +45,7 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
             raise NoPortalError("a simulated process has none")
         return SimpleNamespace(tell=world.here.call_soon_threadsafe)
 
-    def blocking(work: object, undo: object) -> NoReturn:
+    def blocking(work: object, name: str, undo: object = None) -> NoReturn:
         raise WouldWait
 
     def connection(endpoint: Endpoint, patience: float) -> Blocking:
