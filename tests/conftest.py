@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import FrameType
 
 import hypothesis  # it looks at the collector's objects when it is imported, which must not be frozen by then
@@ -17,7 +17,7 @@ from headgate import logs
 from headgate.stores.memory import MemoryStore
 from tests import loops
 from tests.alone import set_apart
-from tests.machine import scaled
+from tests.machine import Stalls, scaled
 from tests.places import PLACES, SERVERS, Place, missing
 from tests.portals import end_portal
 from tests.proofs import Proofs, kind_of
@@ -163,6 +163,13 @@ def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
     """A store and its time: memory in virtual time, or Redis in real milliseconds."""
     redis_url = None if store_kind == "memory" else request.getfixturevalue("redis_url")
     return World(name, redis_url, virtual=_virtual(request))
+
+
+@pytest.fixture
+def slack() -> Callable[[], float]:
+    """The seconds that a busy machine may be late by where a time is promised: more by those that it has stood still."""
+    stalls = Stalls()
+    return lambda: scaled(1.0) + stalls.seconds
 
 
 @pytest.fixture

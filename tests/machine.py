@@ -7,11 +7,15 @@ haste.py. `HEADGATE_TEST_PACE=3` sets it by hand.
 from __future__ import annotations
 
 import os
+import threading
 import time
+import weakref
 
 CORES = os.cpu_count() or 1
 NAME = "HEADGATE_TEST_PACE"
 SPIN = 0.05  # seconds of a processor
+TICK = 0.02  # seconds
+STALL = 0.1  # seconds by which a thread wakes too late, when its process stands still and is not just busy
 
 
 def measured() -> float:
@@ -33,3 +37,39 @@ def scaled(seconds: float) -> float:
 def scaled_now(seconds: float) -> float:
     """The same by the load of this moment, for what no other process has to agree on: a run makes a load of its own."""
     return seconds * max(PACE, os.getloadavg()[0] / CORES)
+
+
+class Stalls:
+    """Measures for how long this process stands still, from now on: a test allows for that and for no more.
+
+    A thread wakes at each tick, and each stall makes it late. The thread ends with this object.
+    """
+
+    def __init__(self) -> None:
+        self._ticks = Ticks()
+        end = threading.Event()
+        threading.Thread(target=self._ticks.run, args=[end], daemon=True).start()
+        weakref.finalize(self, end.set).atexit = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it has stood still so far, in all."""
+        return self._ticks.stalled
+
+
+class Ticks:
+    """When the last tick was, and by how much all of them were late."""
+
+    def __init__(self) -> None:
+        self._seen = (0.0, time.monotonic())  # the stalls until the last tick, and when that was
+
+    def run(self, end: threading.Event) -> None:
+        while not end.wait(TICK):
+            self._seen = (self.stalled, time.monotonic())
+
+    @property
+    def stalled(self) -> float:
+        """The stalls until now: the next tick may be late already. A thread that is merely busy counts as in time."""
+        stalled, last = self._seen
+        late = time.monotonic() - last - TICK
+        return stalled + late if late > STALL else stalled

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headgate import Limiter, Status
 from headgate.stores.memory import MemoryStore
-from tests.machine import scaled, scaled_now
+from tests.machine import Stalls, scaled, scaled_now
 from tests.virtual import VirtualClock, run
 
 T = TypeVar("T")
@@ -34,12 +34,17 @@ class World:
         self.clock = VirtualClock()
         self.store: Any = MemoryStore(self.clock if self.virtual else None) if redis_url is None else redis_url
         self.beat = 1.0 if self.virtual else scaled(0.02)
-        self.slack = 0.0 if self.virtual else scaled(1.0)  # what a busy machine may be late by
+        self._stalls = None if self.virtual else Stalls()
 
     @property
     def place(self) -> dict[str, Any]:
         """The world as the classics are told of it."""
         return {"store": self.store} if self.in_memory else {"redis_url": self.store}
+
+    @property
+    def slack(self) -> float:
+        """The seconds that a busy machine may be late by: more by those that it has stood still."""
+        return 0.0 if self._stalls is None else scaled(1.0) + self._stalls.seconds
 
     @property
     def ticks(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
 from headgate import MaxSleepExceededError, Semaphore
 from headgate.stores.status import Status
 from tests.clocks import ServerClock
-from tests.machine import scaled
 from tests.processes import running
 from tests.world import LONG, long, waiting
 
@@ -21,7 +21,9 @@ async def status_of(semaphore: Semaphore) -> Status:
     return await semaphore._line.astatus()
 
 
-async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(name: str, redis_url: str) -> None:
+async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
+    name: str, redis_url: str, slack: Callable[[], float]
+) -> None:
     """L1: given a holder that dies and one who waits, the waiter is let in when the expiry is over, and not before it could be."""
     semaphore = Semaphore(name, 1, expiry=EXPIRY, redis_url=redis_url)
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
@@ -34,7 +36,7 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(name:
         async with asyncio.timeout(long()):
             await waiter
 
-    assert time.monotonic() - killed <= EXPIRY + scaled(1.0)
+    assert time.monotonic() - killed <= EXPIRY + slack()
 
 
 async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(name: str, redis_url: str) -> None:
@@ -86,11 +88,14 @@ async def test_a_killed_waiter_does_not_hold_up_the_queue(name: str, redis_url: 
         await waiter
 
 
-async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(name: str, redis_url: str) -> None:
+async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
+    name: str, redis_url: str, slack: Callable[[], float]
+) -> None:
     """L1, L3: it died a moment ago and nobody knows: it is granted the place, and loses it when the lease ends."""
-    semaphore = Semaphore(name, 1, expiry=EXPIRY, redis_url=redis_url)
+    expiry = 3 * EXPIRY  # it is held until the other one waits, though the machine stalls
+    semaphore = Semaphore(name, 1, expiry=expiry, redis_url=redis_url)
     await semaphore.__aenter__()
-    with running("hold", redis_url, name, 1, EXPIRY) as dead:
+    with running("hold", redis_url, name, 1, expiry) as dead:
         assert await dead.said() == "asks"
         await waiting(semaphore._line, 1)
         dead.kill()
@@ -100,7 +105,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(name: 
     async with asyncio.timeout(long()):
         await _visit(semaphore)
 
-    assert time.monotonic() - start <= EXPIRY + scaled(1.0)
+    assert time.monotonic() - start <= expiry + slack()
 
 
 async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(

@@ -169,12 +169,12 @@ async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change)
 @told
 async def test_a_slower_rate_holds_waiters_back(world: World, change: Change) -> None:
     """T1, T9: given one that was to pass after some beats, when a token comes back in an hour, it waits that long."""
-    limiter = world.limiter(Rate(1, per=40 * world.beat))
+    limiter = world.limiter(Rate(1, per=100 * world.beat))
     await limiter.acquire()
     caller = await asks(limiter, 0)
 
     await change(limiter, Rate(1, per=HOUR))
-    await asyncio.sleep(45 * world.beat)
+    await asyncio.sleep(105 * world.beat)
 
     status = await waiting(limiter, 1)
     assert status.retry_after is not None

@@ -158,17 +158,18 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: o
 
 @told
 async def test_max_sleep_of_one_acquire_stands_before_the_limiters(world: World) -> None:
-    """Given a limiter that would wait three beats: one acquire is willing to wait less, another more."""
-    limit = Rate(1, per=world.beat, capacity=5, initial=0)
-    limiter, other = [world.limiter(limit, max_sleep=3 * world.beat, name=f"{world.name}-{number}") for number in range(2)]
+    """One acquire is willing to wait for less time than its limiter says, another for more."""
+    limit = Rate(1, per=world.beat, capacity=100_000, initial=0)
+    limiter = world.limiter(limit, max_sleep=10_000 * world.beat)
+    hasty = world.limiter(limit, max_sleep=world.beat / 2, name=f"{world.name}-hasty")
 
     with pytest.raises(MaxSleepExceededError):
-        await limiter.acquire(5)
+        await limiter.acquire(50_000)
     with pytest.raises(MaxSleepExceededError):
-        await other.acquire(2, max_sleep=world.beat / 2)
+        await limiter.acquire(5_000, max_sleep=1_000 * world.beat)
 
     await limiter.acquire(2)
-    await limiter.acquire(5, max_sleep=HOUR)
+    await hasty.acquire(2, max_sleep=HOUR)
 
 
 @told
@@ -260,7 +261,7 @@ async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None
     """Given a queue of two, when the first has waited long enough, then the second gets the place (L2)."""
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
-    impatient = asyncio.create_task(_acquired(limiter, max_sleep=25 * world.beat))  # long enough to see both of them wait
+    impatient = asyncio.create_task(_acquired(limiter, max_sleep=100 * world.beat))  # both wait before that
     await waiting(limiter, 1)
     patient = asyncio.create_task(_acquired(limiter))
     await waiting(limiter, 2)

@@ -15,12 +15,11 @@ from redis import Redis
 from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
 from headgate.stores.redis import endpoint
-from tests.machine import scaled
 from tests.processes import Running
 from tests.world import long, soon, waiting
 
 T = TypeVar("T")
-SLACK = scaled(1.0)  # seconds that a busy machine may be late by, where a time is promised
+Slack = Callable[[], float]  # the fixture `slack`
 
 
 TIMEOUTS = count(1)  # microseconds

@@ -16,7 +16,7 @@ from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rat
 from headgate.limits import Limit
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
-from tests.faults.scene import SLACK, Puppet, client_of_its_own, elsewhere, enter, eventually, has_listened
+from tests.faults.scene import Puppet, Slack, client_of_its_own, elsewhere, enter, eventually, has_listened
 from tests.world import at_rest, declare, soon, until, used, waiting
 
 ONE, TWO, THREE = Concurrency(1), Concurrency(2), Concurrency(3)
@@ -105,7 +105,9 @@ async def test_who_gives_way_asks_no_more_often_than_before(
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_what_was_turned_down_is_declared_again_by_itself(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+async def test_what_was_turned_down_is_declared_again_by_itself(
+    name: str, redis_url: str, log: pytest.LogCaptureFixture, slack: Slack
+) -> None:
     """Given a deployment that is rolled back at once, when a minute has passed, then the former limits hold again.
 
     Nobody makes a limiter again for that: a program that has one for all its life gets its limits, too.
@@ -120,13 +122,15 @@ async def test_what_was_turned_down_is_declared_again_by_itself(name: str, redis
 
     await until(lambda status: status.limits[0].capacity == 1, rolled_back)
 
-    assert HOLD - 0.1 < monotonic() - start < HOLD + SLACK
+    assert HOLD - 0.1 < monotonic() - start < HOLD + slack()
     assert len(log.records) == 1
     assert await soon(former.visit()) == 1
 
 
 @pytest.mark.usefixtures("hurried")
-def test_so_it_is_where_every_job_has_a_loop_of_its_own(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+def test_so_it_is_where_every_job_has_a_loop_of_its_own(
+    name: str, redis_url: str, log: pytest.LogCaptureFixture, slack: Slack
+) -> None:
     """Given the same, in a program that makes one limiter and runs each job by asyncio.run, then no loop need live for a minute."""
     limiters = [elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO, ONE)]
     start = 0.0
@@ -143,7 +147,7 @@ def test_so_it_is_where_every_job_has_a_loop_of_its_own(name: str, redis_url: st
         capacity(limiter)
     assert capacity(limiters[2]) == 2
     while capacity(limiters[2]) == 2:
-        assert monotonic() - start < HOLD + SLACK
+        assert monotonic() - start < HOLD + slack()
 
     assert monotonic() - start > HOLD - 0.1
     assert len(log.records) == 1
@@ -224,7 +228,9 @@ async def test_programs_that_are_started_again_change_nothing(name: str, admin: 
 # Updating ----------------------------------------------------------------------------------------------------------------------
 
 
-async def test_more_capacity_wakes_the_waiters_of_other_processes(name: str, redis_url: str, puppet: Callable[..., Puppet]) -> None:
+async def test_more_capacity_wakes_the_waiters_of_other_processes(
+    name: str, redis_url: str, puppet: Callable[..., Puppet], slack: Slack
+) -> None:
     """S1, S6: given waiters in two processes, when a third one raises the capacity, they pass at once, the first ones first."""
     limiter = elsewhere(name, ONE, url=redis_url)
     holder = await limiter.acquire()
@@ -237,7 +243,7 @@ async def test_more_capacity_wakes_the_waiters_of_other_processes(name: str, red
     await a.says("0 inside")
     await b.says("1 inside")
 
-    assert monotonic() - start < SLACK
+    assert monotonic() - start < slack()
     assert used(await waiting(limiter, 1)) == [3]
     holder.release()
     await a.says("2 inside")

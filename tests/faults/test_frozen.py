@@ -17,7 +17,7 @@ from headgate.stores.redis import endpoint, line, link, patience, shortcut
 from tests.faults.absence import frozen, opened
 from tests.faults.haste import GREETING, OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
-from tests.faults.scene import SLACK, believed_until, elsewhere, enter, eventually, once_back
+from tests.faults.scene import Slack, believed_until, elsewhere, enter, eventually, once_back
 from tests.processes import Running, running
 from tests.servers import Server
 from tests.world import LONG, at_rest, long, soon, until, used
@@ -41,7 +41,7 @@ def freeze(request: pytest.FixtureRequest, own_server: Server, own_admin: Redis)
 
 
 async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
-    name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
+    name: str, own_server: Server, freeze: tuple[Freeze, Freeze], slack: Slack
 ) -> None:
     """S1, S2, F36: acquire raises in time; the permit is lost at its own deadline; only then has somebody else the place."""
     stop, go_on = freeze
@@ -56,7 +56,7 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
     assert await believed_until(permit) <= start + LEASE
     with pytest.raises(StoreError):
         await soon(waiter)
-    assert monotonic() - start <= GIVES_UP + SLACK
+    assert monotonic() - start <= GIVES_UP + slack()
     go_on()
 
     await once_back(limiter.astatus)
@@ -236,7 +236,7 @@ async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(name: 
     assert await (await once_back(limiter.acquire)).arelease()
 
 
-async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy: Proxy) -> None:
+async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy: Proxy, slack: Slack) -> None:
     """F22, L5: established connections fall silent for good; the next ones work."""
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     await (await soon(limiter.acquire())).arelease()
@@ -249,7 +249,7 @@ async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy
     proxy.requests.resume()
 
     assert await (await soon(caller)).arelease()
-    assert monotonic() - start <= GIVES_UP + SLACK
+    assert monotonic() - start <= GIVES_UP + slack()
     await at_rest(limiter)
 
 

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
-from tests.faults.scene import SLACK, Puppet, commands_of, elsewhere, enter, eventually, has_listened
+from tests.faults.scene import Puppet, Slack, commands_of, elsewhere, enter, eventually, has_listened
 from tests.processes import running
 from tests.servers import Server
 from tests.world import at_rest, long, soon, used, waiting
@@ -32,7 +32,7 @@ def listening(server: Server, name: str) -> int:
 
 @pytest.mark.parametrize("dead", [1, pytest.param(3, marks=pytest.mark.proof)])
 async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
-    name: str, own_server: Server, own_admin: Redis, dead: int
+    name: str, own_server: Server, own_admin: Redis, dead: int, slack: Slack
 ) -> None:
     """L3, S6, F59: so many waiters at the head are killed, and the holder leaves: the next one is granted soon."""
     holding, limiter = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(2))
@@ -55,7 +55,7 @@ async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
         async with asyncio.timeout(2 * long()):
             permit = await alive
 
-    assert time.monotonic() - killed < UNHEARD + SLACK
+    assert time.monotonic() - killed < UNHEARD + slack()
     assert await permit.arelease()
     assert used(await at_rest(holding)) == [0]
 

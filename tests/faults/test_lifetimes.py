@@ -17,8 +17,8 @@ from headgate import Concurrency, Limiter, Permit, Quota, Rate, Window
 from tests.clocks import ServerClock
 from tests.faults.proxy import Proxy
 from tests.faults.scene import (
-    SLACK,
     Puppet,
+    Slack,
     client_of_its_own,
     content_of,
     elsewhere,
@@ -236,9 +236,9 @@ async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, prox
 
     A can only believe in what it was told, so C must not be granted A's place before that ends.
     """
-    long, short = Concurrency(2, lease=1.8), Concurrency(2, lease=0.9)
+    long, short = Concurrency(1, lease=1.8), Concurrency(1, lease=0.6)
     a = await Limiter(name, long, store=proxy.url).acquire()
-    b = await elsewhere(name, short, url=redis_url).acquire()
+    assert not await elsewhere(name, short, url=redis_url).atry_acquire()
 
     def after_the_news(piece: bytes) -> bytes:
         if b" stale " in piece:
@@ -246,19 +246,18 @@ async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, prox
         return piece
 
     proxy.replies.alter = after_the_news
+    a.home.renewals.renew()  # type: ignore[attr-defined]  # its own timer would be late when the machine stalls
     c = await soon(elsewhere(name, short, url=redis_url).acquire())
 
     assert a.lost
-    assert not b.lost
     assert any(b" stale " in piece for piece in proxy.replies.seen)
     proxy.replies.resume()
-    for permit in (b, c):
-        assert await permit.arelease()
+    assert await c.arelease()
     a.release()
 
 
 async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
-    name: str, redis_url: str, puppet: Callable[..., Puppet]
+    name: str, redis_url: str, puppet: Callable[..., Puppet], slack: Slack
 ) -> None:
     """L1: what was promised under the short lease ends when it was to end, though a long one is declared now."""
     short = Concurrency(1, lease=0.4)
@@ -270,7 +269,7 @@ async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
     start = monotonic()
     permit = await soon(Limiter(name, Concurrency(1, lease=30.0), store=redis_url).acquire())
 
-    assert monotonic() - start <= short.lease + SLACK
+    assert monotonic() - start <= short.lease + slack()
     assert await permit.arelease()
 
 

@@ -19,7 +19,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from tests.faults.haste import HEARTBEAT, WAITER
-from tests.faults.scene import SLACK, Puppet, commands_of, elsewhere, enter, eventually, holders_of
+from tests.faults.scene import Puppet, Slack, commands_of, elsewhere, enter, eventually, holders_of
 from tests.processes import finished, running
 from tests.world import LONG, at_rest, long, soon, until, used, waiting
 
@@ -40,7 +40,7 @@ async def took(work: asyncio.Task[Permit]) -> tuple[Permit, float]:
 # Killed ------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets) -> None:
+async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets, slack: Slack) -> None:
     """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go to those who live."""
     limit = Concurrency(2, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -56,7 +56,7 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redi
     first, second = [await soon(task) for task in alive[:2]]
 
     # the dead waiter is granted a place, too, unless its session was found dead before
-    assert time.monotonic() - start <= 2 * LEASE + SLACK
+    assert time.monotonic() - start <= 2 * LEASE + slack()
     assert await first.arelease()
     assert await second.arelease()
     assert await (await soon(alive[2])).arelease()
@@ -65,7 +65,7 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redi
 
 @pytest.mark.proof
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
-async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet: Puppets, place: int) -> None:
+async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet: Puppets, place: int, slack: Slack) -> None:
     """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and in order."""
     limit = Concurrency(1, lease=60.0)
     limiter, other, order = Limiter(name, limit, store=redis_url), puppet(limit), []
@@ -86,7 +86,7 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     other.process.kill()
     start = time.monotonic()
     await waiting(limiter, 2)
-    assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + SLACK  # behind the head it is in nobody's way
+    assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + slack()  # behind the head it is in nobody's way
     holder.release()
     async with asyncio.timeout(long()):
         await asyncio.gather(*visits)
@@ -95,7 +95,9 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets) -> None:
+async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
+    name: str, redis_url: str, puppet: Puppets, slack: Slack
+) -> None:
     """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next one waits a lease for it."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -108,7 +110,7 @@ async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(name:
     await holder.arelease()
     permit, seconds = await took(next_one)
 
-    assert seconds <= LEASE + HEARTBEAT + SLACK
+    assert seconds <= LEASE + HEARTBEAT + slack()
     assert await permit.arelease()
 
 
@@ -140,7 +142,9 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     admin.delete(counter, f"{counter}-visits", f"{counter}-most")
 
 
-async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(name: str, redis_url: str, admin: Redis) -> None:
+async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(
+    name: str, redis_url: str, admin: Redis, slack: Slack
+) -> None:
     """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of bounded work."""
     limit = Concurrency(1000, lease=LEASE, unit="w")
     limiter = Limiter(name, limit, store=redis_url)
@@ -166,7 +170,7 @@ async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(nam
     admin.config_resetstat()
     permit, seconds = await took(waiter)
 
-    assert seconds <= LEASE + SLACK
+    assert seconds <= LEASE + slack()
     commands = commands_of(admin)
     assert commands["zrem"] <= 101 * commands["fcall"], commands
     assert await permit.arelease()
@@ -179,7 +183,7 @@ def has_visited(admin: Redis, counter: str, pid: str, times: int) -> bool:
 # Stopped and blocked -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, redis_url: str, puppet: Puppets) -> None:
+async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, redis_url: str, puppet: Puppets, slack: Slack) -> None:
     """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit lost and its fence lower."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -190,7 +194,7 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, red
     permit, seconds = await took(asyncio.create_task(enter(limiter)))
     other.resume()
 
-    assert seconds <= LEASE + SLACK
+    assert seconds <= LEASE + slack()
     assert await other.hears("lost a", until="a lost") == "True"
     assert permit.fence > fence
     assert await other.hears("release a", until="a left") == "False"

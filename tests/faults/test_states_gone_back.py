@@ -13,7 +13,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
-from tests.faults.scene import SLACK, elsewhere, eventually, holders_of, keys_of, visit, waiters_of
+from tests.faults.scene import Slack, elsewhere, eventually, holders_of, keys_of, visit, waiters_of
 from tests.servers import Server
 from tests.world import at_rest, soon, used
 
@@ -47,7 +47,7 @@ async def crowd(limiter: Limiter, admin: Redis, name: str, ghosts: int) -> tuple
 @pytest.mark.parametrize("ghosts", [0, 1, 3, 8])
 @pytest.mark.parametrize("ways", ["one process", "two processes"])
 async def test_no_newcomer_waits_for_callers_that_were_served(
-    name: str, own_server: Server, own_admin: Redis, ghosts: int, ways: str
+    name: str, own_server: Server, own_admin: Redis, ghosts: int, ways: str, slack: Slack
 ) -> None:
     """L5, S1, F56: one holds and others wait; all are served; the state goes back to before that: a newcomer is granted at once."""
     limit = Concurrency(1, lease=LEASE)
@@ -63,13 +63,15 @@ async def test_no_newcomer_waits_for_callers_that_were_served(
     began = monotonic()
     permit = await soon(newcomer.acquire())
 
-    assert monotonic() - began < SLACK
+    assert monotonic() - began < slack()
     assert holders_of(own_admin, name) == 1
     assert await permit.arelease()
     assert used(await at_rest(former)) == [0]
 
 
-async def test_a_caller_that_was_served_is_granted_nothing_again(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_caller_that_was_served_is_granted_nothing_again(
+    name: str, own_server: Server, own_admin: Redis, slack: Slack
+) -> None:
     """L5, F56: the state goes back and no connection breaks, so no process knows: a newcomer waits for the lease that came back.
 
     The callers that wait again are granted nothing: the first grant shows their session that its places are of the past.
@@ -86,7 +88,7 @@ async def test_a_caller_that_was_served_is_granted_nothing_again(name: str, own_
     began = monotonic()
     permit = await soon(newcomer.acquire())
 
-    assert monotonic() - began < lease + SLACK
+    assert monotonic() - began < lease + slack()
     assert holders_of(own_admin, name) == 1
     assert await permit.arelease()
 

@@ -26,7 +26,7 @@ from headgate import (
 from headgate.limits import Limit
 from headgate.stores.redis import link
 from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
-from tests.faults.scene import SLACK, Room, client_of_its_own, elsewhere, enter, eventually
+from tests.faults.scene import Room, Slack, client_of_its_own, elsewhere, enter, eventually
 from tests.servers import Server
 from tests.world import at_rest, held, soon, used, waiting
 
@@ -304,7 +304,7 @@ async def test_no_more_wait_for_the_share_than_may_wait(name: str, gone: Server)
 
 
 async def test_nobody_waits_longer_because_the_server_was_asked_first(
-    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
+    name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch, slack: Slack
 ) -> None:
     """Given a wait at a server that dies, when the share has no room either, then both waits together are `max_sleep`."""
     monkeypatch.setattr(link, "OUTAGE", 0.2)  # it is given up before the patience of the caller ends
@@ -320,7 +320,7 @@ async def test_nobody_waits_longer_because_the_server_was_asked_first(
     with pytest.raises(MaxSleepExceededError):
         await soon(hurried)
 
-    assert 2.0 <= loop.time() - start <= 2.0 + SLACK
+    assert 2.0 <= loop.time() - start <= 2.0 + slack()
     permit = await patient
     assert permit.waited >= 1.2
     for each in (permit, *holders):

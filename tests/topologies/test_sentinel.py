@@ -16,7 +16,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults import haste
-from tests.faults.scene import SLACK, Puppet, Room, enter, eventually, once_back
+from tests.faults.scene import Puppet, Room, Slack, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
 from tests.sentinels import GUEST, GUESTS_PASSWORD, Copy, Sentinels, Watcher
 from tests.servers import connections_of
@@ -135,7 +135,7 @@ async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one
     await at_rest(limiter)
 
 
-async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, own_sentinels: Sentinels) -> None:
+async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, own_sentinels: Sentinels, slack: Slack) -> None:
     """F37, S4, S5: given a permit and tokens that the replica never heard of, when the primary is killed, then one capacity and one
     burst more are granted; the holder knows within a third of its lease, and what it gives back is nobody's."""
     limits = Concurrency(1, lease=3.0), Rate(5, per=AGES, unit="tokens")
@@ -151,7 +151,7 @@ async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, o
     assert not await other.atry_acquire(tokens=1)
     await eventually(lambda: holder.lost)
 
-    assert time.monotonic() - promoted <= 1.0 + SLACK  # a third of the lease
+    assert time.monotonic() - promoted <= 1.0 + slack()  # a third of the lease
     assert successor.fence > holder.fence
     assert not await holder.arelease()
     assert not successor.lost
@@ -349,7 +349,7 @@ async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(name: str, o
     holder.release()  # nobody hears it
 
 
-async def test_silence_on_all_sides_is_told_in_time(name: str, own_sentinels: Sentinels, hurried: None) -> None:
+async def test_silence_on_all_sides_is_told_in_time(name: str, own_sentinels: Sentinels, hurried: None, slack: Slack) -> None:
     """L5, F36: given Sentinels and servers that all stand still, when a connection may take as long as an outage, then who waits
     is told when the outage has lasted long enough, however many there are to be asked."""
     limiter = Limiter(name, Concurrency(1), store=f"{own_sentinels.user_url}&socket_connect_timeout={haste.OUTAGE}")
@@ -363,7 +363,7 @@ async def test_silence_on_all_sides_is_told_in_time(name: str, own_sentinels: Se
     with pytest.raises(StoreError):
         await soon(waiter)
 
-    assert time.monotonic() - start <= haste.HEARTBEAT + haste.OUTAGE + SLACK
+    assert time.monotonic() - start <= haste.HEARTBEAT + haste.OUTAGE + slack()
     holder.release()  # nobody hears it
 
 
