@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import redis.asyncio.connection
 import redis.utils
 
-from headgate.stores.redis import chores, line, link, shortcut, topology
+from headgate.stores.redis import calls, chores, delivery, line, link, shortcut, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
@@ -91,5 +91,5 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
     ]
     changes += [(chores, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
     changes += [(module, "secrets", types.SimpleNamespace(token_hex=token_hex)) for module in (link, shortcut)]
-    changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (line, link, shortcut)]
+    changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (calls, delivery, line, link, shortcut)]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]
