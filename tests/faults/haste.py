@@ -1,4 +1,6 @@
-"""Shorter constants: what takes the product seconds takes a story a fraction of one, in the same proportions.
+"""Shorter constants: what takes the product seconds takes a story a fraction of one, in about the same proportions.
+
+A connection, a reply and an outage take longer than a machine stands still: no ordinary call fails in a stall.
 
 Here lives what is shortened, for this process or, by `hurry()` alone, for a program in another one. Every process that shares a
 name must be in the same hurry: the script that they call is another one.
@@ -14,9 +16,9 @@ from tests.machine import scaled
 
 WAITER = scaled(1.5)  # seconds of silence after which a waiter is taken for dead: 10 in the product
 HEARTBEAT = scaled(0.15)  # seconds between two signs of life: 3
-GREETING = scaled(1.0)  # seconds for a connection: 5; a store that was never reached is not looked for again
-PATIENCE = scaled(0.75)  # seconds for a reply: 5; the same is true of the first
-OUTAGE = scaled(1.5)  # seconds for which a store that was there is looked for again: 10
+GREETING = scaled(2.0)  # seconds for a connection: 5; a store that was never reached is not looked for again
+PATIENCE = scaled(1.5)  # seconds for a reply: 5; the same is true of the first
+OUTAGE = scaled(3.0)  # seconds for which a store that was there is looked for again: 10
 REVIVAL = scaled(0.5)  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
 HOLD = scaled(0.4)  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
