@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md"])
 PROSE = [*DOCUMENTS, *sorted(ROOT.glob("examples/*.py"))]
 SERVER = "redis://localhost:6379"
-LEASE = 0.9  # seconds: short enough to be renewed, and longer than a busy machine stands still
+LEASE = 4.5  # seconds: short enough to be renewed, and longer than a busy machine stands still
 SITES = ("https://keepachangelog.com/", "https://semver.org/")  # all that a document may link to outside
 
 TWICE = "<!-- run twice -->"  # before a block whose second run takes the branches that the first did not
