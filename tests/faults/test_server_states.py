@@ -99,7 +99,7 @@ async def test_a_server_that_restarts_empty_takes_the_permits_with_it(name: str,
 
 async def test_waiters_queue_again_at_a_server_that_restarts_empty(name: str, own_server: Server) -> None:
     """F32, L5: they were in a queue that nobody knows any more, and all get their turn."""
-    limiters = [elsewhere(name, Concurrency(1, lease=0.6), url=own_server.url) for _ in range(2)]
+    limiters = [elsewhere(name, Concurrency(1, lease=3.0), url=own_server.url) for _ in range(2)]
     holder = await limiters[0].acquire()
     visits = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(5)]
     await waiting(limiters[0], 10)
