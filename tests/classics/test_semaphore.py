@@ -129,8 +129,8 @@ async def test_store_takes_what_a_limiter_takes(kind: Any, name: str, redis_serv
     redis_url = redis_server.user_url
     where = redis_url if kind is str else kind.from_url(redis_url)
     async with Semaphore(name, 1, redis_url=redis_url):
-        with pytest.raises(QueueFullError):
-            await _visit(Semaphore(name, 1, max_position=0, store=where))
+        with pytest.raises(MaxSleepExceededError):
+            await _visit(Semaphore(name, 1, max_sleep=0.001, store=where))
 
 
 @told
