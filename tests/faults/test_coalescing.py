@@ -144,21 +144,32 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
 
 
 @pytest.mark.parametrize("before", [0, 3])
-async def test_who_gives_back_and_asks_again_in_one_turn_makes_one_call(
-    name: str, redis_url: str, writes: list[bytes], before: int
+async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_another_process_waits(
+    name: str, redis_url: str, writes: list[bytes], before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given two processes with one caller each, when they come and go by turns, then each visit is one call, and not two."""
+    """Given two processes with one caller each, when each holds the permit until the other waits, then each visit is one call."""
+    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     for _ in range(before):
         await (await enter(here)).arelease()
+    left = [here, other]
 
-    async def visits(limiter: Limiter) -> None:
+    async def visits(limiter: Limiter, beside: Limiter) -> None:
         for _ in range(50):
-            (await limiter.acquire()).release()
+            permit = await limiter.acquire()
+            await eventually(lambda: waits(beside) or beside not in left)
+            permit.release()
+        left.remove(limiter)
 
-    await asyncio.gather(visits(here), visits(other))
+    await asyncio.gather(visits(here, other), visits(other, here))
 
     assert sum(data.count(b"FCALL") for data in writes) < 130
+
+
+def waits(limiter: Limiter) -> bool:
+    """Whether a caller of `limiter` knows that it waits."""
+    session = limiter._line.lane()
+    return bool(session._waiting) and session._sent is None
 
 
 async def granted_in_turn(here: Limiter, other: Limiter) -> Permit:
