@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from weakref import ref
 
 import pytest
 
-from headgate import Concurrency, Limiter, Permit, Rate
+from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
+from headgate.limits import Limit
 from headgate.stores.memory import MemoryStore
-from tests.world import HOUR, waiting
+from tests.world import HOUR, long, waiting
 
 
 async def enters(limiter: Limiter) -> None:
@@ -30,12 +32,20 @@ async def is_asked_to_wait(limiter: Limiter) -> None:
 WAYS = pytest.mark.parametrize("wait", [enters, acquires, is_asked_to_wait])
 
 
-def close_under(limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int = 2) -> list[asyncio.Task[None]]:
-    """The tasks that waited when their loop was closed."""
+def loop_of_waiters(
+    limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int
+) -> tuple[asyncio.AbstractEventLoop, list[asyncio.Task[None]]]:
+    """An event loop that has stopped, and its tasks that wait."""
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)  # of asyncio: a task was destroyed
     tasks = [asyncio.ensure_future(wait(limiter), loop=loop) for _ in range(count)]
     loop.run_until_complete(waiting(limiter, count))
+    return loop, tasks
+
+
+def close_under(limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int = 2) -> list[asyncio.Task[None]]:
+    """The tasks that waited when their loop was closed."""
+    loop, tasks = loop_of_waiters(limiter, wait, count)
     loop.close()
     return tasks
 
@@ -62,6 +72,40 @@ def test_none_of_them_fills_the_queue(wait: Callable[[Limiter], Awaitable[None]]
 
     limiter.acquire_sync(on_wait=lambda waiting: held.release()).release()
 
+    assert not any(task.done() for task in tasks)
+
+
+async def asks_for_all(limiter: Limiter) -> None:
+    await limiter.acquire(permits=3)
+
+
+def is_refused(limiter: Limiter) -> None:
+    with pytest.raises(MaxSleepExceededError):
+        limiter.acquire_sync(permits=3, max_sleep=0)
+
+
+NEWCOMERS: dict[str, Callable[[Limiter], object]] = {
+    "plain": lambda limiter: limiter.acquire_sync().release(),
+    "with a time limit": lambda limiter: limiter.acquire_sync(max_sleep=HOUR).release(),
+    "refused": is_refused,
+}
+
+
+@pytest.mark.parametrize("limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"])
+@pytest.mark.parametrize("newcomer", NEWCOMERS)
+def test_those_behind_them_go_on_with_the_next_acquire(name: str, newcomer: str, limits: list[Limit]) -> None:
+    """F7, L2: two permits were free all the time, but the waiter of the closed loop had asked for three."""
+    limiter = Limiter(name, *limits, store=MemoryStore())
+    with ThreadPoolExecutor() as threads, limiter:
+        loop, tasks = loop_of_waiters(limiter, asks_for_all, 1)
+        behind = threads.submit(limiter.acquire_sync)
+        asyncio.run(waiting(limiter, 2))
+        loop.close()
+
+        after = threads.submit(NEWCOMERS[newcomer], limiter)
+
+        behind.result(long()).release()
+        after.result(long())
     assert not any(task.done() for task in tasks)
 
 

@@ -373,6 +373,7 @@ class Steps:
         self._keep()
         request, gate = waiter.request, self._gate
         self._gather()
+        self._drop_closed()
         if self._pools and gate.queue and request.plain:
             gate.join(waiter, request.units, gate.usual)  # behind others, for as long as it takes
             self._note_loop(waiter)
@@ -382,7 +383,6 @@ class Steps:
         if self._never(request):
             return never(self.name, self.declared, request)
         self._empty_pool()
-        self._drop_closed()
         decision = self._whole(lambda: self._decide(waiter))
         if isinstance(decision, Refuse):
             delay = decision.t - gate.t
@@ -519,6 +519,7 @@ class Steps:
                 self._moved.pop(id(waiter.future), None)
                 self._gate.leave(waiter)
         self._loops.forget(closed)
+        self._advance()  # those behind them may be due
 
     def _empty_pool(self) -> None:
         """Return what is in the pool to the gate, before it decides anything."""
