@@ -92,7 +92,7 @@ def test_a_child_that_returns_into_any_call_on_redis_gets_an_error_and_can_call_
     assert lines == [f"child: {forked_while_it_waited(name)}", "parent 0 None"]
 
 
-@pytest.mark.parametrize("moment", ["acquire", "connect"])
+@pytest.mark.parametrize("moment", ["acquire", "granted", "connect"])
 def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_to_the_parent(
     name: str, redis_url: str, moment: str
 ) -> None:

@@ -1,6 +1,6 @@
 """Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, and that it can call again.
 
-usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|connect|start
+usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|granted|connect|start
 """
 
 from __future__ import annotations
@@ -79,13 +79,18 @@ def between_call_and_reply(whole: Callable[..., object], talk: shortcut.Talk, *a
     return whole(talk, *arguments)
 
 
+def before(whole: Callable[..., object], *arguments: object) -> object:
+    signal.raise_signal(signal.SIGUSR1)
+    return whole(*arguments)
+
+
 def main(url: str, name: str, how: str) -> None:
     limiter = Limiter(name, Concurrency(1), store=url)
     signal.signal(signal.SIGUSR1, fork)
     if how != "start":
         limiter.update(Concurrency(2))
         limiter.flush()
-    if how == "acquire":
+    if how in ("acquire", "granted"):
         limiter.acquire_sync().release()
     call = {
         "status": limiter.status,
@@ -98,6 +103,8 @@ def main(url: str, name: str, how: str) -> None:
         wrap(RedisLine, asked[how], answers_behind_the_fork)
     elif how == "acquire":
         wrap(shortcut.Talk, "exchange", between_call_and_reply)
+    elif how == "granted":
+        wrap(RedisLine, "found", before)
     elif how == "connect":
         wrap(shortcut, "connect", behind_the_fork)
     else:
@@ -108,9 +115,10 @@ def main(url: str, name: str, how: str) -> None:
         print("child:", error, flush=True)
         answer = call()
     if not CHILDREN[0]:
+        limiter.flush()  # what the child would give back arrives
         os._exit(0)
     print("parent", os.waitstatus_to_exitcode(os.waitpid(CHILDREN[0], 0)[1]), getattr(answer, "held", None))
-    if how in ("acquire", "connect"):
+    if how in ("acquire", "granted", "connect"):
         print(limiter.status().limits[0].used)
         answer.release()  # type: ignore[union-attr]
 

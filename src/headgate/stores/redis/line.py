@@ -435,10 +435,10 @@ class RedisLine:
             self._warned = True
             warn_of_blocking(self.name)
 
-    def found(self, request: Request, found: Passed, waited: float) -> Permit:
+    def found(self, request: Request, found: Passed, waited: float, home: Shortcut) -> Permit:
         """The permit of a grant that the shortcut was given."""
-        permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, self._store.shortcut())
-        if permit.held:
+        permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, home)
+        if permit.held and home.process == os.getpid():
             self._by_portal(lambda lane: lane.renewals.hold(permit, found.lease))
         return permit
 

@@ -282,6 +282,7 @@ def _after_fork() -> None:
     _threads.clear()
     for found in list(_portals.values()):
         found.fork()
+    _portals.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -71,6 +71,8 @@ class Shortcut:
         finally:
             self._busy = False
         if self._of_parent:
+            if permit is not None:
+                permit.held = False  # by this process
             raise forked(line.name)
         return permit
 
@@ -97,7 +99,7 @@ class Shortcut:
                 self._close(server)  # a name may lead to another one now
             found = passed(reply, caller, believed, declared.lease)
             if found is not None and not self._of_parent:
-                permit = line.found(request, found, monotonic() - start)
+                permit = line.found(request, found, monotonic() - start, self)
             return permit
         except BaseException as lost:
             if permit is not None:
