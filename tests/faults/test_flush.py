@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.memory import MemoryStore
+from headgate.stores.redis.link import Link
 from tests.faults.scene import holders_of
 from tests.servers import Server, free_port
 from tests.world import long
@@ -90,6 +91,81 @@ def test_a_loop_that_cancels_its_tasks_and_ends_holds_no_flush(name: str, own_se
         flushing[0].result(long())
 
     assert holders_of(own_server.admin, name) == 0
+
+
+def test_a_loop_that_ends_in_the_turn_in_which_it_is_asked_leaves_nothing_behind(name: str, redis_url: str) -> None:
+    """F9: asyncio.run cancels the flush's task before its first step. Python would name a coroutine that was never awaited."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+
+    class Loop(asyncio.SelectorEventLoop):
+        def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+            if "flush_in" in callback.__qualname__:
+                asked.set()
+            return super().call_soon_threadsafe(callback, *args, context=context)
+
+    async def release_and_end() -> None:
+        (await limiter.acquire()).release()
+        flushing.append(threads.submit(limiter.flush))
+        asked.wait()
+
+    asked = threading.Event()
+    flushing: list[Future[None]] = []
+    with ThreadPoolExecutor() as threads, asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(release_and_end())
+        runner.close()
+
+        flushing[0].result(long())
+
+
+def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_found(
+    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L6, F7: that thread hands over to the portal what the closed loop has left; the flush comes in between."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+    limiter.status()
+    loop = asyncio.new_event_loop()
+    permit = loop.run_until_complete(limiter.acquire().__aenter__())
+    permit.release()  # a loop that does not run has it now
+    loop.close()
+    found, go_on = threading.Event(), threading.Event()
+    end = Link._end
+
+    def late(link: Link) -> None:
+        found.set()
+        go_on.wait(long())
+        end(link)
+
+    monkeypatch.setattr(Link, "_end", late)
+    with ThreadPoolExecutor() as threads:
+        looking = threads.submit(asyncio.run, limiter.astatus())
+        found.wait(long())
+        flushing = threads.submit(asyncio.run, limiter.aflush())
+        wait([flushing], timeout=0.2)  # no event says that it waits; without waiting it returns within this time
+        go_on.set()
+        flushing.result(long())
+        held = holders_of(admin, name)
+        looking.result(long())
+
+    assert held == 0
+
+
+def test_a_loop_that_has_sent_all_need_not_go_on_running(name: str, redis_url: str, admin: Redis) -> None:
+    """L6: the loop of a notebook runs for short times."""
+    limiter = Limiter(name, Concurrency(1), store=redis_url)
+
+    async def send() -> None:
+        while not (tasks := [task for task in asyncio.all_tasks() if task.get_name() == "headgate-flush"]):  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0)
+        await asyncio.wait(tasks)
+
+    with ThreadPoolExecutor() as threads, asyncio.Runner() as runner:
+        runner.run(limiter.acquire().__aenter__()).release()
+
+        flushing = threads.submit(limiter.flush)
+        runner.run(send())
+
+        flushing.result(long())
+        assert holders_of(admin, name) == 0
 
 
 def test_a_loop_that_has_stopped_is_named_by_flush(name: str, redis_url: str) -> None:

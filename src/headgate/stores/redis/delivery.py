@@ -110,10 +110,12 @@ def rescue(lane: Lane) -> None:
     lane.send_errands()
 
 
-async def flush(lane: Lane) -> None:
-    """Wait until the server has answered all earlier errands. Raises StoreError when it cannot be asked."""
-    if unsaid(lane):
-        await lane.ask("status -")  # the calls of a lane are carried out in their order
+async def flush(lanes: Iterable[Lane]) -> None:
+    """Wait until the server has answered all earlier errands. Raises StoreError when it cannot be asked.
+
+    No task is made for that: a loop that ends would leave it behind.
+    """
+    await asyncio.gather(*(lane.answer_to("status -") for lane in lanes if unsaid(lane)))  # a lane's calls keep their order
 
 
 async def deliver(lane: Lane, until: float) -> None:
@@ -122,7 +124,7 @@ async def deliver(lane: Lane, until: float) -> None:
         async with asyncio.timeout(max(0.0, until - monotonic())):
             for attempt in count(1):
                 try:
-                    await flush(lane)
+                    await flush([lane])
                     return
                 except StoreError:
                     await asyncio.sleep(pause(attempt, LONGEST))

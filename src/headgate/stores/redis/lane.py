@@ -123,9 +123,13 @@ class Lane:
 
     async def ask(self, words: str) -> Sequence[Any]:
         """The answer to any other request."""
+        return await self.answer_to(words)
+
+    def answer_to(self, words: str) -> Future[Sequence[Any]]:
+        """The answer, once it is there."""
         future: Future[Sequence[Any]] = self.link.loop.create_future()
         self.run([Errand(words, functools.partial(settle, future))])
-        return await future
+        return future
 
     def post(self, words: str) -> None:
         """A request whose answer nobody waits for."""

@@ -63,6 +63,7 @@ class Link:
         self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
+        self._ending = threading.RLock()
         self.abandoned = False  # the loop did not run then: its tasks never end by themselves
         self._of_portal = self.loop is portal_loop()
         self._sessions = 0
@@ -508,10 +509,18 @@ class Link:
         self._guardian.cancel()
 
     def end(self) -> None:
-        """No call is made here any more. The portal goes on with what the lanes owe and hold."""
+        """No call is made here any more. The portal goes on with what the lanes owe and hold.
+
+        Other threads may end the link of a closed loop: they all go on when it has ended.
+        """
+        with self._ending:
+            if not self.ended:
+                self.abandoned = not self.loop.is_running()
+                self._end()
+                self.ended = True
+
+    def _end(self) -> None:
         self._close()
-        if not self.ended:
-            self.ended, self.abandoned = True, not self.loop.is_running()
         lanes = [lane for lane in self.lanes.values() if lasts(lane)]
         self.lanes.clear()
         if lanes and not self._of_portal:

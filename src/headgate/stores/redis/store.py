@@ -85,9 +85,10 @@ class RedisStore:
 
     def end_closed(self) -> None:
         """End the links of closed loops: some loops are closed without a last word to their tasks."""
-        for loop in list(self._links):
-            if loop.is_closed() and (link := self._links.pop(loop, None)) is not None:
+        for loop, link in self._links.copy().items():
+            if loop.is_closed():
                 link.end()
+                self._links.pop(loop, None)
 
     def known_lane(self, line: RedisLine, loop: asyncio.AbstractEventLoop) -> Lane | None:
         """The lane of `line` in `loop`, if it is there already. Makes nothing: a signal handler may ask."""
@@ -139,7 +140,12 @@ async def flush_lines(lines: list[RedisLine]) -> None:
     """What the running loop has to send."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(0)  # what was said in this turn may not be with its lane yet
-    await asyncio.gather(*(flush(lane) for line in lines for lane in line.lanes_of(loop)))
+    await flush([lane for line in lines for lane in line.lanes_of(loop)])
+
+
+async def flush_elsewhere(lines: list[RedisLine]) -> Exception | None:
+    """The same, for a caller in another loop. (What a task is given is never begun if it is cancelled in this turn.)"""
+    return await trouble_of(flush_lines(lines))
 
 
 async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> bool:
@@ -149,16 +155,16 @@ async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> b
         return True
     tasks: list[asyncio.Task[Exception | None]] = []
     with suppress(RuntimeError):  # it was closed this moment
-        loop.call_soon_threadsafe(lambda: tasks.append(begun(trouble_of(flush_lines(lines)), "headgate-flush")))
+        loop.call_soon_threadsafe(lambda: tasks.append(begun(flush_elsewhere(lines), "headgate-flush")))
     ends = None
     while not loop.is_closed():
         done = bool(tasks) and tasks[0].done()
-        if loop.is_running() and not (done and tasks[0].cancelled()):
-            ends = None
-            if done and (trouble := tasks[0].result()):
+        if done and not tasks[0].cancelled():
+            if trouble := tasks[0].result():
                 raise trouble
-            if done:
-                return True
+            return True
+        if loop.is_running() and not done:
+            ends = None
         elif ends is None:
             ends = monotonic() + IDLE
         elif monotonic() > ends:
