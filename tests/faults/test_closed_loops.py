@@ -14,10 +14,11 @@ import pytest
 from redis.asyncio.connection import Connection
 
 from headgate import Concurrency, Limiter, Rate
+from headgate.stores.redis import lane
 from headgate.stores.redis.chores import begun, stop
 from headgate.stores.redis.endpoint import Endpoint
 from tests.processes import finished
-from tests.world import long
+from tests.world import long, soon, until, waiting
 
 HOWS = ["closes", "closes_and_keeps", "closes_and_tells", "drops", "drops_all", "runs", "goes_on"]
 
@@ -34,6 +35,38 @@ async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing
     queued = await Limiter(f"{name}-queued", Rate(1, per=3600), store=redis_url).astatus()
     booked = await Limiter(f"{name}-booked", Rate(50, per=1, capacity=1), store=redis_url).astatus()
     assert (held.limits[0].used, held.waiting, queued.waiting, booked.waiting) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["permit", "place"])
+async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
+    kind: str, name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F7, L2: with the heartbeat of its own session, though the process calls nothing else. The lease is an hour."""
+    monkeypatch.setattr(lane, "HEARTBEAT", 0.05)
+    limiter = Limiter(name, Concurrency(2 if kind == "place" else 1, lease=3600), store=redis_url)
+    held = await limiter.acquire() if kind == "place" else None
+
+    async def enter() -> None:
+        async with limiter.acquire(permits=2) if kind == "place" else limiter:
+            await asyncio.Event().wait()
+
+    def begin() -> tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(enter())
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.run_until_complete(until(lambda status: (status.waiting if held else status.limits[0].used) == 1, limiter))
+        return loop, task
+
+    loop, task = await asyncio.to_thread(begin)
+    live = asyncio.create_task(limiter.acquire().__aenter__())
+    await waiting(limiter, 2 if held else 1)
+
+    loop.close()
+
+    await (await soon(live)).arelease()
+    assert not task.done()
+    if held is not None:
+        await held.arelease()
 
 
 def test_a_connection_is_closed_in_silence_when_its_coroutine_is_closed_without_a_loop() -> None:

@@ -177,6 +177,7 @@ class Lane:
 
     def look(self) -> None:
         """Ask for news, if anybody waits for them."""
+        self.line.leave_closed()
         if self._waiting:
             self._send()
 
@@ -587,7 +588,7 @@ class Lane:
             wait -= MARGIN
         beat = min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT  # or a grant unheard of could end unheard of
         silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
-        self._timer = self.link.loop.call_later(max(0.0, min(beat - silent, wait)), self._send)
+        self._timer = self.link.loop.call_later(max(0.0, min(beat - silent, wait)), self.look)
 
     def _overdue(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""

@@ -305,12 +305,13 @@ class RedisLine:
             lane = self._last = self._store.lane(self)
             if lane not in self._lanes:
                 self._lanes.append(lane)
-        if len(self._lanes) > 1:
-            self._leave_closed()
+        self.leave_closed()
         return lane
 
-    def _leave_closed(self) -> None:
+    def leave_closed(self) -> None:
         """Leave the lanes of closed loops to the portal."""
+        if len(self._lanes) < 2:
+            return
         closed = [lane for lane in list(self._lanes) if lane.link.loop.is_closed()]
         for lane in closed:
             with contextlib.suppress(ValueError):  # another thread was faster
