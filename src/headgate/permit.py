@@ -146,8 +146,8 @@ class Permit:
 
         The unused part of the acquire's cost goes back to the budget of that unit. Use beyond it is charged, as a debt if
         need be: the next callers wait it out. `actual`: whole numbers from 0, for each unit the total. You may call it before
-        or after the release, and again: the last call counts. When it says less than an earlier one, a Rate or a Window may
-        give back less than that at first, never more; time brings the rest.
+        or after the release, and again: the last call counts. If a later call lowers the total, a Rate or a Window
+        never gives back more than the difference. It may give back less at first; the rest follows as time passes.
 
         Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window or Quota counts.
         """

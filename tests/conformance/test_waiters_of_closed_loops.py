@@ -25,17 +25,17 @@ async def acquires(limiter: Limiter) -> None:
     await limiter.acquire(max_sleep=HOUR)
 
 
-async def is_asked_to_wait(limiter: Limiter) -> None:
+async def acquires_with_on_wait(limiter: Limiter) -> None:
     await limiter.acquire(on_wait=lambda waiting: None)
 
 
-WAYS = pytest.mark.parametrize("wait", [enters, acquires, is_asked_to_wait])
+WAYS = pytest.mark.parametrize("wait", [enters, acquires, acquires_with_on_wait])
 
 
-def loop_of_waiters(
+def stopped_loop_with_waiters(
     limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int
 ) -> tuple[asyncio.AbstractEventLoop, list[asyncio.Task[None]]]:
-    """An event loop that has stopped, and its tasks that wait."""
+    """A stopped event loop and its waiting tasks."""
     loop = asyncio.new_event_loop()
     loop.set_exception_handler(lambda loop, context: None)  # of asyncio: a task was destroyed
     tasks = [asyncio.ensure_future(wait(limiter), loop=loop) for _ in range(count)]
@@ -43,20 +43,24 @@ def loop_of_waiters(
     return loop, tasks
 
 
-def close_under(limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int = 2) -> list[asyncio.Task[None]]:
-    """The tasks that waited when their loop was closed."""
-    loop, tasks = loop_of_waiters(limiter, wait, count)
+def waiters_of_closed_loop(
+    limiter: Limiter, wait: Callable[[Limiter], Awaitable[None]], count: int = 2
+) -> list[asyncio.Task[None]]:
+    """Tasks that waited when their loop was closed."""
+    loop, tasks = stopped_loop_with_waiters(limiter, wait, count)
     loop.close()
     return tasks
 
 
 @WAYS
-def test_they_are_not_counted(wait: Callable[[Limiter], Awaitable[None]], store: MemoryStore | str, name: str) -> None:
+def test_waiters_of_a_closed_loop_are_not_counted(
+    wait: Callable[[Limiter], Awaitable[None]], store: MemoryStore | str, name: str
+) -> None:
     """F7, L6: on Redis when the process asks the server again; the server alone would count them for 10 s."""
     limiter = Limiter(name, Concurrency(1), store=store)
     with limiter:
         limiter.status()  # threads have their connection now
-        tasks = close_under(limiter, wait)
+        tasks = waiters_of_closed_loop(limiter, wait)
 
         assert any(limiter.status().waiting == 0 for _ in range(100))  # a hundred calls take much less than 10 s
 
@@ -64,11 +68,11 @@ def test_they_are_not_counted(wait: Callable[[Limiter], Awaitable[None]], store:
 
 
 @WAYS
-def test_none_of_them_fills_the_queue(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
+def test_waiters_of_a_closed_loop_do_not_fill_the_queue(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
     """F7: an acquire that comes next finds room in the queue."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_waiters=2)
     held = limiter.acquire_sync()
-    tasks = close_under(limiter, wait)
+    tasks = waiters_of_closed_loop(limiter, wait)
 
     limiter.acquire_sync(on_wait=lambda waiting: held.release()).release()
 
@@ -93,11 +97,11 @@ NEWCOMERS: dict[str, Callable[[Limiter], object]] = {
 
 @pytest.mark.parametrize("limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"])
 @pytest.mark.parametrize("newcomer", NEWCOMERS)
-def test_those_behind_them_go_on_with_the_next_acquire(name: str, newcomer: str, limits: list[Limit]) -> None:
+def test_waiters_behind_those_of_a_closed_loop_go_on_with_the_next_acquire(name: str, newcomer: str, limits: list[Limit]) -> None:
     """F7, L2: two permits were free all the time, but the waiter of the closed loop had asked for three."""
     limiter = Limiter(name, *limits, store=MemoryStore())
     with ThreadPoolExecutor() as threads, limiter:
-        loop, tasks = loop_of_waiters(limiter, asks_for_all, 1)
+        loop, tasks = stopped_loop_with_waiters(limiter, asks_for_all, 1)
         behind = threads.submit(limiter.acquire_sync)
         asyncio.run(waiting(limiter, 2))
         loop.close()
@@ -109,12 +113,12 @@ def test_those_behind_them_go_on_with_the_next_acquire(name: str, newcomer: str,
     assert not any(task.done() for task in tasks)
 
 
-def test_no_time_is_kept_for_them(name: str) -> None:
+def test_estimates_leave_out_waiters_of_a_closed_loop(name: str) -> None:
     """F7, T8: neither an estimate nor a refusal counts what they asked for."""
     limiter = Limiter(name, Rate(1, per=60), store=MemoryStore())
     with limiter:
         pass
-    tasks = close_under(limiter, enters, count=3)
+    tasks = waiters_of_closed_loop(limiter, enters, count=3)
 
     refusal = limiter.try_acquire()
 
@@ -125,11 +129,11 @@ def test_no_time_is_kept_for_them(name: str) -> None:
 
 
 @WAYS
-def test_they_can_be_collected(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
+def test_tasks_of_a_closed_loop_can_be_collected(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
     """F7: the queue keeps none of them alive."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     with limiter:
-        tasks = [ref(task) for task in close_under(limiter, wait)]
+        tasks = [ref(task) for task in waiters_of_closed_loop(limiter, wait)]
         assert limiter.status().waiting == 0
 
         gc.collect()

@@ -41,7 +41,7 @@ async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing
 async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
     kind: str, name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7, L2: with the heartbeat of its own session, though the process calls nothing else. The lease is an hour."""
+    """F7, L2: the waiter's own heartbeat finds the closed loop. The process makes no other call, and the lease is an hour."""
     monkeypatch.setattr(lane, "HEARTBEAT", 0.05)
     limiter = Limiter(name, Concurrency(2 if kind == "place" else 1, lease=3600), store=redis_url)
     held = await limiter.acquire() if kind == "place" else None

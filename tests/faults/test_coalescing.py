@@ -152,14 +152,14 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     for _ in range(before):
         await (await enter(here)).arelease()
-    left = [here, other]
+    active = [here, other]
 
     async def visits(limiter: Limiter, beside: Limiter) -> None:
         for _ in range(50):
             permit = await limiter.acquire()
-            await eventually(lambda: waits(beside) or beside not in left)
+            await eventually(lambda: waits(beside) or beside not in active)
             permit.release()
-        left.remove(limiter)
+        active.remove(limiter)
 
     await asyncio.gather(visits(here, other), visits(other, here))
 
@@ -167,7 +167,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
 
 
 def waits(limiter: Limiter) -> bool:
-    """Whether a caller of `limiter` knows that it waits."""
+    """Whether a caller of `limiter` waits, and no call is in flight."""
     session = limiter._line.lane()
     return bool(session._waiting) and session._sent is None
 

@@ -43,7 +43,7 @@ def test_what_was_released_has_arrived_when_flush_returns(name: str, redis_url: 
     assert holders_of(admin, name) == 0
 
 
-def test_a_loop_that_is_closed_before_it_is_asked_holds_no_flush(name: str, redis_url: str, admin: Redis) -> None:
+def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(name: str, redis_url: str, admin: Redis) -> None:
     """L6, F7: it runs when the flush asks it, and never runs what it is asked."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     asked = threading.Event()
@@ -71,7 +71,7 @@ def test_a_loop_that_is_closed_before_it_is_asked_holds_no_flush(name: str, redi
     assert holders_of(admin, name) == 0
 
 
-def test_a_loop_that_cancels_its_tasks_and_ends_holds_no_flush(name: str, own_server: Server) -> None:
+def test_flush_returns_if_a_closing_loop_cancels_the_flush_task(name: str, own_server: Server) -> None:
     """L6, F9: asyncio.run cancels what the flush has asked of its loop."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
 
@@ -93,7 +93,7 @@ def test_a_loop_that_cancels_its_tasks_and_ends_holds_no_flush(name: str, own_se
     assert holders_of(own_server.admin, name) == 0
 
 
-def test_a_loop_that_ends_in_the_turn_in_which_it_is_asked_leaves_nothing_behind(name: str, redis_url: str) -> None:
+def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(name: str, redis_url: str) -> None:
     """F9: asyncio.run cancels the flush's task before its first step. Python would name a coroutine that was never awaited."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
 
@@ -149,7 +149,7 @@ def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_foun
     assert held == 0
 
 
-def test_a_loop_that_has_sent_all_need_not_go_on_running(name: str, redis_url: str, admin: Redis) -> None:
+def test_flush_returns_if_a_loop_stops_after_it_has_sent_everything(name: str, redis_url: str, admin: Redis) -> None:
     """L6: the loop of a notebook runs for short times."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
 
@@ -168,8 +168,8 @@ def test_a_loop_that_has_sent_all_need_not_go_on_running(name: str, redis_url: s
         assert holders_of(admin, name) == 0
 
 
-def test_a_loop_that_has_stopped_is_named_by_flush(name: str, redis_url: str) -> None:
-    """L6: it may run again, so nothing else may send what it has to say."""
+def test_flush_raises_for_a_stopped_loop_that_is_not_closed(name: str, redis_url: str) -> None:
+    """L6: a stopped loop may run again, so no other loop may send its releases."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     loop = asyncio.new_event_loop()
     permit = loop.run_until_complete(limiter.acquire().__aenter__())

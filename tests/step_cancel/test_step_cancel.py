@@ -54,9 +54,9 @@ PROTOCOLS = {
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }
-OWN_TASKS = {
+OWN_TASKS = {  # that aflush starts with gather() or in other loops
     "stores/redis/store.py": ["flush_in", "flush_lines", "flush_elsewhere"]
-}  # of gather(), which aflush awaits, and of other loops
+}
 TESTING = {  # a test's own: they ask no limiter for anything
     "testing.py": ["ManualClock.aadvance", "VirtualLoop.shutdown_default_executor", "_turns"]
 }

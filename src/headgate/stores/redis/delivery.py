@@ -78,7 +78,7 @@ def leave(lane: Lane, ticket: Ticket) -> None:
     """The coroutine that waits for `ticket` ends without its grant.
 
     The collector may close it where its loop does not run: that loop may be stopped, closed or
-    another thread's. In the child of a fork the ticket is the parent's, which waits on.
+    another thread's. In the child of a fork the ticket belongs to the parent, and stays as it is.
     """
     if lane.link.process != os.getpid():
         return
@@ -113,9 +113,9 @@ def rescue(lane: Lane) -> None:
 async def flush(lanes: Iterable[Lane]) -> None:
     """Wait until the server has answered all earlier errands. Raises StoreError when it cannot be asked.
 
-    No task is made for that: a loop that ends would leave it behind.
+    It gathers futures, not coroutines: gather() would make tasks, and a closing loop would leave them pending.
     """
-    await asyncio.gather(*(lane.answer_to("status -") for lane in lanes if unsaid(lane)))  # a lane's calls keep their order
+    await asyncio.gather(*(lane.answer_to("status -") for lane in lanes if unsaid(lane)))  # replies come in order
 
 
 async def deliver(lane: Lane, until: float) -> None:

@@ -126,7 +126,7 @@ class Lane:
         return await self.answer_to(words)
 
     def answer_to(self, words: str) -> Future[Sequence[Any]]:
-        """The answer, once it is there."""
+        """A future for the reply to `words`."""
         future: Future[Sequence[Any]] = self.link.loop.create_future()
         self.run([Errand(words, functools.partial(settle, future))])
         return future
@@ -176,7 +176,7 @@ class Lane:
             self._send()
 
     def look(self) -> None:
-        """Ask for news, if anybody waits for them."""
+        """Leave the lanes of closed loops. Ask for news if a task waits."""
         self.line.leave_closed()
         if self._waiting:
             self._send()

@@ -94,7 +94,7 @@ class RedisLine:
         self.enter = self.enter_task = shut
         self._store = store
         self._last: Lane | None = None  # that was asked for here
-        self._lanes: list[Lane] = []  # of the loops that use it, which nothing else keeps while they are idle
+        self._lanes: list[Lane] = []  # one for each loop, kept here alone while idle; other threads change the list: copy it
         self._inside = Inside()
 
     # What is declared ----------------------------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ class RedisLine:
         return lane
 
     def leave_closed(self) -> None:
-        """Leave the lanes of closed loops to the portal."""
+        """Hand the lanes of closed loops over to the portal. The usual single lane is in use, so it needs no check."""
         if len(self._lanes) < 2:
             return
         closed = [lane for lane in list(self._lanes) if lane.link.loop.is_closed()]

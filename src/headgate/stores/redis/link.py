@@ -63,7 +63,7 @@ class Link:
         self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
-        self._ending = threading.RLock()
+        self._ending = threading.RLock()  # reentrant, because a signal handler may end the link, too
         self.abandoned = False  # the loop did not run then: its tasks never end by themselves
         self._of_portal = self.loop is portal_loop()
         self._sessions = 0
@@ -511,7 +511,7 @@ class Link:
     def end(self) -> None:
         """No call is made here any more. The portal goes on with what the lanes owe and hold.
 
-        Other threads may end the link of a closed loop: they all go on when it has ended.
+        Several threads may end the link of a closed loop. Each returns only when the portal has it.
         """
         with self._ending:
             if not self.ended:

@@ -275,7 +275,7 @@ def portal() -> Portal:
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
         _start(found)
-    return portal() if found._of_parent else found
+    return portal() if found._of_parent else found  # the process was forked while it started: the child needs its own
 
 
 def _after_fork() -> None:
@@ -322,7 +322,7 @@ def blocking(work: Callable[[], Coroutine[Any, Any, T]], name: str, undo: Callab
 def answer_of(call: Call[T]) -> T:
     """What the task of `call` returns. A daemon thread that asks while its process ends goes no further.
 
-    Raises StoreError in the thread that would have to answer, and RuntimeError in the child of a fork meanwhile.
+    Raises StoreError in the thread that would have to answer, and RuntimeError in a child that was forked meanwhile.
     """
     check_thread()
     try:

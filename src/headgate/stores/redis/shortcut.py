@@ -72,7 +72,7 @@ class Shortcut:
             self._busy = False
         if self._of_parent:
             if permit is not None:
-                permit.held = False  # by this process
+                permit.held = False  # the parent holds it
             raise forked(line.name)
         return permit
 

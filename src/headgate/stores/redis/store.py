@@ -29,8 +29,8 @@ from headgate.stores.redis.topology import Topology
 from headgate.stores.waiters import no_loop
 
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
-LOOK = 0.005  # seconds between two looks at what another loop does
-IDLE = 3.0  # seconds for a loop that ends: it cancels its tasks, waits at most 2 s for the server, and is closed
+POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop
+CLOSING_TIMEOUT = 3.0  # seconds after which a loop that does not run counts as stopped: to close one can take 2 s
 
 
 class RedisStore:
@@ -99,7 +99,7 @@ class RedisStore:
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""
         lines = [line for key, line in list(self._lines.items()) if key == name or key.startswith(f"{name}:")]
-        flushed = False
+        flushed = False  # if a loop closes meanwhile, the portal takes over its errands, which are flushed, too
         while not flushed:
             self.end_closed()
             loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
@@ -144,34 +144,35 @@ async def flush_lines(lines: list[RedisLine]) -> None:
 
 
 async def flush_elsewhere(lines: list[RedisLine]) -> Exception | None:
-    """The same, for a caller in another loop. (What a task is given is never begun if it is cancelled in this turn.)"""
+    """`flush_lines` for a caller in another loop; returns its error.
+
+    It makes the inner coroutine itself: if its task is cancelled before the first step, none is left that was never awaited.
+    """
     return await trouble_of(flush_lines(lines))
 
 
 async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> bool:
-    """The same in a loop that may be another thread's. False: it was closed meanwhile, and the portal has what is left."""
+    """Flush in a loop that may run in another thread. False: that loop closed first, and the portal has its errands."""
     if loop is asyncio.get_running_loop():
         await flush_lines(lines)
         return True
     tasks: list[asyncio.Task[Exception | None]] = []
     with suppress(RuntimeError):  # it was closed this moment
         loop.call_soon_threadsafe(lambda: tasks.append(begun(flush_elsewhere(lines), "headgate-flush")))
-    ends = None
+    deadline = None
     while not loop.is_closed():
         done = bool(tasks) and tasks[0].done()
         if done and not tasks[0].cancelled():
             if trouble := tasks[0].result():
                 raise trouble
             return True
-        if loop.is_running() and not done:
-            ends = None
-        elif ends is None:
-            ends = monotonic() + IDLE
-        elif monotonic() > ends:
-            raise StoreError(
-                "An event loop that used this limiter does not run, and cannot send what it has to say: run or close it."
-            )
-        await asyncio.sleep(LOOK)
+        if loop.is_running() and not done:  # a task that was cancelled means that the loop is closing
+            deadline = None
+        elif deadline is None:
+            deadline = monotonic() + CLOSING_TIMEOUT
+        elif monotonic() > deadline:
+            raise StoreError("An event loop that used this limiter does not run, so its releases cannot be sent: run or close it.")
+        await asyncio.sleep(POLL_INTERVAL)
     return False
 
 
