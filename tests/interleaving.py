@@ -137,7 +137,7 @@ class _Lock:
         self._lock = threading.Lock()
         self.release = self._lock.release
 
-    def acquire(self, blocking: bool = True) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if not blocking:
             return self._lock.acquire(blocking=False)
         self._among.wait(lambda: self._lock.acquire(blocking=False))

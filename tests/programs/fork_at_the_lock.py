@@ -53,7 +53,7 @@ def main(name: str) -> None:
 
 def signal_at_the_lock(forked: threading.Event) -> None:
     """Send signals until one is handled: Python sees none that comes just before a thread begins to wait."""
-    while sys._current_frames()[MAIN].f_code.co_name != "hold":
+    while sys._current_frames()[MAIN].f_code.co_name != "wait":
         time.sleep(0.001)
     signal.pthread_kill(MAIN, signal.SIGUSR1)
     while not forked.wait(0.01):

@@ -35,7 +35,7 @@ class Lock:
         self.release = self._lock.release
         self.busy = threading.Event()
 
-    def acquire(self, blocking: bool = True) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         if self._lock.acquire(blocking=False):
             return True
         self.busy.set()

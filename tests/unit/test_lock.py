@@ -128,7 +128,7 @@ class Reluctant:
         self.release = self._lock.release
         self._times = times
 
-    def acquire(self, blocking: bool = True) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         self._times -= not blocking
         return (blocking or self._times < 0) and self._lock.acquire(blocking)
 
@@ -198,3 +198,9 @@ def test_the_child_of_a_fork_in_locked_code_has_the_lock_and_releases_it() -> No
 def test_the_child_of_a_fork_at_a_lock_that_another_thread_had_goes_on(name: str) -> None:
     """F10, promise 10: given a thread that waits for the lock, when a signal handler forks there, then both processes go on."""
     assert finished("fork_at_the_lock", name) == ""
+
+
+@pytest.mark.parametrize("story", ["block", "permits", "attempt", "wait", "wait_for_all", "update"])
+def test_a_child_of_a_fork_at_any_step_goes_on_with_a_free_limiter(name: str, story: str) -> None:
+    """F10, promise 10: given a signal handler that forks in a call, then the child ends it, and no capacity stays taken."""
+    assert finished("fork_at_steps", name, story, within=300) == "steps\n"

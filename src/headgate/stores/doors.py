@@ -38,13 +38,19 @@ def timed_door(line: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], ins
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, queue, starting = gate.rules, gate.queue, line.starting
-    acquire, release, deferred = lock.acquire, lock.release, lock.deferred  # not `with`, which costs much (benchmarks, rate-async)
+    acquire, wait, release, deferred = (
+        lock.acquire,
+        lock.wait,
+        lock.release,
+        lock.deferred,
+    )  # not `with`, which costs much (benchmarks, rate-async)
     count = None if inside is None else inside.append
 
     def enter() -> bool:
         stage = 0
         try:
-            acquire()
+            if not acquire(False):
+                wait()
             if not (lock.state or queue or starting or gate.rules is not rules):
                 lock.state = stage = 1
                 t = now()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from headgate.names import title
@@ -25,12 +24,13 @@ T = TypeVar("T")
 A = TypeVar("A")
 FREE, BUSY, TORN = 0, 1, 2  # torn: an exception left the locked code in the middle, and `mend` has not run yet
 ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
+LOOK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
 
 
 class RawLock(Protocol):
     """A lock of the standard library. Its `release` raises RuntimeError in a thread that does not have it."""
 
-    def acquire(self, blocking: bool = True) -> bool: ...
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
 
 
@@ -66,7 +66,8 @@ class Lock:
         """`act(argument)`, under the lock. Raises Reentered when this thread is inside already."""
         inside = False
         try:
-            self.acquire()
+            if not self.acquire(False):
+                self.wait()
             if self.state == BUSY:
                 raise Reentered(title(self.name))
             torn, self.state, inside = self.state, BUSY, True
@@ -90,6 +91,24 @@ class Lock:
         if self.deferred:
             self.settle()
         return result
+
+    def wait(self) -> None:
+        """Acquire the lock, which another thread has. In the child of a fork the wait finds the new lock: see `forget_all`."""
+        while not self.acquire(True, LOOK_AGAIN):
+            pass
+
+    def fork(self, disown: Callable[[], None]) -> None:
+        """In the child of a fork: run `disown`. A step that this thread is in ends first, and is the parent's.
+
+        A step of another thread never ends. So `disown` comes before all that was deferred.
+        """
+        if self.state and not self.is_held_here():
+            self.state = FREE
+            self.deferred.appendleft((self, disown))
+        else:
+            self.deferred.append((self, disown))
+        if self.state != BUSY:
+            self.settle()
 
     def bring(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
@@ -172,20 +191,16 @@ class Lock:
 
 
 def forget_all() -> None:
-    """In the child of a fork: a thread of the parent may have had the lock, and the deferred calls belong to the parent.
+    """In the child of a fork: no other thread has the lock.
 
     A signal handler may have forked in the middle of locked code, which goes on in the child: then this thread has the lock.
-    Or it interrupted this thread's wait for the lock, which goes on too: so a lock of another thread is released first.
+    Or the handler interrupted this thread's wait for the lock. Then `wait` looks again, and finds the new one.
     """
     if GUARD._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
         held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
         GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
         GUARD._acquire_restore(held)  # type: ignore[attr-defined]  # as it does after that
+    elif GUARD.acquire(blocking=False):  # no thread had it, and the wait may get this very lock
+        GUARD.release()
     else:
-        with suppress(RuntimeError):  # no thread had it
-            GUARD._release_save()  # type: ignore[attr-defined]
-        if GUARD.acquire(blocking=False):
-            GUARD.release()
-        else:  # a thread was about to have it
-            GUARD._at_fork_reinit()  # type: ignore[attr-defined]
-        DEFERRED.clear()
+        GUARD._at_fork_reinit()  # type: ignore[attr-defined]

@@ -56,18 +56,14 @@ class MemoryLine(Known, Steps):
     def enter_sync(self, request: Request) -> None:
         waiter = ThreadWaiter(request)
         try:
-            WAITING.add(waiter)
             self._wait_sync(waiter)
             self._count(waiter)
         except BaseException:
             self._give_up(waiter)
             raise
-        finally:
-            WAITING.discard(waiter)
 
     def _count(self, waiter: Waiter) -> None:
         """Count who is inside and holds nothing."""
-        self._check_fork(waiter)
         if not waiter.holds:
             self._lock.hold(self._count_late, waiter)
 
@@ -136,12 +132,15 @@ class MemoryLine(Known, Steps):
             check_blocking(self._lock, self._learning, lambda: endless and self._lock.hold(self._next_at, None) >= NEVER)
             closing, entry = waiter.request.closing, ref(waiter)
             try:
+                WAITING.add(waiter)
                 closing.begin(entry)
                 waiter.tell()
+                self._check_fork(waiter)
                 waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
                 while not self._look(waiter):
                     waiter.sleep(self._clock, waiter.timeout(self._clock.now()))
             finally:
+                WAITING.discard(waiter)
                 closing.end(entry)
 
     async def acquire(self, request: Request) -> Permit:
@@ -169,7 +168,6 @@ class MemoryLine(Known, Steps):
         start = self._clock.now()
         waiter = ThreadWaiter(request)
         try:
-            WAITING.add(waiter)
             self._wait_sync(waiter)
             permit = self._permit(waiter, start)
             if waiter.holds:
@@ -177,15 +175,12 @@ class MemoryLine(Known, Steps):
         except BaseException:
             self._give_up(waiter)
             raise
-        finally:
-            WAITING.discard(waiter)
         return permit
 
     def _permit(self, waiter: Waiter, start: int) -> Permit:
         """Not held yet: that is said in one step, when nothing can come between."""
-        self._check_fork(waiter)
         grant = cast(Grant, waiter.grant)
-        return Permit(self, waiter.request.units, grant, (grant.t - start) / 1_000_000, self._epoch, None)
+        return Permit(self, waiter.request.units, grant, (grant.t - start) / 1_000_000, waiter.epoch, None)
 
     def status(self, own: Declaration | None = None) -> Status:
         try:
@@ -243,7 +238,7 @@ class MemoryLine(Known, Steps):
         self._lock.bring(self._left)
 
     def _give_up(self, waiter: Waiter) -> None:
-        if not waiter.of_parent and (waiter.grant is not None or waiter in self._gate.queue):
+        if waiter.grant is not None or waiter in self._gate.queue:
             self._lock.bring(lambda: self._undo(waiter))
 
     def give_place_up(self, place: Place) -> None:
@@ -326,7 +321,7 @@ class MemoryStore:
         return waiting
 
     def forked(self) -> None:
-        self._lock = Lock("store", lambda: None)
+        self._lock.fork(lambda: None)
         for line in list(self._known.values()):
             line.forked()
 

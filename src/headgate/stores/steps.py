@@ -19,7 +19,7 @@ from headgate.request import Request
 from headgate.stores.declarations import Declarations
 from headgate.stores.doors import Crowd, Place, held_exit, pooled_door, pooled_exit, pooled_queue, shut, timed_door, timed_exit
 from headgate.stores.holders import Holders
-from headgate.stores.lock import TORN, Lock, Reentered
+from headgate.stores.lock import Lock, Reentered
 from headgate.stores.loops import Learning, Loops
 from headgate.stores.refusals import never, queue_full, too_long
 from headgate.stores.status import Status, status_of, unused
@@ -42,6 +42,7 @@ class Steps:
 
     __slots__ = (
         "__weakref__",
+        "_born",
         "_clock",
         "_crowd",
         "_drained",
@@ -76,6 +77,7 @@ class Steps:
         self.name = name
         self._store = store
         self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
+        self._born = 0  # the first epoch of this process: what was asked before it goes on in the parent
         self._set_up(declared)
 
     def _set_up(self, declared: Declaration) -> None:
@@ -273,6 +275,8 @@ class Steps:
 
     def _undo(self, waiter: Waiter) -> None:
         """Take a waiter out, and what it was granted back."""
+        if waiter.epoch < self._born:
+            return
         self._gather()
         self._then_advance()
         self._gate.leave(waiter)
@@ -371,6 +375,7 @@ class Steps:
 
     def _join_now(self, waiter: Waiter) -> Exception | None:
         self._keep()
+        waiter.epoch = self._epoch
         request, gate = waiter.request, self._gate
         self._gather()
         self._drop_closed()
@@ -426,7 +431,7 @@ class Steps:
         return seen
 
     def _check_fork(self, waiter: Waiter) -> None:
-        if waiter.of_parent:
+        if waiter.epoch < self._born:
             raise forked(self.name)
 
     def _look_now(self, waiter: Waiter) -> bool | Exception:
@@ -502,6 +507,7 @@ class Steps:
         if waiter is None:
             self._loops.add(place.get_loop())
             waiter = self._moved[id(place)] = MovedWaiter(PLAIN, place)
+            waiter.epoch = self._epoch
         if waiter not in self._gate.queue and waiter.grant is None:
             self._gate.join(waiter, PLAIN.units, self._gate.usual)
 
@@ -575,15 +581,19 @@ class Steps:
 
     def forked(self) -> None:
         """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
+        self._lock.fork(self._disown)
+
+    def _disown(self) -> None:
+        """The lists are new, because code without the lock, such as a leave, may go on with the old ones."""
         self._epoch += 1
-        self._empty_pool()
-        self._inherits = self._holders.take_out() > 0 or self._inherits
-        for those in (self._crowd, self._moved, self._moving, self.starting):
+        self._born = self._epoch
+        self._gate.read_rules()  # another thread may have been about to
+        self._inherits = self._holders.take_out() > len(self._pool) or self._inherits
+        for those in (self._pool, self._crowd, self._moved, self._moving, self.starting):
             those.clear()
+        self._pool, self._crowd, self.starting = [], deque(), deque()
         self._gate.orphan()
         self._holders.forget()
         self._loops = Loops()
-        if not self._lock.is_held_here():
-            self._lock.state = TORN  # a thread of the parent may have been inside, and this thread waits for it
-        self._lock = Lock(self.name, self._mend)
+        self._gate.rules = (*self._gate.rules,)  # as in let_go
         self._open()

@@ -5,7 +5,6 @@ Here live sleeping and waking and nothing else: a wake is a hint to look, and wh
 
 from __future__ import annotations
 
-import os
 from asyncio import Future, _get_running_loop, get_running_loop, sleep
 from contextlib import suppress
 from threading import Lock
@@ -47,7 +46,7 @@ class Waiter:
     grant: Grant | None = None
     holds = True  # what it was granted is held until it is released
     refused: Exception | None = None  # why it waits in vain: its cost is above what the limit now holds, say
-    of_parent = False  # this process is a child of a fork, and the acquire goes on in the parent
+    epoch = 0  # of its queue, in which it was queued or granted
     waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
     ticket: object = None  # stands among those that were granted and have not run since
     look_at = NEVER
@@ -70,11 +69,7 @@ class Waiter:
     def tell(self) -> None:
         """That it has to queue, in its own task or thread."""
         if self.waiting is not None and self.request.on_wait is not None:
-            process = os.getpid()
-            try:
-                self.request.on_wait(self.waiting)
-            finally:
-                self.of_parent = self.of_parent or os.getpid() != process
+            self.request.on_wait(self.waiting)
 
 
 class TaskWaiter(Waiter):
@@ -145,8 +140,7 @@ class ThreadWaiter(Waiter):
         return True
 
     def fork(self) -> None:
-        """In the child of a fork: end the acquire, which goes on in the parent."""
-        self.of_parent = True
+        """In the child of a fork: look, and end the acquire, which goes on in the parent."""
         self.wake()
 
 
