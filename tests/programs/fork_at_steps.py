@@ -55,7 +55,7 @@ def block(limiter: Limiter) -> None:
         pass
 
 
-def permit(limiter: Limiter) -> None:
+def one(limiter: Limiter) -> None:
     limiter.acquire_sync().release()
 
 
@@ -88,7 +88,7 @@ def update(limiter: Limiter) -> None:
 
 
 STORIES: dict[str, Callable[[Limiter], None]] = {
-    story.__name__: story for story in (block, permit, permits, attempt, wait, wait_for_all, timed, update)
+    story.__name__: story for story in (block, one, permits, attempt, wait, wait_for_all, timed, update)
 }
 
 
@@ -105,7 +105,10 @@ def tell(name: str, story: Callable[[Limiter], None], at: int) -> Fork:
         sys.settrace(None)
     status = limiter.status()
     seen = [limit.used for limit in status.limits if limit.unit == "permits"], status.waiting
-    free = seen == ([0], 0) and bool(limiter.try_acquire(permits=2))
+    free = seen == ([0], 0)
+    if permit := limiter.try_acquire(permits=2):
+        permit.release()
+    free = free and bool(permit)
     if not fork.child:
         os._exit(not free)
     assert free, f"{seen} in the parent"
