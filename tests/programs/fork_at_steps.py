@@ -69,7 +69,15 @@ def attempt(limiter: Limiter) -> None:
 
 def wait(limiter: Limiter, **units: int) -> None:
     held = [limiter.acquire_sync(), limiter.acquire_sync()]
-    limiter.acquire_sync(on_wait=lambda _: [each.release() for each in held], **units).release()
+
+    def release(_: object = None) -> None:
+        for each in held:
+            each.release()
+
+    try:
+        limiter.acquire_sync(on_wait=release, **units).release()
+    finally:  # in a child, too, where the acquire raises
+        release()
 
 
 def wait_for_all(limiter: Limiter) -> None:
