@@ -56,14 +56,30 @@ def link_of(limiter: Limiter) -> Link:
     return limiter._line._store.lane(limiter._line).link
 
 
-def refuse_once(proxy: Proxy, refusal: bytes) -> None:
-    """The next call is not run, and its reply is `refusal`."""
+PONG = b"+PONG\r\n"
+
+
+def refuse_once(proxy: Proxy, refusal: bytes, words: bytes = b"") -> None:
+    """The next request that has these words is not run, and its reply is `refusal`. A PING may come before it in one write."""
+    pongs = 0
+
+    def stopped(request: bytes) -> bytes:
+        nonlocal pongs
+        if words not in request:
+            return request
+        pongs = 2 if b"PING" in request else 1
+        proxy.requests.alter, proxy.replies.alter = None, refused
+        return pongs * b"PING\r\n"
 
     def refused(reply: bytes) -> bytes:
-        proxy.requests.alter = proxy.replies.alter = None
-        return b"-" + refusal + b"\r\n"
+        nonlocal pongs
+        pongs -= reply.count(PONG)
+        if pongs or not reply.endswith(PONG):
+            return reply
+        proxy.replies.alter = None
+        return reply.removesuffix(PONG) + b"-" + refusal + b"\r\n"
 
-    proxy.requests.alter, proxy.replies.alter = lambda request: b"PING\r\n", refused
+    proxy.requests.alter = stopped
 
 
 # The end of a loop -------------------------------------------------------------------------------------------------------------
@@ -93,7 +109,7 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)
         holder = await limiter.acquire()
-        refuse_once(proxy, b"LOADING Redis is loading the dataset in memory")
+        refuse_once(proxy, b"LOADING Redis is loading the dataset in memory", b"release")
         holder.release()
         await eventually(lambda: held)
 
