@@ -167,9 +167,8 @@ def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
 
 @pytest.fixture
 def slack() -> Callable[[], float]:
-    """The seconds that a busy machine may be late by where a time is promised: more by those that it has stood still."""
-    stalls = Stalls()
-    return lambda: scaled(1.0) + stalls.seconds
+    """By how many seconds this test may be late where a time is promised."""
+    return Stalls().slack
 
 
 @pytest.fixture

@@ -56,6 +56,10 @@ class Stalls:
         """How long it has stood still so far, in all."""
         return self._ticks.stalled
 
+    def slack(self) -> float:
+        """Seconds by which a test may be late: a second for load, and all stalls so far."""
+        return scaled(1.0) + self.seconds
+
 
 class Ticks:
     """When the last tick was, and by how much all of them were late."""

@@ -43,8 +43,8 @@ class World:
 
     @property
     def slack(self) -> float:
-        """The seconds that a busy machine may be late by: more by those that it has stood still."""
-        return 0.0 if self._stalls is None else scaled(1.0) + self._stalls.seconds
+        """By how many seconds a story may be late where a time is promised."""
+        return 0.0 if self._stalls is None else self._stalls.slack()
 
     @property
     def ticks(self) -> int:

@@ -86,7 +86,7 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     other.process.kill()
     start = time.monotonic()
     await waiting(limiter, 2)
-    assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + slack()  # behind the head it is in nobody's way
+    assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + slack()  # behind the head it delays no caller
     holder.release()
     async with asyncio.timeout(long()):
         await asyncio.gather(*visits)

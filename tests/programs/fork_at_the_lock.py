@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ import time
 from typing import Any, cast
 
 from headgate import Concurrency, Limiter
-from tests.processes import PATIENCE
+from tests.forking import CHILDREN, FORKED, fork_once, signal_until_forked
 
 MAIN = threading.main_thread().ident or 0
 
@@ -19,45 +18,31 @@ MAIN = threading.main_thread().ident or 0
 def main(name: str) -> None:
     limiter = Limiter(name, Concurrency(1))
     limiter.acquire_sync().release()
-    inside, forked = threading.Event(), threading.Event()
-    children: list[int] = []
-    come: list[None] = []  # once the signal has come
+    inside = threading.Event()
 
     def hold(_: object) -> None:
         inside.set()
-        forked.wait()
+        FORKED.wait()
 
-    def fork(*_: object) -> None:
-        if come:
-            return
-        come.append(None)
-        children.append(os.fork())
-        if not children[0]:
-            faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        forked.set()
-
-    signal.signal(signal.SIGUSR1, fork)
+    signal.signal(signal.SIGUSR1, fork_once)
     holder = threading.Thread(target=cast("Any", limiter)._line._lock.hold, args=[hold, None])
     holder.start()
     inside.wait()
-    signaller = threading.Thread(target=signal_at_the_lock, args=[forked])
+    signaller = threading.Thread(target=signal_at_the_lock)
     signaller.start()
     assert limiter.status().waiting == 0
     limiter.acquire_sync().release()
-    if not children[0]:
+    if not CHILDREN[0]:
         os._exit(0)
     holder.join()
     signaller.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    assert os.waitstatus_to_exitcode(os.waitpid(CHILDREN[0], 0)[1]) == 0
 
 
-def signal_at_the_lock(forked: threading.Event) -> None:
-    """Send signals until one is handled: Python sees none that comes just before a thread begins to wait."""
+def signal_at_the_lock() -> None:
     while sys._current_frames()[MAIN].f_code.co_name != "wait":
         time.sleep(0.001)
-    signal.pthread_kill(MAIN, signal.SIGUSR1)
-    while not forked.wait(0.01):
-        signal.pthread_kill(MAIN, signal.SIGUSR1)
+    signal_until_forked()
 
 
 if __name__ == "__main__":

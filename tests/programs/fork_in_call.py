@@ -6,36 +6,16 @@ usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|granted|connect
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 
 from headgate import Concurrency, Limiter
 from headgate.stores.redis import shortcut
 from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.portal import Portal
-from tests.processes import PATIENCE
-
-FORKED = threading.Event()
-CHILDREN: list[int] = []
-COME: list[None] = []  # once the signal has come
-
-
-def fork(*_: object) -> None:
-    if COME:
-        return
-    COME.append(None)
-    CHILDREN.append(os.fork())
-    if not CHILDREN[0]:
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-    FORKED.set()
-
-
-def signal_main() -> None:
-    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+from tests.forking import CHILDREN, FORKED, fork_once, signal_main, signal_until_forked
 
 
 def wrap(place: object, function: str, within: Callable[..., object]) -> None:
@@ -49,20 +29,13 @@ def wrap(place: object, function: str, within: Callable[..., object]) -> None:
     setattr(place, function, wrapped)
 
 
-def wait_for_fork() -> None:
-    """Send signals until one is handled: Python sees none that comes just before a thread begins to wait."""
-    signal_main()
-    while not FORKED.wait(0.01):
-        signal_main()
-
-
 def behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
-    wait_for_fork()
+    signal_until_forked()
     return whole(*arguments)
 
 
 async def answers_behind_the_fork(whole: Callable[..., object], *arguments: object) -> object:
-    await asyncio.to_thread(wait_for_fork)
+    await asyncio.to_thread(signal_until_forked)
     return await whole(*arguments)  # type: ignore[misc]
 
 
@@ -86,7 +59,7 @@ def before(whole: Callable[..., object], *arguments: object) -> object:
 
 def main(url: str, name: str, how: str) -> None:
     limiter = Limiter(name, Concurrency(1), store=url)
-    signal.signal(signal.SIGUSR1, fork)
+    signal.signal(signal.SIGUSR1, fork_once)
     if how != "start":
         limiter.update(Concurrency(2))
         limiter.flush()

@@ -38,12 +38,8 @@ def timed_door(line: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], ins
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, queue, starting = gate.rules, gate.queue, line.starting
-    acquire, wait, release, deferred = (
-        lock.acquire,
-        lock.wait,
-        lock.release,
-        lock.deferred,
-    )  # not `with`, which costs much (benchmarks, rate-async)
+    acquire, wait, release = lock.acquire, lock.wait, lock.release  # not `with`, which costs much (benchmarks, rate-async)
+    deferred = lock.deferred
     count = None if inside is None else inside.append
 
     def enter() -> bool:
