@@ -10,6 +10,7 @@ import time
 from typing import Any, cast
 
 from headgate import Concurrency, Limiter
+from headgate.stores.lock import Lock
 from tests.forking import CHILDREN, FORKED, fork_once, signal_until_forked
 
 MAIN = threading.main_thread().ident or 0
@@ -40,7 +41,7 @@ def main(name: str) -> None:
 
 
 def signal_at_the_lock() -> None:
-    while sys._current_frames()[MAIN].f_code.co_name != "wait":
+    while sys._current_frames()[MAIN].f_code is not Lock.wait.__code__:
         time.sleep(0.001)
     signal_until_forked()
 
