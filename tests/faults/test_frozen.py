@@ -30,7 +30,7 @@ Freeze = Callable[[], object]
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
-@pytest.fixture(params=["stopped", "paused"])
+@pytest.fixture(params=["stopped", pytest.param("paused", marks=pytest.mark.proof)])
 def freeze(request: pytest.FixtureRequest, own_server: Server, own_admin: Redis) -> Iterator[tuple[Freeze, Freeze]]:
     """How to make the server stand still, and go on: a stopped process, or CLIENT PAUSE."""
     own_admin.ping()

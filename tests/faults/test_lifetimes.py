@@ -298,7 +298,7 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
     assert (await other.astatus()).limits[0].kind == "Rate"
 
 
-@pytest.mark.parametrize("by_itself", [True, False])
+@pytest.mark.parametrize("by_itself", [True, pytest.param(False, marks=pytest.mark.proof)])
 async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when_it_comes_back(
     name: str, redis_url: str, admin: Redis, by_itself: bool
 ) -> None:

@@ -74,6 +74,7 @@ async def test_a_release_whose_reply_is_lost_frees_one_place(name: str, proxy: P
     assert await successor.arelease()
 
 
+@pytest.mark.proof
 async def test_a_release_that_could_not_be_told_arrives_later(name: str, proxy: Proxy, redis_url: str) -> None:
     """S7, L5, review f5: `arelease` raises StoreError while the server is away; the place is back soon after it is there again."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
@@ -88,7 +89,8 @@ async def test_a_release_that_could_not_be_told_arrives_later(name: str, proxy: 
     await at_rest(elsewhere(name, Concurrency(1), url=redis_url))
 
 
-@pytest.mark.parametrize("actual", [60, pytest.param(2, marks=pytest.mark.proof)], ids=["more", "less"])
+@pytest.mark.proof
+@pytest.mark.parametrize("actual", [60, 2], ids=["more", "less"])
 async def test_what_was_really_used_is_settled_once(name: str, proxy: Proxy, redis_url: str, actual: int) -> None:
     """T10, F24, review R2: all replies are lost until the call is given up; when the server is back, it was run once."""
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
@@ -140,6 +142,7 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(name: str, proxy: 
     await until(lambda status: used(status) == [0, 0], other)  # nobody has to ask for it
 
 
+@pytest.mark.proof
 async def test_waiters_of_unknown_outcome_leave_the_queue(name: str, proxy: Proxy, redis_url: str) -> None:
     """F24, L6: they stood in the queue, or had just asked, when the server was lost; once it is back only others do."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
@@ -162,6 +165,7 @@ async def test_waiters_of_unknown_outcome_leave_the_queue(name: str, proxy: Prox
     await at_rest(other)
 
 
+@pytest.mark.proof
 async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: 
     await at_rest(limiter)
 
 
+@pytest.mark.proof
 async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> None:
     """S4, S7: a thread inside from before, one from in between, one from after, who leave in the order in which they came."""
     limiter = local(name, own_server, Concurrency(2, lease=1.5))
@@ -104,7 +105,7 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
     assert held(await soon(limiter.astatus())) == 0
 
 
-@pytest.mark.parametrize("door", ["block", "acquire"])
+@pytest.mark.parametrize("door", ["block", pytest.param("acquire", marks=pytest.mark.proof)])
 async def test_a_watched_block_leaves_as_it_entered(name: str, own_server: Server, door: str) -> None:
     """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the share is not: all go back."""
     limiter = local(name, own_server, Concurrency(2, lease=1.5), on_lost="cancel")
@@ -206,7 +207,7 @@ async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name:
     await at_rest(other)
 
 
-@pytest.mark.parametrize("ask", [by_task, by_thread])
+@pytest.mark.parametrize("ask", [by_task, pytest.param(by_thread, marks=pytest.mark.proof)])
 async def test_who_has_to_queue_twice_hears_of_it_once(name: str, own_server: Server, ask: Doors) -> None:
     """Given one who waits at the server, when that goes and the share has no room either, then it was told and is not again."""
     told: list[Waiting] = []
@@ -233,9 +234,8 @@ async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(name: st
     (await soon(limiter.acquire())).release()
     assert type(limiter._line) is RedisLine  # the way there has become no longer
     with fault(own_server):
-        for ask in WAYS:
-            with pytest.raises(StoreError):
-                await soon(ask(limiter))
+        answers = await soon(asyncio.gather(*(ask(limiter) for ask in WAYS), return_exceptions=True))
+        assert [type(answer) for answer in answers] == [StoreError] * len(WAYS)
 
 
 # New limits --------------------------------------------------------------------------------------------------------------------

@@ -154,6 +154,7 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
     assert await (await soon(waiter)).arelease()
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("hurried")
 async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(name: str, proxy: Proxy, redis_url: str) -> None:
     """L2, F22: given a subscription on which nothing comes any more and which does not end, then another is made for who waits."""

@@ -233,6 +233,7 @@ async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(name: st
         holder.release()
 
 
+@pytest.mark.proof
 async def test_threads_that_waited_at_the_server_go_on_in_the_order_of_arrival(name: str, own_server: Server) -> None:
     """S1, S6: the same for threads: they pass one after the other, as they came."""
     limiter, other = local(name, own_server, Concurrency(2)), elsewhere(name, Concurrency(2), url=own_server.url)

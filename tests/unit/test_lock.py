@@ -180,8 +180,6 @@ def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(name: 
 FORK = """
 import os
 from headgate.stores.lock import Lock
-from tests.processes import finished
-from tests.processes import finished
 lock = Lock("", lambda: None)
 child = not lock.hold(lambda _: os.fork(), None)
 lock.hold(lambda _: None, None)
