@@ -78,7 +78,8 @@ SAID = {
 }
 ELSEWHERE = {"with_litellm"}  # tests/frameworks/test_litellm.py, where LiteLLM is
 WITH_A_SERVER = ["fleet", "classics"]
-WITHOUT = sorted(SAID.keys() - {"fleet"})
+SLOW = {"with_anthropic", "with_langchain", "with_pydantic_ai"}  # their libraries take seconds to import
+WITHOUT = [pytest.param(each, marks=[pytest.mark.proof] * (each in SLOW)) for each in sorted(SAID.keys() - {"fleet"})]
 
 
 def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:

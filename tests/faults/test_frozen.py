@@ -253,6 +253,7 @@ async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy
     await at_rest(limiter)
 
 
+@pytest.mark.proof
 async def test_renewals_that_come_late_are_not_believed(name: str, proxy: Proxy, redis_url: str) -> None:
     """S2, TL1: a lease counts from the sending of its renewal, however long the reply was on its way."""
     limit = Concurrency(1, lease=LEASE)

@@ -200,7 +200,8 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(name: st
     await gone(callers, here)
 
 
-@pytest.mark.parametrize("most", [pytest.param(lane.MOST, marks=pytest.mark.proof), 1])
+@pytest.mark.proof
+@pytest.mark.parametrize("most", [lane.MOST, 1])
 async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_when_it_is_there(
     name: str, proxy: Proxy, redis_url: str, hurried: None, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:

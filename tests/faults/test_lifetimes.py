@@ -231,6 +231,7 @@ async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin:
 # Limits that change ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, proxy: Proxy, redis_url: str) -> None:
     """S1, S2, review R3: A holds under a long lease, B declares a short one; A's renewal runs, and its reply is held up.
 

@@ -20,7 +20,6 @@ from tests.world import at_rest, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 TOKENS = Rate(1000, per=AGES, unit="tokens")
-WINDOW = pytest.param(Window(100, per=AGES), marks=pytest.mark.proof)
 
 pytestmark = pytest.mark.usefixtures("hurried")
 
@@ -106,7 +105,8 @@ async def test_what_was_really_used_is_settled_once(name: str, proxy: Proxy, red
     assert await permit.arelease()
 
 
-@pytest.mark.parametrize("limit", [Rate(100, per=AGES), WINDOW], ids=["rate", "window"])
+@pytest.mark.proof
+@pytest.mark.parametrize("limit", [Rate(100, per=AGES), Window(100, per=AGES)], ids=["rate", "window"])
 async def test_a_booking_is_given_back_once(name: str, proxy: Proxy, redis_url: str, limit: Rate | Window) -> None:
     """T5, T10, F2, review R2: cancelled while its grant is on the way back; then the replies to the cancel are lost."""
     limiter = await ready(Limiter(name, limit, store=proxy.url))

@@ -344,6 +344,7 @@ def told(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
     return [message for message in caplog.messages if f"127.0.0.1:{server.port}/" in message]
 
 
+@pytest.mark.proof
 async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

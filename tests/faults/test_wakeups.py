@@ -72,6 +72,7 @@ async def test_announcements_that_are_lost_are_not_missed(name: str, proxy: Prox
     assert any(b"message" in piece for piece in proxy.announcements.seen)
 
 
+@pytest.mark.proof
 async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -304,6 +304,7 @@ async def test_no_more_wait_for_the_share_than_may_wait(name: str, gone: Server)
     (await soon(waiter)).release()
 
 
+@pytest.mark.proof
 async def test_nobody_waits_longer_because_the_server_was_asked_first(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch, slack: Slack
 ) -> None:
