@@ -1,8 +1,9 @@
 """A main thread, or a thread of its own, in which exceptions arrive at random moments while it uses a limiter in memory.
 
 It prints what it counted: the exceptions raised; those that arrived, alone or as the context of a later one; those that Python
-ignored because they met the finalizer of a dropped permit; the permits that leaked; and those of a threading.Semaphore that the
-same thread uses in turn. An interrupt may leave a Semaphore's lock locked; a new one takes its place then.
+ignored because they met the finalizer of a dropped permit or acquire; the permits that leaked; and those of a
+threading.Semaphore that the same thread uses in turn. An interrupt may leave a Semaphore's lock locked; a new one takes
+its place then.
 
 usage: interrupts.py alarm|thread way interrupts seconds_inside
 """
@@ -20,6 +21,7 @@ import warnings
 from collections.abc import Callable
 
 from headgate import Concurrency, Limiter, Rate, Window
+from headgate.limiter import Unused
 from headgate.permit import Held
 
 MANY = 10**6
@@ -35,6 +37,9 @@ class Interrupt(Exception):
     """What arrives."""
 
 
+FINALIZERS = Held.__del__, Unused.__del__
+
+
 class Uses:
     """The ways in and out, each once a turn."""
 
@@ -44,7 +49,7 @@ class Uses:
         self.peer_leaks = self.turns = 0
         self.inside = inside
         self.armed = False  # whether an exception may come
-        self.ignored = 0  # exceptions that met the finalizer of a permit
+        self.ignored: set[int] = set()  # the numbers of exceptions that met the finalizer of a permit or an acquire
         self._function = self.limiter(self.body)
 
     def body(self) -> None:
@@ -79,8 +84,8 @@ class Uses:
 
     def count_ignored(self, unraisable: sys.UnraisableHookArgs) -> None:
         """Count an exception that Python prints, because a finalizer has no caller."""
-        if unraisable.object is Held.__del__:
-            self.ignored += arrived(unraisable.exc_value)
+        if unraisable.object in FINALIZERS:
+            self.ignored |= numbers_in(unraisable.exc_value)
         else:
             sys.__unraisablehook__(unraisable)
 
@@ -98,14 +103,16 @@ class Uses:
         return sum(limit.used for limit in status.limits if limit.kind == "Concurrency")
 
 
-def arrived(error: BaseException | None) -> int:
-    """How many interrupts `error` tells of: one that comes while another one passes through has it as its context."""
-    return 0 if error is None else isinstance(error, Interrupt) + arrived(error.__context__)
+def numbers_in(error: BaseException | None) -> set[int]:
+    """The numbers of `error` and its contexts: an interrupt that comes while another one passes through has it as its context."""
+    if error is None:
+        return set()
+    return {*error.args} | numbers_in(error.__context__) if isinstance(error, Interrupt) else numbers_in(error.__context__)
 
 
-def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> int:
-    """How many interrupts came out of the calls."""
-    caught = 0
+def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> set[int]:
+    """Return the numbers of the interrupts that came out of the calls."""
+    caught: set[int] = set()
     while not over():
         try:
             uses.armed = True
@@ -114,7 +121,7 @@ def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> 
             uses.armed = False
         except Interrupt as error:
             uses.armed = False
-            caught += arrived(error)
+            caught |= numbers_in(error)
             uses.renew_peer()
     return caught
 
@@ -127,13 +134,17 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
         if raised < interrupts:
             signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses.inside else 0.001))
         if uses.armed:
-            raised += 1
-            raise Interrupt
+            error = Interrupt(raised + 1)
+            raised += 1  # another signal cannot come between this and the raise
+            try:
+                raise error
+            finally:
+                del error  # or the error and this frame would know each other, and keep what was interrupted
 
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.01)
     caught = run_until(uses, way, lambda: raised >= interrupts)
-    return raised, caught
+    return raised, len(caught - uses.ignored)
 
 
 def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int, int]:
@@ -171,7 +182,7 @@ def main(how: str, which: str, interrupts: str, inside: str) -> None:
     warnings.simplefilter("ignore")  # of a permit that an interrupt dropped, which goes back
     raised, caught = (by_alarm if how == "alarm" else by_thread)(uses, getattr(uses, way), int(interrupts))
     with uses.limiter:
-        print(raised, caught, uses.ignored, uses.leaks(), uses.peer_leaks + MANY - uses.peer._value, uses.turns)
+        print(raised, caught, len(uses.ignored), uses.leaks(), uses.peer_leaks + MANY - uses.peer._value, uses.turns)
 
 
 if __name__ == "__main__":

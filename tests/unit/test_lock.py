@@ -12,6 +12,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
+from headgate.stores.lock import Lock
 from headgate.stores.memory import MemoryStore
 from tests.crowds import assert_all_free, lock_by
 from tests.processes import finished
@@ -175,6 +176,33 @@ def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(name: 
 
     assert ends(waiter)
     assert_all_free(limiter)
+
+
+class Interrupt(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["after locked code", "after an exception in it"])
+def test_of_several_exceptions_each_is_the_context_of_the_next(inside: bool) -> None:
+    """H1: given deferred calls that signal handlers interrupt again and again, then no exception is lost."""
+    lock, coming = Lock("", lambda: None), [Interrupt("third"), Interrupt("second"), Interrupt("first")]
+
+    def deferred() -> None:
+        if coming:
+            raise coming.pop()
+
+    def act(_: None) -> None:
+        lock.bring(deferred)
+        if inside:
+            raise coming.pop()
+
+    with pytest.raises(Interrupt) as caught:
+        lock.hold(act, None)
+    chain: list[BaseException | None] = [caught.value]
+    while chain[-1] is not None:
+        chain.append(chain[-1].__context__)
+
+    assert list(map(str, chain)) == ["third", "second", "first", "None"]
 
 
 FORK = """

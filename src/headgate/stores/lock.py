@@ -124,19 +124,16 @@ class Lock:
         if self.deferred:
             self.settle()
 
-    def settle(self) -> None:
-        """Run all deferred calls, and after them raise an exception that came meanwhile."""
+    def settle(self, attempts: int = ATTEMPTS) -> None:
+        """Run all deferred calls. An exception that comes meanwhile is raised after them, and has an earlier one as its context."""
         lock: Lock | None = self
-        interrupt: BaseException | None = None
-        for _ in range(ATTEMPTS):
-            try:
-                while lock is not None and lock.try_to_catch_up():
-                    lock = self._next()
-                break
-            except BaseException as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+        try:
+            while lock is not None and lock.try_to_catch_up():
+                lock = self._next()
+        except BaseException:
+            if attempts:
+                self.settle(attempts - 1)
+            raise
 
     def _next(self) -> Lock | None:
         """A queue that has deferred calls, and in which this thread is not inside already."""
