@@ -37,6 +37,31 @@ async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing
     assert (held.limits[0].used, held.waiting, queued.waiting, booked.waiting) == (0, 0, 0, 0)
 
 
+RUNS_ON = """
+import asyncio, logging, threading
+from headgate import Concurrency, Limiter, StoreError
+from headgate.stores.redis import link
+logging.getLogger("headgate").addHandler(logging.NullHandler())
+link.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
+limiter = Limiter("x", Concurrency(1), store="redis://127.0.0.1:1")
+async def main():
+    try:
+        await limiter.acquire()
+    except StoreError:
+        print("away")
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait, 0.5)
+asyncio.run(main())
+"""
+
+
+def test_a_loop_that_runs_on_at_its_end_leaves_all_to_the_thread_that_takes_over() -> None:
+    """F9: asyncio.run waits for its executor when all tasks have ended. The timers of that loop touch no state of another one.
+
+    In asyncio's debug mode they would raise.
+    """
+    assert finished(RUNS_ON) == "away\n"
+
+
 @pytest.mark.parametrize("kind", ["permit", "place"])
 async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
     kind: str, name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch

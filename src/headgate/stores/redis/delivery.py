@@ -57,6 +57,15 @@ def lasts(lane: Lane) -> bool:
     return bool(unsaid(lane) or lane._waiting or lane._booked.queue or renewals.expected or renewals.holds)
 
 
+def halt(lane: Lane) -> None:
+    """The loop of `lane` does no more for it, though it may run on: another thread goes on with the lane."""
+    if lane._timer is not None:
+        lane._timer.cancel()
+    lane._patience.over()
+    lane.renewals.halt()
+    lane.succession.halt()
+
+
 def move(lane: Lane, link: Link) -> None:
     """Go on in the loop of `link`, where none of the callers waits: the former loop has ended."""
     asked = [*lane._waiting.values(), *lane._tickets, *(ticket for _, ticket, _ in lane._booked.queue)]

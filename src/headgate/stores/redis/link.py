@@ -21,7 +21,7 @@ from redis.exceptions import AuthenticationError, ReadOnlyError
 from headgate.errors import StoreError
 from headgate.stores.redis.calls import without_claim
 from headgate.stores.redis.chores import begun, pause, stop, trouble_of
-from headgate.stores.redis.delivery import deliver, lasts, move, unsaid, unsent
+from headgate.stores.redis.delivery import deliver, halt, lasts, move, unsaid, unsent
 from headgate.stores.redis.ears import Ears
 from headgate.stores.redis.endpoint import LOST
 from headgate.stores.redis.failures import NotThereError, cannot
@@ -178,8 +178,9 @@ class Link:
         self.loop.call_later(PAUSE, self._resume, call)
 
     def _resume(self, call: Call) -> None:
-        self._paused.remove(call)
-        self.send_again(call)
+        if not self._closed:
+            self._paused.remove(call)
+            self.send_again(call)
 
     def _peer_for(self, call: Call) -> Peer | None:
         if call.there is not None:
@@ -521,6 +522,8 @@ class Link:
 
     def _end(self) -> None:
         self._close()
+        for lane in list(self.lanes.values()):
+            halt(lane)
         lanes = [lane for lane in self.lanes.values() if lasts(lane)]
         self.lanes.clear()
         if lanes and not self._of_portal:
@@ -548,6 +551,10 @@ class Link:
             stop(chore)
         for peer in self._peers.values():
             peer.close()
+        for timer in (self._offer, self._despair):  # the loop may run on, and the lanes are another thread's by then
+            if timer is not None:
+                timer.cancel()
+        self._ready, self._paused = [], []
 
     async def _say_goodbye(self) -> None:
         try:

@@ -91,14 +91,18 @@ class Renewals:
         known = self._known()
         log_lost(self._lane.line.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.halt()
         self._enough = inf
         if held:
             self._renew_in((self._lane.line.declared.lease or min(lease for _, lease in held)) / 3_000_000)
             errands = [Errand(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease)) for permit, lease in held]
             self._lane.run(errands)
+
+    def halt(self) -> None:
+        """Plan no renewal."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _renew_in(self, seconds: float) -> None:
         """And not later, if a later renewal was planned.

@@ -51,6 +51,12 @@ class Succession:
             self._telling = self._lane.link.loop.call_later(SOON, self._tell)
         return True
 
+    def halt(self) -> None:
+        """Another thread tells it."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
     def _tell(self) -> None:
         self._telling = None
         self._lane.send_errands()
