@@ -10,9 +10,8 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from headgate.blocks import made_from
 from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
-from headgate.entrance import Entrance
+from headgate.entrance import Entrance, made_from
 from headgate.gate.rules import Declaration, declaration
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded

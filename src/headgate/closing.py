@@ -1,7 +1,7 @@
 """The end of a limiter: it takes no new acquires, and waits until the present ones have left.
 
-Here live the list of the acquires that wait by one limiter and its keys, and the line of a limiter that is closed. An acquire is
-listed only while it waits, and by a weak reference: a task whose loop was dropped can still be collected.
+Here lives the list of the acquires that wait by one limiter and its keys. An acquire is listed only while it waits, and by
+a weak reference: a task whose loop was dropped can still be collected.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from types import FrameType
+from typing import Any, Protocol, cast
 from weakref import WeakSet, ref
 
 from headgate.errors import LimiterClosedError
 from headgate.names import title
-
-if TYPE_CHECKING:
-    from types import FrameType
-
-    from headgate.line import Front
 
 LONGEST = 0.05  # seconds from one look whether an acquire waits to the next
 FEWEST = 64  # references to limiters that are kept without looking for dead ones
@@ -39,7 +35,8 @@ Entry = ref[Any]  # of a Refusable, or of the future that a task awaits
 class Owner(Protocol):
     """A limiter, or one of its keys."""
 
-    _line: Front
+    def _shut(self) -> None:
+        """Refuse all acquires from now on. A second call does nothing."""
 
 
 class Closing:
@@ -132,8 +129,7 @@ class Closing:
 
     def _shut(self) -> None:
         for owner in self.owners():
-            if not isinstance(owner._line, Closed):
-                owner._line = Closed(owner._line)
+            owner._shut()
 
     def _refuse(self, waiter: Any) -> None:
         error = closed(self.name)
@@ -158,33 +154,6 @@ class Closing:
     def forked(self) -> None:
         """In the child of a fork: the parent's acquires wait in the parent."""
         self.waiting.clear()
-
-
-class Closed:
-    """The line of a closed limiter: acquires are refused, all else goes to the line inside."""
-
-    def __init__(self, line: Front) -> None:
-        self.name = line.name
-        self._line = line
-
-    def enter(self) -> bool:
-        """False, so that the caller calls `enter_later` or `enter_sync`, which raise."""
-        return False
-
-    enter_task = enter
-
-    async def enter_later(self, request: object) -> NoReturn:
-        raise closed(self.name)
-
-    acquire = atake = enter_later
-
-    def enter_sync(self, request: object) -> NoReturn:
-        raise closed(self.name)
-
-    acquire_sync = take = enter_sync
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
 
 
 def closed(name: str) -> LimiterClosedError:

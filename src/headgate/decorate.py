@@ -9,19 +9,28 @@ import functools
 import inspect
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from headgate.checks import show
 from headgate.watch import aside
-
-if TYPE_CHECKING:
-    from headgate.limiter import Limiter
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def limited(limiter: Limiter, function: Callable[P, R]) -> Callable[P, R]:
+class Decorator(Protocol):
+    """A limiter, as the function that it decorates uses it."""
+
+    name: str
+
+    def acquire(self) -> Any: ...
+    def __enter__(self) -> object: ...
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+    async def __aenter__(self) -> object: ...
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None: ...
+
+
+def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
     if not callable(function):
         raise TypeError(
             f"Limiter {limiter.name!r} decorates functions, not {show(function)}; for a cost, use limiter.acquire(...)."
@@ -48,7 +57,7 @@ def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
     return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
 
 
-def limited_function(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_function(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with limiter:
             return function(*args, **kwargs)
@@ -56,7 +65,7 @@ def limited_function(limiter: Limiter, function: Callable[..., Any]) -> Callable
     return call
 
 
-def limited_coroutine(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_coroutine(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         async with limiter:
             return await function(*args, **kwargs)
@@ -64,7 +73,7 @@ def limited_coroutine(limiter: Limiter, function: Callable[..., Any]) -> Callabl
     return call
 
 
-def limited_generator(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_generator(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         with limiter.acquire():
             return (yield from function(*args, **kwargs))
@@ -72,7 +81,7 @@ def limited_generator(limiter: Limiter, function: Callable[..., Any]) -> Callabl
     return call
 
 
-def limited_async_generator(limiter: Limiter, function: Callable[..., Any]) -> Callable[..., Any]:
+def limited_async_generator(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> Any:
         async with limiter.acquire() as permit, aclosing(function(*args, **kwargs)) as items:
             meanwhile = aside(permit)

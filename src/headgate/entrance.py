@@ -1,24 +1,29 @@
-"""The two shells of every noun: `async with` and `with` around a line.
+"""The two shells of every noun: `async with` and `with` around a queue.
 
-Here lives entering and leaving, and nothing else: what is asked for is the noun's, what happens is the line's.
+Only entering and leaving are here. The noun says what its blocks ask for, and the queue decides.
+
+A signal handler can raise before the first line of `__exit__`. The limiter then never hears that the block has ended, and the
+process would renew the permit for as long as it lives. So the block itself holds its permit. A `with` statement loads `__exit__`
+before it calls `__enter__`, and keeps what it has loaded until it ends: here that is a `Block`. When an exception drops the block
+before it has given its permit back, the permit goes back by itself.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Callable
+from functools import cache
+from threading import get_ident
+from typing import Any, Self, cast
+from weakref import ref
 
-from headgate.blocks import with_blocks
+from headgate.closed import Closed
 from headgate.declaring import Undeclared
-from headgate.permit import Outcome
+from headgate.gate.rules import Declaration
+from headgate.line import Front
+from headgate.permit import Outcome, Permit
+from headgate.request import Request
 from headgate.stores.memory import MemoryLine
 from headgate.watch import Lost
-
-if TYPE_CHECKING:
-    from headgate.gate.rules import Declaration
-    from headgate.line import Front
-    from headgate.request import Request
-
-__all__ = ["Entrance", "Outcome"]
 
 
 class Entrance:
@@ -44,6 +49,11 @@ class Entrance:
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(f"{self!r} cannot be pickled: its state belongs to this process; send what it was made from.")
 
+    def _shut(self) -> None:
+        """Refuse all acquires from now on. A second call does nothing."""
+        if not isinstance(self._line, Closed):
+            self._line = cast("Front", Closed(self._line))
+
     async def __aenter__(self) -> None:
         if not self._line.enter_task():
             await self._line.enter_later(self._default)
@@ -63,3 +73,79 @@ class Entrance:
             self._line.leave()
         except Lost as lost:
             lost.watch.tell(error)
+
+
+LOADED: dict[int, ref[Block]] = {}  # by thread: of the `with` statement that begins there
+
+
+class Block:
+    """One block, from the moment at which its `__exit__` is loaded."""
+
+    __slots__ = ("__weakref__", "_leave", "entrance", "permit")
+
+    def __init__(self, entrance: Entrance, leave: Callable[..., None]) -> None:
+        self.entrance = entrance
+        self.permit: Permit | None = None  # once it is entered
+        self._leave = leave
+
+    def enter(self) -> None:
+        permit = self.entrance._line.acquire_sync(self.entrance._default)
+        if permit.guard is not None:
+            permit.__enter__()
+        self.permit = permit  # no call follows in which a signal handler could raise
+
+    def __call__(self, *outcome: Outcome) -> None:
+        permit = self.permit
+        if permit is None:
+            self._leave(self.entrance, *outcome)
+        elif permit.held or permit.watch is not None:
+            permit.__exit__(*outcome)
+
+
+class Exit:
+    """`__exit__` of an entrance. Taken from the class, as contextlib.ExitStack does, it is an ordinary method."""
+
+    def __init__(self, leave: Callable[..., None]) -> None:
+        self._leave = leave
+
+    def __get__(self, entrance: Entrance | None, kind: object = None) -> Exit | Block:
+        if entrance is None:
+            return self
+        block = Block(entrance, self._leave)
+        LOADED[get_ident()] = ref(block)
+        return block
+
+    def __call__(self, entrance: Entrance, *outcome: Outcome) -> None:
+        self._leave(entrance, *outcome)
+
+
+def made_from(entrance: Entrance) -> type[Any]:
+    """The class that the user knows."""
+    return getattr(type(entrance), "made_from", type(entrance))
+
+
+class Made:
+    """Comes before the user's class, whose `__init_subclass__` is not to hear of a class that its user does not know."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Nothing."""
+
+
+@cache
+def with_blocks(kind: Any) -> type[Entrance]:
+    """A subclass of `kind`, in which the blocks of threads hold their permits."""
+
+    def enter(entrance: Entrance) -> None:
+        loaded = LOADED.pop(get_ident(), None)
+        block = None if loaded is None else loaded()
+        if block is None or block.entrance is not entrance or block.permit is not None:
+            kind.__enter__(entrance)  # no `with` statement has loaded an `__exit__` for this call
+        else:
+            block.enter()
+
+    names: dict[str, Any] = {"__slots__": (), "__enter__": enter, "__exit__": Exit(kind.__exit__)}
+    names["made_from"] = kind
+    names |= {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    return type(kind.__name__, (Made, kind), names)

@@ -10,19 +10,18 @@ import warnings
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
-from headgate.blocks import made_from
 from headgate.checks import check_count, check_name, choice, flag, microseconds, show
 from headgate.checks import seconds as check_seconds
-from headgate.closing import CLOSINGS, Closing, Owner
-from headgate.declaring import Attached
+from headgate.closing import CLOSINGS, Closing
+from headgate.declaring import Attached, Owner
 from headgate.decorate import limited
-from headgate.entrance import Entrance, Outcome
+from headgate.entrance import Entrance, made_from
 from headgate.gate.rules import NO_LIMITS, Declaration, declaration
 from headgate.grammar import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.line import Front
 from headgate.names import encoded, title
-from headgate.permit import Permit, Refusal
+from headgate.permit import Outcome, Permit, Refusal
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
 from headgate.stores import MemoryStore, StoreLike, check_portable, store_of

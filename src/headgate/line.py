@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from headgate.gate.gate import Units
-    from headgate.gate.rules import Declaration
-    from headgate.permit import Permit, Refusal
-    from headgate.request import Request
-    from headgate.stores.status import Status
+from headgate.gate.rules import Declaration
+from headgate.permit import Issuer, Permit, Refusal
+from headgate.request import Request
+from headgate.stores.status import Status
 
 T = TypeVar("T")
 
@@ -53,21 +51,7 @@ class Front(Protocol):
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None: ...
 
 
-class Back(Protocol):
-    """The same, as the permits see it that were granted there: the ways back."""
-
-    name: str
-
-    @property
-    def declared(self) -> Declaration: ...
-    def release(self, permit: Permit) -> None: ...
-    async def arelease(self, permit: Permit) -> bool: ...
-    def abandon(self, permit: Permit) -> None: ...
-    def settle(self, permit: Permit, extras: Units) -> None: ...
-    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None: ...
-
-
-class Line(Front, Back, Protocol):
+class Line(Front, Issuer, Protocol):
     """The queue of one name in one store."""
 
 

@@ -11,17 +11,40 @@ from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 from headgate.gate.gate import ONE_EACH, Grant, Units
+from headgate.gate.rules import Declaration
 from headgate.names import title
 from headgate.request import check_settlement
 
-if TYPE_CHECKING:
-    from headgate.line import Back
-    from headgate.watch import Watch
-
 Outcome = type[BaseException] | BaseException | TracebackType | None
+
+
+class Issuer(Protocol):
+    """The queue that granted a permit, as the permit uses it."""
+
+    name: str
+
+    @property
+    def declared(self) -> Declaration: ...
+    def release(self, permit: Permit) -> None: ...
+    async def arelease(self, permit: Permit) -> bool: ...
+    def abandon(self, permit: Permit) -> None: ...
+    def settle(self, permit: Permit, extras: Units) -> None: ...
+    def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None: ...
+
+
+class BlockWatch(Protocol):
+    """What watches over a block for a lost lease, as the permit of the block uses it."""
+
+    def begin(self) -> None: ...
+    def begin_sync(self) -> None: ...
+    def close(self, error: object) -> None: ...
+    def look(self) -> None: ...
+    def note(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self, error: BaseException | None) -> None: ...
 
 
 class Permit:
@@ -45,7 +68,7 @@ class Permit:
     )
 
     def __init__(
-        self, line: Back, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
+        self, line: Issuer, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
     ) -> None:
         self._line = line
         self._actual: Mapping[str, int] = {}
@@ -57,8 +80,8 @@ class Permit:
         self.home = home  # where the store keeps what renews this permit
         self.held = believed is not None
         self.believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
-        self.watch: Watch | None = None  # over the block that holds it: see watch.py
-        self.guard: Callable[[Permit], Watch] | None = None  # makes the watch of a block, if there is to be one
+        self.watch: BlockWatch | None = None  # over the block that holds it: see watch.py
+        self.guard: Callable[[Permit], BlockWatch] | None = None  # makes the watch of a block, if there is to be one
         self._lost: bool | None = None  # once it is released: whether it was lost then
         if self.held:
             self.__class__ = Held
@@ -116,7 +139,7 @@ class Permit:
         self._reported = self._reported or news
         return news
 
-    def go_by(self, around: Callable[[Back], Back]) -> None:
+    def go_by(self, around: Callable[[Issuer], Issuer]) -> None:
         """For what is put around the line that granted it: from now on what is done with the permit goes by that."""
         self._line = around(self._line)
 

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from headgate.errors import LeaseLostError
+from headgate.gate.rules import Declaration
+from headgate.line import Front
 from headgate.names import title
-from headgate.permit import Permit, Refusal
+from headgate.permit import BlockWatch, Issuer, Permit, Refusal
+from headgate.request import Request
 from headgate.stores.doors import shut
 from headgate.stores.inside import visitor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
-
-    from headgate.gate.rules import Declaration
-    from headgate.line import Back, Front
-    from headgate.request import Request
 
 T = TypeVar("T", Permit, Permit | Refusal)
 
@@ -143,7 +140,7 @@ class Aside(AbstractContextManager[None]):
 
     __slots__ = ("_watch",)
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: BlockWatch) -> None:
         self._watch = watch
 
     def __enter__(self) -> None:
@@ -169,7 +166,7 @@ class Lost(Exception):
 class Noting:
     """Around the line that granted a permit: its watch is told before a release."""
 
-    def __init__(self, line: Back) -> None:
+    def __init__(self, line: Issuer) -> None:
         self.name = line.name
         self.abandon, self.settle, self.drain = line.abandon, line.settle, line.drain
         self._line = line

@@ -1,0 +1,35 @@
+"""The queue of a closed limiter: it refuses acquires, and hands all else to the queue inside."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from headgate.closing import closed
+from headgate.line import Front
+
+
+class Closed:
+    """In place of the queue of a limiter that was closed."""
+
+    def __init__(self, line: Front) -> None:
+        self.name = line.name
+        self._line = line
+
+    def enter(self) -> bool:
+        """False, so that the caller calls `enter_later` or `enter_sync`, which raise."""
+        return False
+
+    enter_task = enter
+
+    async def enter_later(self, request: object) -> NoReturn:
+        raise closed(self.name)
+
+    acquire = atake = enter_later
+
+    def enter_sync(self, request: object) -> NoReturn:
+        raise closed(self.name)
+
+    acquire_sync = take = enter_sync
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._line, name)
