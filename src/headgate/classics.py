@@ -17,7 +17,8 @@ from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.names import encoded
 from headgate.pickles import attributes, remade
 from headgate.request import Request, sleep_of
-from headgate.stores import MemoryStore, StoreLike, check_portable, store_of
+from headgate.stores.memory import MemoryStore
+from headgate.stores.registry import StoreLike, check_portable, store_of
 
 Numbers = ParamSpec("Numbers")
 Terms = TypeVar("Terms")

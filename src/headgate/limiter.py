@@ -24,8 +24,9 @@ from headgate.names import encoded, title
 from headgate.permit import Outcome, Permit, Refusal
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
-from headgate.stores import MemoryStore, StoreLike, check_portable, store_of
 from headgate.stores.fallback import with_fallback
+from headgate.stores.memory import MemoryStore
+from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
 from headgate.waiting import OnWait, check_on_wait
 from headgate.watch import Watched

@@ -19,7 +19,7 @@ import pytest
 from redis import Redis
 
 import headgate
-import headgate.stores
+import headgate.stores.registry
 from headgate import Concurrency, Limiter, Rate, Window, parse_limit
 from headgate.stores.memory import MemoryStore
 from tests.examples.promises import PROMISES, citing, links
@@ -96,8 +96,8 @@ def work() -> None:
 
 @pytest.mark.parametrize(("source", "times"), python_blocks())
 async def test_every_block_of_python_runs(source: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headgate.stores, "MEMORY", MemoryStore())
-    monkeypatch.setattr(headgate.stores, "_by_url", {})  # which remembers it by "memory://", too
+    monkeypatch.setattr(headgate.stores.registry, "MEMORY", MemoryStore())
+    monkeypatch.setattr(headgate.stores.registry, "_by_url", {})  # which remembers it by "memory://", too
     source = source.replace(SERVER, "memory://")
     code = compile(source, "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"call": call, "ask": ask, "work": work}

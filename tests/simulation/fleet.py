@@ -19,10 +19,11 @@ from weakref import ref
 
 from redis.crc import key_slot
 
-from headgate import Limiter, stores
+from headgate import Limiter
 from headgate.errors import HeadgateError, StoreError
 from headgate.limits import Limit
 from headgate.permit import Permit
+from headgate.stores import registry
 from headgate.stores.redis import delivery, line, link
 from headgate.stores.redis.calls import Ticket
 from headgate.stores.redis.lane import Lane
@@ -231,7 +232,7 @@ class Fleet:
             process.loop.forget()  # finalizers keep the sockets and links of a store, and with them the loop
             process.store._links.clear()
             _by_identity.pop(process.store.topology.identity, None)  # another run has processes of the same names
-            stores._by_url.pop(process.url, None)
+            registry._by_url.pop(process.url, None)
         self.world.end()
         vars(self).clear()
 

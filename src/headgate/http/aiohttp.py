@@ -30,7 +30,8 @@ from headgate.checks import positive_int, show
 from headgate.limiter import Limiter
 from headgate.limits import Rate
 from headgate.permit import Permit
-from headgate.stores import MemoryStore, StoreLike
+from headgate.stores.memory import MemoryStore
+from headgate.stores.registry import StoreLike
 
 __all__ = ["RateLimiter", "limit", "middleware"]
 

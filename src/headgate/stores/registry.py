@@ -1,0 +1,63 @@
+"""The choice of a store from what the user wrote. redis-py is imported only for a Redis store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headgate.line import Store
+from headgate.stores.memory import MemoryStore
+
+REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
+
+LONGEST_SHOWN = 64  # characters of a wrong URL in a message
+
+MEMORY = MemoryStore()
+_by_url: dict[str, Store] = {}  # those that were found once
+
+
+def store_of(where: StoreLike) -> Store:
+    """The store that `where` names. Nothing is sent yet: a server is looked for by the first acquire."""
+    if where is None:
+        return MEMORY
+    if isinstance(where, str):
+        return _by_url.get(where) or _by_url.setdefault(where, _found(where))
+    return where if isinstance(where, MemoryStore) else _found(where)
+
+
+def _found(where: StoreLike) -> Store:
+    if isinstance(where, str):
+        if where == "memory://":
+            return MEMORY
+        scheme, found, _ = where.partition("://")
+        if not found or scheme not in REDIS_SCHEMES:
+            raise ValueError(
+                f"store={without_password(where)!r} names no store that headgate knows; write 'memory://', or a redis://, "
+                "rediss://, unix://, redis+sentinel:// or redis+cluster:// URL."
+            )
+    try:
+        from headgate.stores.redis import redis_store
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in ("redis", "hiredis"):
+            raise
+        raise ImportError(
+            f"A Redis store needs redis-py and hiredis, and {missing.name} is not installed: "
+            "pip install 'headgate[redis]' brings both."
+        ) from missing
+    return redis_store(where)
+
+
+def check_portable(call: str, where: StoreLike) -> None:
+    """TypeError for a store that another process cannot find: what is pickled names its store by a URL."""
+    if not (where is None or isinstance(where, str)):
+        raise TypeError(
+            f"{call} cannot be pickled: its store is a {type(where).__name__} object, which belongs to this process; "
+            "make it with the URL of the store, such as store='redis://localhost:6379'."
+        )
+
+
+def without_password(text: str) -> str:
+    """A wrong URL for a message, without the parts that may hold a password."""
+    _, at, host = text.partition("?")[0].partition("#")[0].rpartition("@")
+    shown = f"...@{host}" if at else host
+    return shown if len(shown) <= LONGEST_SHOWN else f"{shown[:LONGEST_SHOWN]}..."
