@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
 from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from headgate.checks import show
@@ -18,16 +18,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Decorator(Protocol):
+class Decorator(AbstractContextManager[object], AbstractAsyncContextManager[object], Protocol):
     """A limiter, as the function that it decorates uses it."""
 
     name: str
 
     def acquire(self) -> Any: ...
-    def __enter__(self) -> object: ...
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None: ...
-    async def __aenter__(self) -> object: ...
-    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None: ...
 
 
 def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
