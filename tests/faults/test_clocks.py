@@ -16,11 +16,12 @@ from headgate import Concurrency, LeaseLostError, Limiter, Permit, Quota, Rate, 
 from headgate.limits import Limit
 from headgate.stores.redis import script
 from tests.faults.scene import elsewhere, enter, eventually, has_listened
+from tests.machine import scaled
 from tests.servers import Server
 from tests.world import at_rest, soon, used, waiting
 
 HOUR = 3600
-LEASE = 1.5  # seconds: renewed after 0.5
+LEASE = scaled(1.5)  # seconds: renewed after a third
 Step = Callable[[float], object]
 
 

@@ -18,11 +18,12 @@ from tests.faults.absence import frozen, opened
 from tests.faults.haste import GREETING, OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Slack, believed_until, elsewhere, enter, eventually, once_back
+from tests.machine import scaled
 from tests.processes import Running, running
 from tests.servers import Server
 from tests.world import LONG, at_rest, long, soon, until, used
 
-LEASE = 0.9
+LEASE = scaled(0.9)
 GIVES_UP = OUTAGE + PATIENCE  # it is looked for so long, and the last call takes a reply
 
 Freeze = Callable[[], object]

@@ -21,12 +21,12 @@ from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
 from headgate.stores.redis.renewals import Renewals
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Puppet, Slack, elsewhere, eventually, keys_of
-from tests.machine import Stalls
+from tests.machine import Stalls, scaled
 from tests.servers import Server
 from tests.stepping import WAYS, cancelled_at
 from tests.world import HOUR, at_rest, soon, used
 
-LEASE = 1.5
+LEASE = scaled(1.5)
 ONE = Concurrency(1, lease=LEASE)
 IN = {"limiter": lambda limiter: limiter, "acquire": lambda limiter: limiter.acquire()}
 

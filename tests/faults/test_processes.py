@@ -20,11 +20,12 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Permit
 from tests.faults.haste import HEARTBEAT, WAITER
 from tests.faults.scene import Puppet, Slack, commands_of, elsewhere, enter, eventually, holders_of
+from tests.machine import scaled
 from tests.processes import finished, running
 from tests.world import LONG, at_rest, long, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
-LEASE = 0.9
+LEASE = scaled(0.9)
 
 Puppets = Callable[..., Puppet]
 
@@ -121,7 +122,7 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
 ) -> None:
     """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last one's work gets done."""
     capacity, turns = 3, 20
-    limit = Concurrency(capacity, lease=1.5)
+    limit = Concurrency(capacity, lease=scaled(1.5))
     counter = f"{name}-inside"  # by process: who is inside, of those who live
     work = ("turns", redis_url, name, repr(limit), admin_url, counter)
     with (

@@ -16,6 +16,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, Slack, content_of, elsewhere, enter, eventually, once_back, visit
+from tests.machine import scaled
 from tests.servers import Server, as_user
 from tests.world import at_rest, long, soon, until, used, waiting
 
@@ -83,7 +84,7 @@ async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(name: str, p
 
 async def test_a_server_that_restarts_empty_takes_the_permits_with_it(name: str, own_server: Server) -> None:
     """F32, S4, S5: kill -9 without persistence: the holder learns that its permit is lost, and fences go on growing."""
-    limiter = Limiter(name, Concurrency(1, lease=1.5), store=own_server.url)
+    limiter = Limiter(name, Concurrency(1, lease=scaled(1.5)), store=own_server.url)
     holder = await limiter.acquire()
 
     own_server.kill()

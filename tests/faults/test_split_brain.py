@@ -8,10 +8,11 @@ import pytest
 
 from headgate import Concurrency, StoreError
 from tests.faults.scene import elsewhere, eventually
+from tests.machine import scaled
 from tests.servers import Server
 from tests.world import soon
 
-ONE = Concurrency(1, lease=1.5)
+ONE = Concurrency(1, lease=scaled(1.5))
 
 pytestmark = pytest.mark.usefixtures("hurried")
 

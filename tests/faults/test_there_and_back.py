@@ -17,6 +17,7 @@ from headgate.stores.redis.line import RedisLine
 from headgate.stores.redis.store import RedisStore
 from tests.faults.absence import FAULTS, TOKENS, WAYS, by_task, by_thread, forbidden, found, inside, local, opened
 from tests.faults.scene import Room, elsewhere, enter, eventually
+from tests.machine import scaled
 from tests.servers import Server
 from tests.world import at_rest, held, soon, waiting
 
@@ -29,8 +30,8 @@ Doors = Callable[[Limiter], Any]
 
 async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(name: str, own_server: Server) -> None:
     """S1, S4, S7: tasks that entered at the server, without it, and at the server again, leave in any order: all is given back."""
-    limiter, room = local(name, own_server, Concurrency(4, lease=1.5)), Room()
-    other = elsewhere(name, Concurrency(4, lease=1.5), url=own_server.url)
+    limiter, room = local(name, own_server, Concurrency(4, lease=scaled(1.5))), Room()
+    other = elsewhere(name, Concurrency(4, lease=scaled(1.5)), url=own_server.url)
     doors = [asyncio.Event() for _ in range(6)]
 
     async def two(first: int) -> list[asyncio.Task[None]]:
@@ -74,8 +75,8 @@ async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: 
 @pytest.mark.proof
 async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> None:
     """S4, S7: a thread inside from before, one from in between, one from after, who leave in the order in which they came."""
-    limiter = local(name, own_server, Concurrency(2, lease=1.5))
-    other = elsewhere(name, Concurrency(2, lease=1.5), url=own_server.url)
+    limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)))
+    other = elsewhere(name, Concurrency(2, lease=scaled(1.5)), url=own_server.url)
     doors, entered = [threading.Event() for _ in range(3)], []
 
     def visit(number: int) -> None:
@@ -108,7 +109,7 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
 @pytest.mark.parametrize("door", ["block", pytest.param("acquire", marks=pytest.mark.proof)])
 async def test_a_watched_block_leaves_as_it_entered(name: str, own_server: Server, door: str) -> None:
     """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the share is not: all go back."""
-    limiter = local(name, own_server, Concurrency(2, lease=1.5), on_lost="cancel")
+    limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)), on_lost="cancel")
     came, leave = [], asyncio.Event()
 
     async def stay() -> None:
@@ -183,7 +184,7 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name: str, own_server: Server, fault: Doors) -> None:
     """S1, S7, F29, F32, F36, F42: by the share while it lasts; afterwards the server's limits hold, and no permit is missing."""
-    limits = Concurrency(4, lease=1.5), TOKENS
+    limits = Concurrency(4, lease=scaled(1.5)), TOKENS
     limiter, other = local(name, own_server, *limits), elsewhere(name, *limits, url=own_server.url)
     before = await soon(limiter.acquire(tokens=1))
     with fault(own_server):

@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 
@@ -158,11 +159,13 @@ def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int
                 while not over.is_set():
                     uses.turn(way)
             except Interrupt:
-                try:
-                    caught += 1
-                    uses.renew_peer()
-                except Interrupt:
-                    caught += 1
+                caught, renewed = caught + 1, False
+                while not renewed:  # an interrupt in the midst of it leaves the peer's lock locked
+                    try:
+                        uses.renew_peer()
+                        renewed = True
+                    except Interrupt:
+                        caught += 1
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
@@ -171,7 +174,8 @@ def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
     over.set()
     thread.join(20)
-    assert not thread.is_alive(), "it hangs"
+    where = sys._current_frames().get(thread.ident or 0)
+    assert not thread.is_alive(), f"it hangs: {''.join(traceback.format_stack(where))}"
     return interrupts, caught
 
 
