@@ -12,11 +12,12 @@ import socket
 import struct
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.rights import PASSWORD, USER
 from tests.servers import as_user
 
+T = TypeVar("T")
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of no time: closing is an RST
 
 
@@ -117,10 +118,13 @@ class Proxy:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.close()
-        self.reset()
+        self.refuses = True
+        for _ in range(3):  # turns in which asyncio hands over a connection that it has accepted already
+            await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.reset()
 
     def reset(self) -> None:
         """Every connection ends with an RST."""
@@ -141,20 +145,25 @@ class Proxy:
         if self.refuses:
             to_client.transport.abort()
             return
+        connecting = self._start(asyncio.open_connection("127.0.0.1", self.port))
         try:
-            from_server, to_server = await asyncio.open_connection("127.0.0.1", self.port)
-        except OSError:
+            from_server, to_server = await connecting
+        except (OSError, asyncio.CancelledError):  # cancelled by the end of the proxy
             to_client.transport.abort()
             return
         connection = Connection(self, to_client, to_server)
+        if self.refuses:
+            connection.reset()
+            return
         self.connections.add(connection)
         self._start(self._pump(connection, from_client, to_server, connection.way_out))
         self._start(self._pump(connection, from_server, to_client, connection.way_back))
 
-    def _start(self, pump: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(pump)
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _pump(
         self,

@@ -22,7 +22,7 @@ from tests.servers import Server, free_port
 
 FAR = 0.15  # seconds for each way to the server and back
 START = scaled(5.0)  # seconds for Python to start
-BOUND = shutdown.LONGEST + portal.CLOSING + 1.0 + START  # 1.0: what the end of a loop waits
+BOUND = scaled(shutdown.LONGEST) + portal.CLOSING + 1.0 + START  # 1.0: what the end of a loop waits
 WHATS = ["update", "pause", "drain"]
 WHERES = ["main", "loop", "child"]
 SOME = [("update", "main")]

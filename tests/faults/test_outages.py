@@ -74,7 +74,6 @@ async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(name: s
 @WAYS
 async def test_an_acquire_can_retry_for_longer(name: str, own_server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given one that looks for the server as long as usual, and fails, then another one, that looks longer, finds it again."""
-    monkeypatch.setattr(link, "OUTAGE", 0.2)
     usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
     patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
     for limiter in (usual, patient):
@@ -83,7 +82,8 @@ async def test_an_acquire_can_retry_for_longer(name: str, own_server: Server, as
     own_server.kill()
     waits = asyncio.create_task(ask(patient))
 
-    with pytest.raises(StoreError):
+    with monkeypatch.context() as usually, pytest.raises(StoreError):
+        usually.setattr(link, "OUTAGE", 0.2)
         await soon(ask(usual))
 
     own_server.start()
@@ -95,7 +95,6 @@ async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has forgotten all, so the waiter is the first of those who come."""
-    monkeypatch.setattr(link, "OUTAGE", 0.2)
     usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
     patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
     await soon(visit(usual))
@@ -104,7 +103,8 @@ async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back
     await waiting(patient, 1)
     own_server.kill()
 
-    with pytest.raises(StoreError):
+    with monkeypatch.context() as usually, pytest.raises(StoreError):
+        usually.setattr(link, "OUTAGE", 0.2)
         await soon(usual.acquire())
     assert not waits.done()
 

@@ -227,7 +227,7 @@ async def test_a_process_that_was_stopped_while_it_waited_queues_again(name: str
 
 async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_else(name: str, redis_url: str) -> None:
     """S2, S4, F12: nothing has run in this loop, no renewal either; the first look at the permit says that it is lost."""
-    lease = 0.3
+    lease = scaled(0.3)
     limit = Concurrency(1, lease=lease)
     limiter, other = Limiter(name, limit, store=redis_url), elsewhere(name, limit, url=redis_url)
     permit = await limiter.acquire()

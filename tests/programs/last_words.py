@@ -12,6 +12,10 @@ import multiprocessing
 import sys
 
 from headgate import Limiter, Rate
+from headgate.stores.redis import shutdown
+from tests.machine import scaled
+
+shutdown.LONGEST = scaled(shutdown.LONGEST)
 
 
 def say(url: str, name: str, what: str) -> None:
