@@ -47,6 +47,11 @@ class Bookings:
         if self._alarm is None and self.queue:
             self._alarm = self._loop.call_later(max(0.0, self.queue[0][0] - monotonic()), self._due)
 
+    def halt(self) -> None:
+        """Wake nobody any more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
     def _due(self) -> None:
         """Let go, in order, who was granted a moment that has come."""
         self._alarm = None

@@ -61,6 +61,7 @@ def halt(lane: Lane) -> None:
     """The loop of `lane` does no more for it, though it may run on: another thread goes on with the lane."""
     if lane._timer is not None:
         lane._timer.cancel()
+    lane._booked.halt()
     lane._patience.over()
     lane.renewals.halt()
     lane.succession.halt()
