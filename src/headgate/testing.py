@@ -21,7 +21,7 @@ from itertools import accumulate, count
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
-from headgate import clock as clocks
+import headgate.clock as clocks
 from headgate.checks import MICROSECOND, flag, instant, microseconds, positive_int, rational, seconds, show
 from headgate.classics import RateLimiter
 from headgate.clock import Clock, SystemClock

@@ -12,7 +12,7 @@ from asyncio import _get_running_loop
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet, WeakValueDictionary, ref
 
-from headgate import clock as clocks
+import headgate.clock as clocks
 from headgate.forks import WAITING
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
