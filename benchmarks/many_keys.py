@@ -219,7 +219,7 @@ def leave_keys(url: str, brief: int) -> None:
 
 def hurry() -> None:
     """The constants of tests/faults/haste.py, and what is added to a TTL, too."""
-    from headgate.stores.redis import script
+    from headgate.stores.redis.protocol import script
     from tests.faults import haste
 
     sources = script.sources()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.stores.redis import script
+from headgate.stores.redis.protocol import script
 
 
 class ServerClock:

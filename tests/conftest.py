@@ -14,7 +14,7 @@ import hypothesis  # it looks at the collector's objects when it is imported, wh
 import pytest
 
 from headgate import logs
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests import loops
 from tests.alone import set_apart
 from tests.machine import Stalls, scaled

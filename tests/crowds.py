@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from headgate import Limiter
 from headgate.declaring import Undeclared
 from headgate.entrance import Entrance
-from headgate.stores.lock import Lock
+from headgate.stores.memory.lock import Lock
 from tests.world import held
 
 Held = TypeVar("Held", bound=Entrance)

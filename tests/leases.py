@@ -13,7 +13,7 @@ from headgate import Permit
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
 from headgate.request import Request
-from headgate.stores.doors import shut
+from headgate.stores.memory.fast_path import shut
 from tests import virtual
 
 LEASE = 10.0  # virtual seconds

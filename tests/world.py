@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from headgate import Limiter, Status
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.machine import Stalls, scaled, scaled_now
 from tests.virtual import VirtualClock, run
 

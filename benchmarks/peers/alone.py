@@ -43,9 +43,9 @@ def semaphore(capacity: int) -> Opening:
 
 @contextmanager
 def deciding(stage: Stage, limit: Any, gate_of: Callable[[Calls], Gate]) -> Iterator[Maker]:
-    """The gate of bare trips (wire.py), whose one trip for all is headgate's: so many acquires, decided and written down."""
+    """The gate of bare trips (connection.py), whose one trip for all is headgate's: so many acquires, decided and written down."""
     from headgate.gate.rules import Declaration, rules_of
-    from headgate.stores.redis.script import library
+    from headgate.stores.redis.protocol.script import library
 
     program = Declaration(rules_of([limit])).program
     with opened(stage, Talk()) as talk:
@@ -58,7 +58,7 @@ class Calls:
     """What a lane says of one name, numbered as a lane does it."""
 
     def __init__(self, talk: Talk, name: str, program: str) -> None:
-        from headgate.stores.redis.line import keys_of
+        from headgate.stores.redis.queue import keys_of
 
         self._talk = talk
         self._keys = keys_of(f"headgate:{{{name}}}", log=False)
@@ -67,19 +67,19 @@ class Calls:
         self._number = self._asked = 0
 
     def acquire(self, count: int) -> asyncio.Future[Any]:
-        from headgate.stores.redis.script import library
+        from headgate.stores.redis.protocol.script import library
 
         first, self._asked = self._asked + 1, self._asked + count
         return self._say(library().whole.function, "acquire", first, count, -1, -1, "-")
 
     def release(self, first: int, count: int) -> asyncio.Future[Any]:
-        from headgate.stores.redis.script import library
+        from headgate.stores.redis.protocol.script import library
 
         return self._say(library().back.function, "release", self._session, first, count, "-")
 
     def _say(self, function: str, *words: Any) -> asyncio.Future[Any]:
-        from headgate.stores.redis.calls import DECLARED, KNOWN
-        from headgate.stores.redis.lane import HORIZON
+        from headgate.stores.redis.protocol.messages import DECLARED, KNOWN
+        from headgate.stores.redis.session.session import HORIZON
 
         self._number += 1
         said = KNOWN if self._number > 1 else DECLARED

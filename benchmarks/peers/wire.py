@@ -1,6 +1,6 @@
 """The same bare EVALSHA over headgate's own wire: what a thin connection makes of it, without a limiter, alone or for a crowd.
 
-redis-py connects and logs in; then the wire takes over, as it does in the store (stores/redis/wire.py).
+redis-py connects and logs in; then the wire takes over, as it does in the store (stores/redis/transport/connection.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.peers.bare import PER_TOKEN, SCRIPT, EmptyError
 from benchmarks.stage import PLENTY, Maker, Opening, Stage
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.wire import Wire
+    from headgate.stores.redis.transport.connection import Wire
 
     Asking = Callable[[str], asyncio.Future[Any]]
 
@@ -32,7 +32,7 @@ class Talk:
         self._wire: Wire | None = None
 
     async def open(self, url: str) -> None:
-        from headgate.stores.redis.wire import Wire
+        from headgate.stores.redis.transport.connection import Wire
 
         connection = Connection(**parse_url(url), protocol=2)
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
@@ -43,7 +43,7 @@ class Talk:
             future.set_exception(error)
 
     def ask(self, *words: Any) -> asyncio.Future[Any]:
-        from headgate.stores.redis.wire import packed
+        from headgate.stores.redis.transport.connection import packed
 
         assert self._wire is not None, "opened before"
         future = asyncio.get_running_loop().create_future()

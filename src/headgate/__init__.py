@@ -12,7 +12,7 @@ from headgate.errors import (
     StoreError,
     UnknownLimiterError,
 )
-from headgate.grammar import parse_limit
+from headgate.limit_parser import parse_limit
 from headgate.limiter import Limiter
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.permit import Permit, Refusal

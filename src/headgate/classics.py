@@ -10,15 +10,15 @@ from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from headgate.checks import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 from headgate.entrance import Entrance, made_from
 from headgate.gate.rules import Declaration, declaration
+from headgate.keys import encoded
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
-from headgate.names import encoded
 from headgate.pickles import attributes, remade
 from headgate.request import Request, sleep_of
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
+from headgate.validation import check_count, check_max_sleep, check_name, filling, positive_int, seconds
 
 Numbers = ParamSpec("Numbers")
 Terms = TypeVar("Terms")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from headgate.closing import closed
-from headgate.line import Front
+from headgate.interfaces import Front
 
 
 class Closed:

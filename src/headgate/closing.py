@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from weakref import WeakSet, ref
 
 from headgate.errors import LimiterClosedError
-from headgate.names import title
+from headgate.keys import title
 
 LONGEST = 0.05  # seconds from one look whether an acquire waits to the next
 FEWEST = 64  # references to limiters that are kept without looking for dead ones

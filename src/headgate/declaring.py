@@ -13,12 +13,12 @@ from weakref import ref
 
 from headgate.errors import UnknownLimiterError
 from headgate.request import asked
-from headgate.stores.doors import shut
+from headgate.stores.memory.fast_path import shut
 
 if TYPE_CHECKING:
     from headgate.gate.rules import Declaration
+    from headgate.interfaces import Front
     from headgate.limits import Limit
-    from headgate.line import Front
     from headgate.permit import Permit, Refusal
     from headgate.request import Request
     from headgate.stores.status import Status

@@ -19,11 +19,11 @@ from weakref import ref
 from headgate.closed import Closed
 from headgate.declaring import Undeclared
 from headgate.gate.rules import Declaration
-from headgate.line import Front
+from headgate.interfaces import Front
+from headgate.lease_watch import Lost
 from headgate.permit import Outcome, Permit
 from headgate.request import Request
-from headgate.stores.memory import MemoryLine
-from headgate.watch import Lost
+from headgate.stores.memory.queue import MemoryLine
 
 
 class Entrance:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from headgate.names import title
+from headgate.keys import title
 
 
 class Pending(Protocol):

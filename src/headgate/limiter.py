@@ -10,26 +10,26 @@ import warnings
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Literal, NoReturn, ParamSpec, Self, TypeVar
 
-from headgate.checks import check_count, check_name, choice, flag, microseconds, show
-from headgate.checks import seconds as check_seconds
 from headgate.closing import CLOSINGS, Closing
 from headgate.declaring import Attached, Owner
-from headgate.decorate import limited
+from headgate.decorator import limited
 from headgate.entrance import Entrance, made_from
 from headgate.gate.rules import NO_LIMITS, Declaration, declaration
-from headgate.grammar import parse_limit
+from headgate.interfaces import Front
+from headgate.keys import encoded, title
+from headgate.lease_watch import Watched
+from headgate.limit_parser import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.line import Front
-from headgate.names import encoded, title
 from headgate.permit import Outcome, Permit, Refusal
 from headgate.pickles import attributes, remade
 from headgate.request import NOTHING, Request, asked, check_settlement, sleep_of
 from headgate.stores.fallback import with_fallback
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
 from headgate.stores.status import Status
+from headgate.validation import check_count, check_name, choice, flag, microseconds, show
+from headgate.validation import seconds as check_seconds
 from headgate.waiting import OnWait, check_on_wait
-from headgate.watch import Watched
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
-from headgate.checks import (
+from headgate.validation import (
     EPOCH,
     TEN_YEARS,
     WHOLE_FROM,

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from headgate.gate.gate import ONE_EACH, Grant, Units
 from headgate.gate.rules import Declaration
-from headgate.names import title
+from headgate.keys import title
 from headgate.request import check_settlement
 
 Outcome = type[BaseException] | BaseException | TracebackType | None
@@ -80,7 +80,7 @@ class Permit:
         self.home = home  # where the store keeps what renews this permit
         self.held = believed is not None
         self.believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
-        self.watch: BlockWatch | None = None  # over the block that holds it: see watch.py
+        self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
         self.guard: Callable[[Permit], BlockWatch] | None = None  # makes the watch of a block, if there is to be one
         self._lost: bool | None = None  # once it is released: whether it was lost then
         if self.held:

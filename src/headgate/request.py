@@ -1,6 +1,6 @@
 """What an acquire asks for, checked before anything is sent.
 
-Here live the rules for costs and settlements; the shapes of single numbers are checked in checks.py.
+Here live the rules for costs and settlements; the shapes of single numbers are checked in validation.py.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headgate.checks import check_max_sleep, microseconds, show
 from headgate.closing import UNCLOSED, Closing
 from headgate.errors import CostExceedsCapacityError
 from headgate.gate.gate import ONE_EACH, Units
 from headgate.gate.rules import Declaration
-from headgate.names import title
+from headgate.keys import title
+from headgate.validation import check_max_sleep, microseconds, show
 
 if TYPE_CHECKING:
     from headgate.waiting import OnWait

@@ -22,20 +22,20 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary, WeakSet
 
 import headgate.clock as clocks
-from headgate.checks import MICROSECOND, flag, instant, microseconds, positive_int, rational, seconds, show
 from headgate.classics import RateLimiter
 from headgate.clock import Clock, SystemClock
 from headgate.closing import CLOSINGS
 from headgate.entrance import Entrance
 from headgate.gate.gate import ONE_EACH
 from headgate.gate.rules import Declaration
+from headgate.interfaces import Front
+from headgate.keys import title
 from headgate.limiter import Limiter, declared_limits
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.line import Front
-from headgate.names import title
-from headgate.stores.memory import STORES, MemoryLine, MemoryStore
+from headgate.stores.memory.queue import STORES, MemoryLine, MemoryStore
+from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
-from headgate.stores.waiters import Waiter
+from headgate.validation import MICROSECOND, flag, instant, microseconds, positive_int, rational, seconds, show
 
 __all__ = ["Call", "ManualClock", "Recorder", "Standstill", "assert_at_rest", "assert_never_over"]
 

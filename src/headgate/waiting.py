@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from headgate.checks import show
 from headgate.gate.slots import NEVER
+from headgate.validation import show
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import valkey.asyncio
 from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
-from headgate.stores.redis.failures import words
+from headgate.stores.redis.transport.failures import words
 from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
 from tests.machine import scaled
 from tests.processes import finished

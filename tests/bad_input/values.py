@@ -9,7 +9,7 @@ from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 
-from headgate import checks
+from headgate import validation
 from tests.world import LONG
 
 NAN, INF = math.nan, math.inf
@@ -45,7 +45,7 @@ def assert_sentence(error: BaseException, *words: str) -> None:
 
 def shown(value: object) -> str:
     """`value` as messages show it, and as the name of a test."""
-    return checks.show(value)
+    return validation.show(value)
 
 
 class Door:

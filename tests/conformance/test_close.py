@@ -14,7 +14,7 @@ import pytest
 
 from headgate import Concurrency, HeadgateError, Limiter, LimiterClosedError, Permit, Rate, StoreError
 from headgate.closing import Closing
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.processes import finished
 from tests.servers import free_port
 from tests.world import HOUR, World, at_rest, long, soon, told, waiting

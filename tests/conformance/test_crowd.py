@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.machine import scaled
 from tests.processes import finished
@@ -430,7 +430,7 @@ async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memo
 
 def test_an_idle_line_that_was_let_go_comes_back_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1, S6, T12: forgotten by its store while a limiter still has it; then a crowd comes, and others find the same line."""
-    monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
+    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_LINES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = Limiter(name, Concurrency(1), store=store)

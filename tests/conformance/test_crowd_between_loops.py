@@ -15,8 +15,8 @@ from typing import Any, cast
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.memory import MemoryLine, MemoryStore
-from headgate.stores.waiters import Waiter
+from headgate.stores.memory.queue import MemoryLine, MemoryStore
+from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.world import World, held
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Quota, Rate, Semaphore, Window, logs
-from headgate.stores import declarations
-from headgate.stores.memory import MemoryStore
+from headgate.stores import limit_history
+from headgate.stores.memory.queue import MemoryStore
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
 
 Change = Callable[..., Awaitable[None]]
@@ -493,10 +493,10 @@ def test_a_place_keeps_no_frame_alive(name: str) -> None:
 def test_the_places_that_are_remembered_are_bounded() -> None:
     """S9."""
     store = MemoryStore()
-    for number in range(declarations.MOST_WRITTEN + 10):
+    for number in range(limit_history.MOST_WRITTEN + 10):
         Limiter(f"{number}", "1/second", store=store)
 
-    assert len(store._written) <= declarations.MOST_WRITTEN
+    assert len(store._written) <= limit_history.MOST_WRITTEN
 
 
 @pytest.mark.parametrize(

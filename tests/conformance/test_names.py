@@ -9,7 +9,7 @@ import secrets
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, Semaphore, TokenBucket
-from headgate.stores.memory import FEWEST_LINES, MemoryLine, MemoryStore
+from headgate.stores.memory.queue import FEWEST_LINES, MemoryLine, MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, told, used
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter, LimitStatus, Permit, Quota, Rate, Status, Window
-from headgate.stores.redis import line
+from headgate.stores.redis import queue
 from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 
@@ -144,7 +144,7 @@ async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
 def test_a_repr_says_how_old_it_is(redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limiter = Limiter(name, Concurrency(2), store=redis_url)
     limiter.status()
-    seen = line.monotonic()
-    monkeypatch.setattr(line, "monotonic", lambda: seen + 65)
+    seen = queue.monotonic()
+    monkeypatch.setattr(queue, "monotonic", lambda: seen + 65)
 
     assert "0 waiting (65 s ago), on Redis at" in repr(limiter)

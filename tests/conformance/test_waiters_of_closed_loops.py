@@ -12,7 +12,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate
 from headgate.limits import Limit
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.world import HOUR, long, waiting
 
 

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.stores.redis import ears, endpoint, lane, link, peer, script, shortcut
+from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis.protocol import script
+from headgate.stores.redis.session import session
+from headgate.stores.redis.transport import client, endpoint, node, subscriber
 from tests.machine import scaled
 
 WAITER = scaled(1.5)  # seconds of silence after which a waiter is taken for dead: 10 in the product
@@ -29,14 +32,14 @@ UNHEARD = 0.6  # seconds after its last call for which a session without receive
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made afterwards."""
-    change(lane, "HEARTBEAT", HEARTBEAT)
-    change(lane, "REPLY_TIMEOUT", PATIENCE)
-    change(link, "OUTAGE", OUTAGE)
-    change(link, "REVIVAL", REVIVAL)
-    change(peer, "REPLY_TIMEOUT", PATIENCE)
-    change(ears, "REPLY_TIMEOUT", PATIENCE)
+    change(session, "HEARTBEAT", HEARTBEAT)
+    change(session, "REPLY_TIMEOUT", PATIENCE)
+    change(client, "OUTAGE", OUTAGE)
+    change(client, "REVIVAL", REVIVAL)
+    change(node, "REPLY_TIMEOUT", PATIENCE)
+    change(subscriber, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "REPLY_TIMEOUT", PATIENCE)
-    change(shortcut, "REPLY_TIMEOUT", PATIENCE)
+    change(fast_path, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "CONNECT_TIMEOUT", GREETING)
     microseconds = round(WAITER * 1_000_000)
     sources = script.sources()

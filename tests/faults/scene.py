@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Limiter, Permit, StoreError
 from headgate.limits import Limit
-from headgate.stores.redis import endpoint
+from headgate.stores.redis.transport import endpoint
 from tests.processes import Running
 from tests.world import long, soon, waiting
 

@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Concurrency, LeaseLostError, Limiter, Permit, Quota, Rate, Window
 from headgate.limits import Limit
-from headgate.stores.redis import script
+from headgate.stores.redis.protocol import script
 from tests.faults.scene import elsewhere, enter, eventually, has_listened
 from tests.machine import scaled
 from tests.servers import Server

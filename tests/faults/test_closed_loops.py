@@ -14,9 +14,9 @@ import pytest
 from redis.asyncio.connection import Connection
 
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.redis import lane
-from headgate.stores.redis.chores import begun, stop
-from headgate.stores.redis.endpoint import Endpoint
+from headgate.stores.redis.session import session
+from headgate.stores.redis.transport.endpoint import Endpoint
+from headgate.stores.redis.transport.tasks import begun, stop
 from tests.processes import finished
 from tests.world import long, soon, until, waiting
 
@@ -40,9 +40,9 @@ async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing
 RUNS_ON = """
 import asyncio, logging, threading
 from headgate import Concurrency, Limiter, StoreError
-from headgate.stores.redis import link
+from headgate.stores.redis.transport import client
 logging.getLogger("headgate").addHandler(logging.NullHandler())
-link.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
+client.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
 limiter = Limiter("x", Concurrency(1), store="redis://127.0.0.1:1")
 async def main():
     try:
@@ -67,7 +67,7 @@ async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
     kind: str, name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F7, L2: the waiter's own heartbeat finds the closed loop. The process makes no other call, and the lease is an hour."""
-    monkeypatch.setattr(lane, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(session, "HEARTBEAT", 0.05)
     limiter = Limiter(name, Concurrency(2 if kind == "place" else 1, lease=3600), store=redis_url)
     held = await limiter.acquire() if kind == "place" else None
 

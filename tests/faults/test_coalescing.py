@@ -11,9 +11,9 @@ from hiredis import ReplyError
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
-from headgate.stores.redis import lane
-from headgate.stores.redis.peer import Peer
-from headgate.stores.redis.wire import Wire
+from headgate.stores.redis.session import session
+from headgate.stores.redis.transport.connection import Wire
+from headgate.stores.redis.transport.node import Peer
 from tests.faults.scene import commands_of, elsewhere, enter, eventually
 from tests.world import soon, waiting
 
@@ -119,10 +119,10 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given two who asked together behind others, when the first is granted and gives back, then that has left before the turn is
-    over, with a word before it in the same write: the server answers that connection last (peer.py, COURTESY).
+    over, with a word before it in the same write: the server answers that connection last (node.py, COURTESY).
     """
-    monkeypatch.setattr(lane, "FAR", 1)
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "FAR", 1)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await enter(here)).arelease()
     theirs = await enter(other)
@@ -148,7 +148,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
     name: str, redis_url: str, writes: list[bytes], before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given two processes with one caller each, when each holds the permit until the other waits, then each visit is one call."""
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     for _ in range(before):
         await (await enter(here)).arelease()
@@ -187,7 +187,7 @@ async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
 ) -> None:
     """Given a process whose calls carried one request each, when it gives back a permit for which it
     has waited and asks again in the same turn, then that is one call."""
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await granted_in_turn(here, other)).arelease()  # the process has subscribed
     permit = await granted_in_turn(here, other)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from headgate import Limiter, Rate
-from headgate.stores.redis.lane import HEARTBEAT
+from headgate.stores.redis.session.session import HEARTBEAT
 from tests.faults.scene import Slack
 from tests.processes import Running, running
 

@@ -12,8 +12,8 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.memory import MemoryStore
-from headgate.stores.redis.link import Link
+from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.redis.transport.client import Link
 from tests.faults.scene import holders_of
 from tests.servers import Server, free_port
 from tests.world import long

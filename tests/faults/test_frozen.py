@@ -13,7 +13,10 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, Rate, StoreError
-from headgate.stores.redis import endpoint, line, link, patience, shortcut
+from headgate.stores.redis import queue
+from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis.session import reply_timeouts
+from headgate.stores.redis.transport import client, endpoint
 from tests.faults.absence import frozen, opened
 from tests.faults.haste import GREETING, OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
@@ -72,10 +75,10 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """How long a reply may take whatever `max_sleep` says: half a second in the product. Nothing else is over in time."""
-    for module in (line, patience, shortcut):
+    for module in (queue, reply_timeouts, fast_path):
         monkeypatch.setattr(module, "SILENCE", 0.05)
     monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * LONG)
-    monkeypatch.setattr(link, "OUTAGE", 2 * LONG)
+    monkeypatch.setattr(client, "OUTAGE", 2 * LONG)
     return 0.05
 
 

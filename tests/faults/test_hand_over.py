@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate
-from headgate.stores.redis import lane
-from headgate.stores.redis.succession import Succession
+from headgate.stores.redis.session import session
+from headgate.stores.redis.session.local_handoff import Succession
 from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, eventually
 from tests.servers import Server
@@ -105,7 +105,7 @@ async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
     name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S7: given no renewal and no sign of life for an hour, an heir gives up its place in the queue all the same."""
-    monkeypatch.setattr(lane, "HEARTBEAT", 3600.0)
+    monkeypatch.setattr(session, "HEARTBEAT", 3600.0)
     lasting = Concurrency(1, lease=3 * 3600.0)
     limiter, other = elsewhere(name, lasting, url=redis_url), elsewhere(name, lasting, url=redis_url)
     await visitors.come(limiter, 1, 2, 3)
@@ -309,7 +309,7 @@ async def test_in_doubt_the_server_is_asked(
     (permit,) = limiter._line._inside._entered[visitors.tasks[1]]
     assert permit.home.succession.heir(permit), "it would be handed over"
     if doubt == "nothing was heard for long":
-        permit.home.asked_at -= 2 * lane.HEARTBEAT
+        permit.home.asked_at -= 2 * session.HEARTBEAT
     else:
         permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []

@@ -11,8 +11,8 @@ from redis import Redis
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
 from headgate.declaring import Undeclared
 from headgate.request import Request
-from headgate.stores.redis import lane
-from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.session import session
+from headgate.stores.redis.session.session import Lane
 from tests.faults.proxy import Proxy
 from tests.faults.scene import client_of_its_own, elsewhere, enter, eventually, everybody, has_listened
 from tests.world import LONG, soon, until, used, waiting
@@ -25,7 +25,7 @@ SLOW = Rate(1, per=PER)
 @pytest.fixture(autouse=True)
 def _far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's moment comes while a test lasts, however slow the machine is."""
-    monkeypatch.setattr(lane, "HORIZON", round(AHEAD * 1_000_000))
+    monkeypatch.setattr(session, "HORIZON", round(AHEAD * 1_000_000))
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(name: st
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("most", [lane.MOST, 1])
+@pytest.mark.parametrize("most", [session.MOST, 1])
 async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_when_it_is_there(
     name: str, proxy: Proxy, redis_url: str, hurried: None, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
@@ -211,7 +211,7 @@ async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_w
     """
     limiter, other = Limiter(name, SLOW, store=proxy.url), elsewhere(name, SLOW, url=redis_url)
     callers, its = await asleep(limiter), lane_of(limiter)
-    monkeypatch.setattr(lane, "MOST", most)
+    monkeypatch.setattr(session, "MOST", most)
     proxy.replies.hold()
     looks = asyncio.create_task(limiter.astatus())
     await eventually(lambda: its._sent is not None)

@@ -12,7 +12,7 @@ import pytest
 from hiredis import pack_command
 
 from headgate import Limiter
-from headgate.stores.redis.wire import packed
+from headgate.stores.redis.transport.connection import packed
 from tests.processes import running
 from tests.programs.interrupted import WAYS
 from tests.programs.reentrant import CALLS

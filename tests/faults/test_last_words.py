@@ -13,7 +13,9 @@ import pytest
 from redis import Redis
 
 from headgate import Limiter, Rate, StoreError
-from headgate.stores.redis import line, portal, shutdown
+from headgate.stores.redis import queue
+from headgate.stores.redis.blocking import portal
+from headgate.stores.redis.transport import shutdown
 from tests.faults.proxy import Proxy
 from tests.faults.scene import once_back
 from tests.machine import scaled
@@ -118,7 +120,7 @@ async def test_a_drain_that_no_server_hears_in_time_is_given_up_with_a_warning(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """L6: what is left of a budget is worth nothing later."""
-    monkeypatch.setattr(line, "WORTH", 0.0)
+    monkeypatch.setattr(queue, "WORTH", 0.0)
     limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=free_port()))
 
     limiter.update(Rate(50, per=10**6))

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from headgate import Limiter, Rate
-from headgate.stores.redis.lane import Lane
+from headgate.stores.redis.session.session import Lane
 from tests.faults.scene import elsewhere, enter, eventually
 from tests.world import soon, waiting
 

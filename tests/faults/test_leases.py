@@ -18,7 +18,7 @@ from redis import Redis
 
 import headgate
 from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
-from headgate.stores.redis.renewals import Renewals
+from headgate.stores.redis.session.lease_renewal import Renewals
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Puppet, Slack, elsewhere, eventually, keys_of
 from tests.machine import Stalls, scaled
@@ -169,8 +169,8 @@ async def test_a_lease_that_ends_without_an_answer_is_logged_too(
 @pytest.fixture
 def cautious(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies are cancelled so early that a busy machine does not make them late."""
-    monkeypatch.setattr(headgate.watch, "EARLY", 0.7)
-    monkeypatch.setattr(headgate.watch, "SHARE", 0.5)
+    monkeypatch.setattr(headgate.lease_watch, "EARLY", 0.7)
+    monkeypatch.setattr(headgate.lease_watch, "SHARE", 0.5)
 
 
 @pytest.mark.usefixtures("cautious")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Permit, StoreError, logs
-from headgate.stores.redis import link, outages
+from headgate.stores.redis.transport import client, outages
 from tests.faults.scene import elsewhere, eventually, once_back, visit
 from tests.servers import Server
 from tests.world import at_rest, soon, waiting
@@ -83,7 +83,7 @@ async def test_an_acquire_can_retry_for_longer(name: str, own_server: Server, as
     waits = asyncio.create_task(ask(patient))
 
     with monkeypatch.context() as usually, pytest.raises(StoreError):
-        usually.setattr(link, "OUTAGE", 0.2)
+        usually.setattr(client, "OUTAGE", 0.2)
         await soon(ask(usual))
 
     own_server.start()
@@ -104,7 +104,7 @@ async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back
     own_server.kill()
 
     with monkeypatch.context() as usually, pytest.raises(StoreError):
-        usually.setattr(link, "OUTAGE", 0.2)
+        usually.setattr(client, "OUTAGE", 0.2)
         await soon(usual.acquire())
     assert not waits.done()
 

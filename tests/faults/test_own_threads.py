@@ -13,8 +13,8 @@ import redis
 from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Permit, StoreError
-from headgate.stores.declarations import Declarations
-from headgate.stores.redis.portal import portal
+from headgate.stores.limit_history import Declarations
+from headgate.stores.redis.blocking.portal import portal
 from tests.processes import Running, running
 from tests.servers import Server
 from tests.world import long

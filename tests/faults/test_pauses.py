@@ -18,10 +18,10 @@ from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.errors import StoreError
-from headgate.stores.redis import chores, ears, link
-from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.link import Link
-from headgate.stores.redis.peer import Call, Peer
+from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.transport import client, subscriber, tasks
+from headgate.stores.redis.transport.client import Link
+from headgate.stores.redis.transport.node import Call, Peer
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
@@ -96,8 +96,8 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S7, F35: given a release that a loading server has put off, when the loop ends just then, it is sent all the same."""
-    monkeypatch.setattr(chores, "JITTER", Longest())
-    monkeypatch.setattr(chores, "BACKOFF", 0.25)  # a pause of half a second: the end of a loop waits for longer
+    monkeypatch.setattr(tasks, "JITTER", Longest())
+    monkeypatch.setattr(tasks, "BACKOFF", 0.25)  # a pause of half a second: the end of a loop waits for longer
     hold, held = Peer._hold, list[Call]()
 
     def put_off(peer: Peer, call: Call, refusal: str) -> None:
@@ -126,7 +126,7 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, F29: given connections that are lost, when a credential_provider is cancelled while we connect, then we connect again."""
-    monkeypatch.setattr(chores, "BACKOFF", 0.001)  # all attempts are made before the store is given up
+    monkeypatch.setattr(tasks, "BACKOFF", 0.001)  # all attempts are made before the store is given up
     moody = Moody()
     limiter = Limiter(name, Concurrency(1), store=with_moods(moody, int(proxy.url.rpartition(":")[2].partition("/")[0])))
     holder = await limiter.acquire()
@@ -147,7 +147,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     name: str, redis_server: Server, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, F29: given a store that is away, when a provider raises this and that, then it is found as soon as the provider knows."""
-    monkeypatch.setattr(chores, "BACKOFF", 0.001)
+    monkeypatch.setattr(tasks, "BACKOFF", 0.001)
     moody = Moody()
     moody.moods = [error("canary") for _ in range(4)]
     store = with_moods(moody, redis_server.port)
@@ -173,7 +173,7 @@ async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause
     """L5, F29: given a credential_provider that is cancelled whenever we connect to listen, however often news are asked for, then
     each pause is twice the one before; and what is heard at last is heard."""
     breaths = Breaths()
-    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (ears, "LONGEST", 0.02)):
+    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (subscriber, "LONGEST", 0.02)):
         monkeypatch.setattr(module, word, value)
     moody = Moody()
     limiter = Limiter(name, Concurrency(1), store=with_moods(moody, redis_server.port))
@@ -195,8 +195,8 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
 ) -> None:
     """S9, F29: given a user who may not subscribe, which is told when nobody waits any more, when one after the other waits for a
     moment, then that is no connection each."""
-    monkeypatch.setattr(chores, "BACKOFF", 3600.0)
-    monkeypatch.setattr(ears, "LONGEST", 3600.0)
+    monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
+    monkeypatch.setattr(subscriber, "LONGEST", 3600.0)
     own_admin.acl_setuser("deaf", enabled=True, nopass=True, categories=["+@all"], commands=["-subscribe"], keys=["*"])
     limiter = Limiter(name, Concurrency(1), store=as_user(own_proxy.url, "deaf"))
     permit = await limiter.acquire()
@@ -231,7 +231,7 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then each pause is twice the one
     before, up to the longest; and who waits is served when it may write again."""
     breaths = Breaths()
-    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (link, "LONGEST", 0.02)):
+    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (client, "LONGEST", 0.02)):
         monkeypatch.setattr(module, word, value)
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
@@ -263,12 +263,12 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
     attempts: list[int] = []
 
     def pause(attempt: int, longest: float) -> float:
-        if longest == link.REVIVAL:
+        if longest == client.REVIVAL:
             attempts.append(attempt)
         return 0.0
 
-    monkeypatch.setattr(link, "pause", pause)
-    monkeypatch.setattr(link, "FAREWELL", 0.0)
+    monkeypatch.setattr(client, "pause", pause)
+    monkeypatch.setattr(client, "FAREWELL", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 
@@ -284,7 +284,7 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it back, then it hears of that."""
-    monkeypatch.setattr(link, "OUTAGE", 0.2)
+    monkeypatch.setattr(client, "OUTAGE", 0.2)
     client = client_of_its_own(own_server.user_url)
     limiter, other = [Limiter(f"{name}-{number}", Concurrency(1), store=client) for number in range(2)]
     await other.astatus()
@@ -292,7 +292,7 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     asked = asyncio.create_task(enter(limiter))
     await eventually(lambda: (lane := limiter._line._last) is not None and lane._sent)
     own_server.kill()
-    monkeypatch.setattr(link, "pause", lambda attempt, longest: 0.0 if longest == link.LONGEST else LONG * 10)
+    monkeypatch.setattr(client, "pause", lambda attempt, longest: 0.0 if longest == client.LONGEST else LONG * 10)
     with pytest.raises(StoreError):
         await soon(asked)
     owing = limiter._line._last
@@ -338,7 +338,7 @@ async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
     """F35, L5: given forty names at a server that refuses everybody, then one asks for all, with pauses that grow; and all are
     served when it is ready."""
     breaths = Breaths()
-    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (link, "LONGEST", 0.02)):
+    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (client, "LONGEST", 0.02)):
         monkeypatch.setattr(module, word, value)
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(40)]
     for limiter in limiters:
@@ -364,9 +364,9 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)]
     for limiter in limiters:
         await (await limiter.acquire()).arelease()
-    monkeypatch.setattr(chores, "JITTER", Breaths())
-    monkeypatch.setattr(chores, "BACKOFF", 3600.0)
-    monkeypatch.setattr(link, "LONGEST", 3600.0)
+    monkeypatch.setattr(tasks, "JITTER", Breaths())
+    monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
+    monkeypatch.setattr(client, "LONGEST", 3600.0)
 
     async with busy(own_admin, own_server):
         callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]
@@ -374,7 +374,7 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
             assert isinstance(told, StoreError)
             assert "BUSY" in str(told)
 
-    monkeypatch.setattr(chores, "BACKOFF", 0.001)
+    monkeypatch.setattr(tasks, "BACKOFF", 0.001)
     for limiter in limiters:
         await at_rest(limiter)
 

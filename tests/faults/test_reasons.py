@@ -14,7 +14,7 @@ import pytest
 import redis.exceptions
 
 from headgate import Limiter, StoreError
-from headgate.stores.redis.failures import cannot, reason_of
+from headgate.stores.redis.transport.failures import cannot, reason_of
 from tests.certificates import Certificates
 from tests.faults.proxy import Proxy
 from tests.servers import Server, as_user

@@ -13,7 +13,7 @@ from redis import Redis
 
 from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window, logs
 from headgate.stores import fallback
-from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.queue import RedisLine
 from headgate.stores.redis.store import RedisStore
 from tests.faults.absence import FAULTS, TOKENS, WAYS, by_task, by_thread, forbidden, found, inside, local, opened
 from tests.faults.scene import Room, elsewhere, enter, eventually

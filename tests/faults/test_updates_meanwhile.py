@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.line import RedisLine
+from headgate.stores.redis.queue import RedisLine
 from tests.faults.scene import client_of_its_own
 from tests.processes import finished
 from tests.world import LONG, declare, soon, until

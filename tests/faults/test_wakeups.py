@@ -13,7 +13,8 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis import ears, lane
+from headgate.stores.redis.session import session
+from headgate.stores.redis.transport import subscriber
 from tests.faults.haste import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit, waiters_of
@@ -80,7 +81,7 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
 
     A lease is shorter than a heartbeat, and the third caller still gets a permit that it holds.
     """
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     proxy.announcements.alter = lambda piece: piece if b"subscribe" in piece else b""
     short = Concurrency(1, lease=6.0)  # a stall takes less than what is left at the look
     here, there = elsewhere(name, short, url=proxy.url), elsewhere(name, short, url=redis_url)
@@ -130,7 +131,7 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(nam
     its.asked_at -= 2.0
     its.heard(f"{its._session} {its._server} 2900000")
 
-    assert its._timer.when() - asyncio.get_running_loop().time() <= lane.HEARTBEAT - 2.0
+    assert its._timer.when() - asyncio.get_running_loop().time() <= session.HEARTBEAT - 2.0
     await permit.arelease()
     await (await soon(caller)).arelease()
 
@@ -139,7 +140,7 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2, F26: the subscription breaks, the grant is announced to nobody; with the next subscription the waiter has it."""
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
@@ -186,7 +187,7 @@ async def test_a_subscription_is_asked_whether_it_stands_when_the_connection_for
     calls = next(connection for connection in proxy.connections if connection.calls)
 
     proxy.announcements.hold()
-    monkeypatch.setattr(ears, "REPLY_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(subscriber, "REPLY_TIMEOUT", PATIENCE)
     calls.reset()
     await eventually(lambda: any(connection.listens for connection in proxy.connections - {deaf}))
     proxy.announcements.resume()

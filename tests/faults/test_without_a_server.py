@@ -24,7 +24,7 @@ from headgate import (
     Window,
 )
 from headgate.limits import Limit
-from headgate.stores.redis import link
+from headgate.stores.redis.transport import client
 from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
 from tests.faults.scene import Room, Slack, client_of_its_own, elsewhere, enter, eventually
 from tests.servers import Server
@@ -309,7 +309,7 @@ async def test_nobody_waits_longer_because_the_server_was_asked_first(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch, slack: Slack
 ) -> None:
     """Given a wait at a server that dies, when the share has no room either, then both waits together are `max_sleep`."""
-    monkeypatch.setattr(link, "OUTAGE", 0.2)  # it is given up before the patience of the caller ends
+    monkeypatch.setattr(client, "OUTAGE", 0.2)  # it is given up before the patience of the caller ends
     limiter, other = local(name, own_server, Concurrency(2)), elsewhere(name, Concurrency(2), url=own_server.url)
     holders = [await other.acquire() for _ in range(2)]
     loop = asyncio.get_running_loop()

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.checks import rational
 from headgate.gate.bucket import MARKS, Bucket
 from headgate.gate.gate import Gate, Grant
 from headgate.gate.rules import Declaration, lengthened, rule_of, rules_of
 from headgate.limits import Rate
+from headgate.validation import rational
 from tests.gate.crowd import SECOND, START, Crowd, Event, amounts, events, rates, same, twin
 
 HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])

@@ -7,11 +7,11 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.checks import microseconds
 from headgate.gate.gate import Grant
 from headgate.gate.quota import Quota as Rule
 from headgate.gate.rules import rules_of
 from headgate.limits import Quota
+from headgate.validation import microseconds
 from tests.gate.crowd import SECOND, START, Crowd, events, quotas, same, twin
 
 HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.checks import WHOLE_FROM, microseconds, rational
 from headgate.gate.bucket import Bucket
 from headgate.gate.quota import Quota as QuotaRule
 from headgate.gate.rules import Declaration, lengthened, limit_of, parsed, program, rule_of, rules_of
 from headgate.gate.slots import Slots
 from headgate.gate.window import Window as WindowRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import WHOLE_FROM, microseconds, rational
 from tests.gate.crowd import START, kinds
 
 TEN_YEARS = 10 * 365 * 86_400

@@ -17,7 +17,7 @@ from typing import Any
 from hiredis import Reader
 from redis import Redis
 
-from headgate.stores.redis import script
+from headgate.stores.redis.protocol import script
 from tests.faults.proxy import Connection, Proxy, Way
 from tests.history.events import Commit, History, Invoked, Op, Returned
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from headgate.stores.redis import script
+from headgate.stores.redis.protocol import script
 from tests.history.events import Commit, Copied, History, Lost, Restored
 from tests.simulation.server import Call, Server
 

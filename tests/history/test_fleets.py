@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from headgate.limits import Rate
-from headgate.stores.redis import script
+from headgate.stores.redis.protocol import script
 from tests.faults.scene import eventually
 from tests.history import __main__ as command
 from tests.history import recorded

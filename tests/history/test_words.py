@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from headgate.stores.redis import script
+from headgate.stores.redis.protocol import script
 from tests.history.events import Commit
 from tests.history.words import VERBS, call_of
 from tests.twins.wire import (

@@ -13,7 +13,7 @@ import pytest
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
 from headgate.gate.rules import rule_of
 from headgate.http.aiohttp import RateLimiter, bucket_of, limit, middleware
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.http.service import Service
 from tests.virtual import VirtualClock
 from tests.world import at_rest, held, soon, used, waiting

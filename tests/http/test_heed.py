@@ -18,7 +18,7 @@ from headgate.gate.rules import Declaration, rules_of
 from headgate.http import heed
 from headgate.http.calls import Heard
 from headgate.http.heed import LONGEST, adopting, heeding, listen
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
 from tests.world import LONG, at_rest, soon, until, used

@@ -13,15 +13,15 @@ from pathlib import Path
 from time import monotonic
 
 import headgate
-from headgate.stores.redis.script import folder_of, sources
+from headgate.stores.redis.protocol.script import folder_of, sources
 from tests.mutants.judging import Jury
 from tests.mutants.making import Mutant, lua_mutants, python_mutants
 
 SURVIVORS = Path(__file__).parent / "survivors.toml"
 GATE = ("gate/bucket.py", "gate/gate.py", "gate/quota.py", "gate/slots.py", "gate/window.py", "gate/rules.py")
 SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
-    "stores/redis/succession.py": ["tests/faults/test_hand_over.py"],
-    "stores/redis/chores.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
+    "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
+    "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
     "http/heed.py": ["tests/http/test_heed.py"],
 }
 CONSTANT = ("clock", "library")  # no guard stands there: the test's own clock stands for one, and the other names the calls

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import redis
 
-from headgate.stores.redis.script import Library
+from headgate.stores.redis.protocol.script import Library
 from tests.mutants.making import Mutant
 from tests.servers import Server
 from tests.twins import wire

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.stores.redis.script import sources
+from headgate.stores.redis.protocol.script import sources
 from tests.mutants import judging
 from tests.mutants.__main__ import mutants, reasons_given
 from tests.mutants.judging import Jury

@@ -10,7 +10,7 @@ import time
 from typing import Any, cast
 
 from headgate import Concurrency, Limiter
-from headgate.stores.lock import Lock
+from headgate.stores.memory.lock import Lock
 from tests.forking import CHILDREN, FORKED, fork_once, signal_until_forked
 
 MAIN = threading.main_thread().ident or 0

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis import shortcut
-from headgate.stores.redis.line import RedisLine
-from headgate.stores.redis.portal import Portal
+from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis.blocking.portal import Portal
+from headgate.stores.redis.queue import RedisLine
 from tests.forking import CHILDREN, FORKED, fork_once, signal_main, signal_until_forked
 
 
@@ -39,7 +39,7 @@ async def answers_behind_the_fork(whole: Callable[..., object], *arguments: obje
     return await whole(*arguments)  # type: ignore[misc]
 
 
-def between_call_and_reply(whole: Callable[..., object], talk: shortcut.Talk, *arguments: object) -> object:
+def between_call_and_reply(whole: Callable[..., object], talk: fast_path.Talk, *arguments: object) -> object:
     class Reader:
         feed = talk._reader.feed
 
@@ -75,11 +75,11 @@ def main(url: str, name: str, how: str) -> None:
     if how in asked:
         wrap(RedisLine, asked[how], answers_behind_the_fork)
     elif how == "acquire":
-        wrap(shortcut.Talk, "exchange", between_call_and_reply)
+        wrap(fast_path.Talk, "exchange", between_call_and_reply)
     elif how == "granted":
         wrap(RedisLine, "found", before)
     elif how == "connect":
-        wrap(shortcut, "connect", behind_the_fork)
+        wrap(fast_path, "connect", behind_the_fork)
     else:
         wrap(Portal, "_open", behind_the_fork)
     try:

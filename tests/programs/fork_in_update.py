@@ -7,7 +7,7 @@ import sys
 import threading
 
 from headgate import Concurrency, Limiter
-from headgate.stores.declarations import Declarations
+from headgate.stores.limit_history import Declarations
 
 
 def main(url: str, name: str) -> None:

@@ -12,7 +12,7 @@ import multiprocessing
 import sys
 
 from headgate import Limiter, Rate
-from headgate.stores.redis import shutdown
+from headgate.stores.redis.transport import shutdown
 from tests.machine import scaled
 
 shutdown.LONGEST = scaled(shutdown.LONGEST)

@@ -21,7 +21,11 @@ from typing import Any, TypeVar
 import redis.asyncio.connection
 import redis.utils
 
-from headgate.stores.redis import calls, chores, delivery, line, link, shortcut, topology
+from headgate.stores.redis import queue
+from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis.protocol import messages
+from headgate.stores.redis.session import delivery
+from headgate.stores.redis.transport import client, tasks, topology
 from tests.simulation.loop import World
 
 T = TypeVar("T")
@@ -89,7 +93,7 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
         for name, module in list(sys.modules.items())
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
-    changes += [(chores, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
-    changes += [(module, "secrets", types.SimpleNamespace(token_hex=token_hex)) for module in (link, shortcut)]
-    changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (calls, delivery, line, link, shortcut)]
+    changes += [(tasks, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
+    changes += [(module, "secrets", types.SimpleNamespace(token_hex=token_hex)) for module in (client, fast_path)]
+    changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (messages, delivery, queue, client, fast_path)]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

@@ -20,8 +20,8 @@ from headgate.gate.quota import Quota
 from headgate.gate.rules import Declaration, parsed
 from headgate.gate.window import Window
 from headgate.request import units_of
-from headgate.stores.redis.calls import answers_in, letters_in
-from headgate.stores.redis.script import library
+from headgate.stores.redis.protocol.messages import answers_in, letters_in
+from headgate.stores.redis.protocol.script import library
 from tests.simulation.loop import SECOND, ProcessLoop, World
 
 if TYPE_CHECKING:

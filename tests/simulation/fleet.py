@@ -24,12 +24,14 @@ from headgate.errors import HeadgateError, StoreError
 from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores import registry
-from headgate.stores.redis import delivery, line, link
-from headgate.stores.redis.calls import Ticket
-from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.line import RedisLine
-from headgate.stores.redis.portal import NoPortalError
+from headgate.stores.redis import queue
+from headgate.stores.redis.blocking.portal import NoPortalError
+from headgate.stores.redis.protocol.messages import Ticket
+from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.session import delivery
+from headgate.stores.redis.session.session import Lane
 from headgate.stores.redis.store import RedisStore, _by_identity
+from headgate.stores.redis.transport import client
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
@@ -117,7 +119,7 @@ def no_portal() -> NoReturn:
 
 NO_PORTAL = [
     (module, function, instead)
-    for module in (delivery, line, link)
+    for module in (delivery, queue, client)
     for function, instead in (("portal", no_portal), ("portal_loop", lambda: None))
 ]
 

@@ -14,9 +14,9 @@ from weakref import WeakValueDictionary
 
 from headgate import Limiter
 from headgate.permit import Permit
-from headgate.stores.inside import Inside
-from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.line import RedisLine
+from headgate.stores.context_stack import Inside
+from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.session.session import Lane
 from headgate.stores.redis.store import RedisStore
 from tests.simulation.loop import ProcessLoop
 

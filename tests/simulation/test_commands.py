@@ -13,7 +13,7 @@ import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from headgate.stores.redis.script import library
+from headgate.stores.redis.protocol.script import library
 from tests.simulation.commands import Failure, Keyspace, Simple
 from tests.simulation.server import Connection, Server
 
@@ -147,7 +147,7 @@ def test_a_key_is_there_until_its_time() -> None:
 
 @pytest.mark.parametrize("functions", [True, False])
 def test_what_was_not_loaded_is_missing(functions: bool) -> None:
-    """Given a server that knows no script of ours, it says what real ones say (peer.py reads that), until it is given one."""
+    """Given a server that knows no script of ours, it says what real ones say (node.py reads that), until it is given one."""
     server = Server(lambda: 1_000_000, functions)
     script = library().whole
     told = {

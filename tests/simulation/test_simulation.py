@@ -15,14 +15,15 @@ from typing import Any
 import pytest
 
 from headgate.limits import Concurrency
-from headgate.stores.redis import peer, script, topology
-from headgate.stores.redis.calls import Ticket
-from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.line import RedisLine
-from headgate.stores.redis.link import Link
-from headgate.stores.redis.recovery import Recovery
-from headgate.stores.redis.renewals import Renewals
-from headgate.stores.redis.succession import Succession
+from headgate.stores.redis.protocol import script
+from headgate.stores.redis.protocol.messages import Ticket
+from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.session.lease_renewal import Renewals
+from headgate.stores.redis.session.local_handoff import Succession
+from headgate.stores.redis.session.recovery import Recovery
+from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.transport import node, topology
+from headgate.stores.redis.transport.client import Link
 from tests.simulation.fleet import run
 from tests.simulation.loop import SECOND
 from tests.simulation.network import CALM
@@ -263,7 +264,7 @@ def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.M
 
 def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     """F40. Given clients that take TRYAGAIN for an answer, some caller is refused though nothing has happened."""
-    monkeypatch.setattr(peer, "NOT_NOW", ("LOADING", "READONLY"))
+    monkeypatch.setattr(node, "NOT_NOW", ("LOADING", "READONLY"))
     assert noticed(CLUSTERS) == "L5"
 
 

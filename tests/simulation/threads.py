@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
-from headgate.stores.redis import line
-from headgate.stores.redis.endpoint import Endpoint
-from headgate.stores.redis.portal import NoPortalError
+from headgate.stores.redis import queue
+from headgate.stores.redis.blocking.portal import NoPortalError
+from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.simulation.loop import World
 from tests.simulation.network import LATEST, Network
 from tests.simulation.server import Connection
@@ -51,7 +51,7 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
     def connection(endpoint: Endpoint, patience: float) -> Blocking:
         return Blocking(network, int(endpoint._settings.get("port", 6379)))
 
-    return [(line, "portal", portal), (line, "blocking", blocking), (Endpoint, "blocking", connection)]
+    return [(queue, "portal", portal), (queue, "blocking", blocking), (Endpoint, "blocking", connection)]
 
 
 class Blocking:

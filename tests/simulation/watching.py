@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headgate.permit import Permit
-from headgate.stores.redis.calls import Ticket
-from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.line import RedisLine
-from headgate.stores.redis.succession import Succession
+from headgate.stores.redis.protocol.messages import Ticket
+from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.session.local_handoff import Succession
+from headgate.stores.redis.session.session import Lane
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet

@@ -13,7 +13,7 @@ from typing import Any
 
 from headgate import Rate
 from headgate.request import Request
-from headgate.stores.memory import MemoryLine
+from headgate.stores.memory.queue import MemoryLine
 from tests.step_cancel.visits import CAPACITY, MORE, NOWHERE, Visit
 from tests.stepping import Around, Stepped
 from tests.world import World, soon, until

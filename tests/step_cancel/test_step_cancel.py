@@ -37,7 +37,7 @@ NOT_CALLERS = {
     for name in ("link", "peer", "ears", "endpoint", "topology", "portal", "eviction", "chores", "delivery", "shutdown")
 }
 PROTOCOLS = {
-    "line.py": [
+    "interfaces.py": [
         "Front.enter_later",
         "Front.acquire",
         "Front.atake",
@@ -50,7 +50,7 @@ PROTOCOLS = {
         "Front.learn",
     ],
     "permit.py": ["Issuer.arelease"],
-    "stores/doors.py": ["Pooled.queue", "Pooled.moved"],
+    "stores/memory/fast_path.py": ["Pooled.queue", "Pooled.moved"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }

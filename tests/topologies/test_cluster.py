@@ -16,8 +16,10 @@ import pytest
 from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
-from headgate.stores.redis import chores, lane, link, peer, topology
-from headgate.stores.redis.endpoint import Endpoint
+from headgate.stores.redis.session import session
+from headgate.stores.redis.transport import client, tasks, topology
+from headgate.stores.redis.transport import node as transport_node
+from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
 from tests.servers import connections_of
@@ -281,7 +283,7 @@ async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_a
     """F28, F40: given a master that is gone and another one that answers all the time, then each pause before the former is asked
     again is twice the one before, up to the longest."""
     breaths = Breaths()
-    for module, word, value in ((chores, "JITTER", breaths), (chores, "BACKOFF", 0.001), (link, "LONGEST", 0.02)):
+    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (client, "LONGEST", 0.02)):
         monkeypatch.setattr(module, word, value)
     gone, there = cluster.masters()[:2]
     url = apart(cluster.user_url, 3)
@@ -320,8 +322,8 @@ async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
     others are asked where its name is, and not first the one that has just let it down."""
     silent = cluster.masters()[0]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
-    monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     limiter = Limiter(cluster.name_on(silent, name), Concurrency(1), store=f"{cluster.user_url}?socket_connect_timeout=60")
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))
@@ -453,8 +455,8 @@ async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Clust
 async def test_a_master_to_whom_nothing_is_said_is_left(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """S9: given names on two masters, when one of them is used no more, then the connection there is closed, and the other is not;
     and it is made again for who comes."""
-    monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
-    monkeypatch.setattr(peer, "IDLE", MOMENT)
+    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(transport_node, "IDLE", MOMENT)
     quiet, lively = cluster.masters()[:2]
     before = {node: connections_of(node.admin, "normal") for node in (quiet, lively)}
     url = apart(cluster.user_url, 9)
@@ -500,14 +502,14 @@ class Minority:
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cut_off = False
-        replied = peer.Peer._replied
+        replied = transport_node.Peer._replied
 
-        def refuses(its: peer.Peer, reply: Any) -> None:
+        def refuses(its: transport_node.Peer, reply: Any) -> None:
             call = its.calls[0]
-            is_call = isinstance(call, peer.Call) and f":{node.port}/" in str(its.endpoint)
+            is_call = isinstance(call, transport_node.Call) and f":{node.port}/" in str(its.endpoint)
             replied(its, HiredisError("CLUSTERDOWN The cluster is down") if is_call and self.cut_off else reply)
 
-        monkeypatch.setattr(peer.Peer, "_replied", refuses)
+        monkeypatch.setattr(transport_node.Peer, "_replied", refuses)
 
 
 async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_names(
@@ -515,7 +517,7 @@ async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_n
 ) -> None:
     """L5, F40, S7: given a master that says CLUSTERDOWN and nothing else, when others have given its names to its replica, then all
     that ask for them are served there, who was held and who comes, with no error; and what they held is there."""
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     lonely = cluster.masters()[0]
     minority = Minority(lonely, monkeypatch)
     url = apart(cluster.user_url, 13)

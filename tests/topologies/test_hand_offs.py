@@ -15,7 +15,9 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis import ears, lane, peer, topology
+from headgate.stores.redis.session import session
+from headgate.stores.redis.transport import node as transport_node
+from headgate.stores.redis.transport import subscriber, topology
 from tests.clusters import Cluster, Node
 from tests.faults.scene import enter, eventually
 from tests.machine import scaled
@@ -36,7 +38,7 @@ Breaks = Callable[[Sentinels], Copy]
 
 @pytest.fixture(autouse=True)
 def without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "HEARTBEAT", SILENT)
+    monkeypatch.setattr(session, "HEARTBEAT", SILENT)
 
 
 def two_processes(name: str, url: str) -> list[Limiter]:
@@ -83,7 +85,7 @@ async def test_a_frozen_primary_that_was_replaced_keeps_no_subscriber(
 ) -> None:
     """L2, S9, F57: given a primary that stands still, so that the connections for calls are lost first,
     when another server is the primary, then both processes subscribe there, and nowhere else."""
-    monkeypatch.setattr(peer, "REPLY_TIMEOUT", OVERDUE)
+    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", OVERDUE)
     limiters = two_processes(name, own_sentinels.user_url)
     await hand_over(limiters, rounds=2)
     own_sentinels.copy()
@@ -254,7 +256,7 @@ def channels(node: Node, name: str) -> list[str]:
 async def test_only_names_with_waiters_are_subscribed(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """S9, F58: given two names of one node, when one has no waiter any more, then its channel is left,
     and the other one's stays."""
-    monkeypatch.setattr(ears, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(subscriber, "REPLY_TIMEOUT", MOMENT)
     node = cluster.masters()[0]
     left, kept = [Limiter(cluster.name_on(node, f"{name}-{its}"), Concurrency(1), store=cluster.user_url) for its in range(2)]
     holders = [await limiter.acquire() for limiter in (left, kept)]
@@ -278,8 +280,8 @@ async def test_a_node_that_is_not_used_any_more_keeps_no_subscriber(
 ) -> None:
     """S9, F58: given a name that had waiters, when its node is asked nothing any more, then both
     connections to it are closed."""
-    monkeypatch.setattr(peer, "REPLY_TIMEOUT", MOMENT)
-    monkeypatch.setattr(peer, "IDLE", MOMENT)
+    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
+    monkeypatch.setattr(transport_node, "IDLE", MOMENT)
     listening = listeners(cluster)
     limiters = two_processes(name, cluster.user_url)
     await hand_over(limiters, rounds=2)

@@ -16,7 +16,7 @@ import valkey
 import valkey.asyncio
 
 from headgate import Concurrency, Limiter, StoreError
-from headgate.stores.redis import link
+from headgate.stores.redis.transport import client
 from tests.bad_input.values import CANARY, assert_sentence
 from tests.certificates import WRONG, Certificate, Certificates
 from tests.faults.scene import enter, eventually
@@ -67,7 +67,7 @@ def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterato
 @pytest.fixture
 def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Who was refused offers again what it owes, soon at first, and each attempt reads all certificates of this machine."""
-    monkeypatch.setattr(link, "FAREWELL", 0.0)
+    monkeypatch.setattr(client, "FAREWELL", 0.0)
     yield
     end_portal()
 

@@ -17,7 +17,7 @@ import redis
 from headgate.gate.rules import Declaration
 from headgate.gate.rules import parsed as rule_of
 from headgate.request import units_of
-from headgate.stores.redis.script import Library, Script, composed, sources
+from headgate.stores.redis.protocol.script import Library, Script, composed, sources
 
 HOUR_HAND = "twins:clock"  # the key that tells the time
 LUA = Library({**sources(), "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end"})

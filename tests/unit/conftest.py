@@ -16,7 +16,7 @@ from tests.leases import Leases
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> virtual.VirtualClock:
     clock = virtual.VirtualClock()
-    for module in (headgate.permit, headgate.watch):
+    for module in (headgate.permit, headgate.lease_watch):
         monkeypatch.setattr(module, "monotonic", clock.elapsed)
     return clock
 

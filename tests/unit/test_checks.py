@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate import checks
+from headgate import validation
 
 NAN, INF = math.nan, math.inf
 NOT_NUMBERS = [
@@ -48,125 +48,125 @@ def is_a_sentence(error: BaseException) -> bool:
 
 def test_a_message_shows_no_address_in_memory() -> None:
     """Two processes say the same of the same value; the tests' own ids depend on it."""
-    assert checks.show(object()) == "<object object>"
-    assert checks.show([Hostile()]) == "[<Hostile instance>]"
+    assert validation.show(object()) == "<object object>"
+    assert validation.show([Hostile()]) == "[<Hostile instance>]"
 
 
 # Counts
 
 
-@pytest.mark.parametrize("value", [1, 2, 2**53 - 1], ids=checks.show)
+@pytest.mark.parametrize("value", [1, 2, 2**53 - 1], ids=validation.show)
 def test_a_count_of_one_or_more_is_taken(value: int) -> None:
-    assert checks.positive_int("Rate", "amount", value) == value
+    assert validation.positive_int("Rate", "amount", value) == value
 
 
 def test_an_enum_of_ints_becomes_a_plain_int() -> None:
     class Plan(enum.IntEnum):
         FREE = 5
 
-    assert type(checks.positive_int("Rate", "amount", Plan.FREE)) is int
+    assert type(validation.positive_int("Rate", "amount", Plan.FREE)) is int
 
 
-@pytest.mark.parametrize("value", [0, -1, -(2**63), 2**53, 2**63, 10**5_000], ids=checks.show)
+@pytest.mark.parametrize("value", [0, -1, -(2**63), 2**53, 2**63, 10**5_000], ids=validation.show)
 def test_a_count_out_of_range_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=r"^Rate\(amount=.*amount must be") as caught:
-        checks.positive_int("Rate", "amount", value)
+        validation.positive_int("Rate", "amount", value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=checks.show)
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=validation.show)
 def test_what_is_not_an_int_is_refused_as_a_count(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Rate\(amount=|^Rate\(") as caught:
-        checks.positive_int("Rate", "amount", value)
+        validation.positive_int("Rate", "amount", value)
     assert is_a_sentence(caught.value)
 
 
 def test_a_whole_float_is_told_which_int_to_pass() -> None:
     with pytest.raises(TypeError) as caught:
-        checks.positive_int("Rate", "amount", 20.0)
+        validation.positive_int("Rate", "amount", 20.0)
     assert str(caught.value) == "Rate(amount=20.0): amount must be an int, not a float; pass an int: 20."
 
 
-@pytest.mark.parametrize("value", [None, 0, 1, 2**53 - 1], ids=checks.show)
+@pytest.mark.parametrize("value", [None, 0, 1, 2**53 - 1], ids=validation.show)
 def test_a_bound_may_be_none_or_nothing(value: int | None) -> None:
-    assert checks.check_count(value) == value
+    assert validation.check_count(value) == value
 
 
-@pytest.mark.parametrize("value", [-1, 2**53, 2**63], ids=checks.show)
+@pytest.mark.parametrize("value", [-1, 2**53, 2**63], ids=validation.show)
 def test_a_bound_out_of_range_is_refused(value: int) -> None:
     with pytest.raises(ValueError, match=r"^Limiter\(max_waiters=") as caught:
-        checks.check_count(value)
+        validation.check_count(value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=checks.show)
+@pytest.mark.parametrize("value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=validation.show)
 def test_what_is_not_an_int_is_refused_as_a_bound(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Semaphore\(max_position="):
-        checks.check_count(value, "Semaphore", "max_position")
+        validation.check_count(value, "Semaphore", "max_position")
 
 
 # Seconds
 
 
-@pytest.mark.parametrize("value", [1, 60, 0.5, 1e-6, 315_359_999.999], ids=checks.show)
+@pytest.mark.parametrize("value", [1, 60, 0.5, 1e-6, 315_359_999.999], ids=validation.show)
 def test_seconds_are_taken_as_they_are(value: float) -> None:
-    assert checks.seconds("Rate", "per", value) == value
+    assert validation.seconds("Rate", "per", value) == value
 
 
 @pytest.mark.parametrize(
     "value",
     [0, 0.0, -0.0, -1, -0.5, 1e-7, 1e-320, 315_360_000, 2**63, 1e300, 10**400, NAN, INF, -INF],
-    ids=checks.show,
+    ids=validation.show,
 )
 def test_seconds_out_of_range_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match=r"^Rate\(per=.*per (must|is)") as caught:
-        checks.seconds("Rate", "per", value)
+        validation.seconds("Rate", "per", value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [*NOT_NUMBERS, Hostile()], ids=checks.show)
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, Hostile()], ids=validation.show)
 def test_what_is_no_number_is_refused_as_seconds(value: object) -> None:
     with pytest.raises(TypeError, match="per must be an int or a float") as caught:
-        checks.seconds("Rate", "per", value)
+        validation.seconds("Rate", "per", value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.0], ids=checks.show)
+@pytest.mark.parametrize("value", [0, 0.0, -0.0], ids=validation.show)
 def test_nothing_is_a_slack_and_has_no_sign(value: float) -> None:
-    assert math.copysign(1, checks.seconds("Rate", "slack", value, zero=True)) == 1
+    assert math.copysign(1, validation.seconds("Rate", "slack", value, zero=True)) == 1
 
 
-@pytest.mark.parametrize("value", [-1e-9, 1e-9, 1e-320], ids=checks.show)
+@pytest.mark.parametrize("value", [-1e-9, 1e-9, 1e-320], ids=validation.show)
 def test_next_to_nothing_is_no_slack(value: float) -> None:
     with pytest.raises(ValueError, match=r"must be 0 or at least 0\.000001 seconds"):
-        checks.seconds("Rate", "slack", value, zero=True)
+        validation.seconds("Rate", "slack", value, zero=True)
 
 
 def test_no_max_sleep_waits_as_long_as_it_takes() -> None:
-    assert checks.check_max_sleep(None) is None
+    assert validation.check_max_sleep(None) is None
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -0.0], ids=checks.show)
+@pytest.mark.parametrize("value", [0, 0.0, -0.0], ids=validation.show)
 def test_a_max_sleep_of_zero_is_zero(value: float) -> None:
-    assert checks.check_max_sleep(value) == 0
+    assert validation.check_max_sleep(value) == 0
 
 
-@pytest.mark.parametrize("value", [1e-320, 1e-9, 0.25, 60, 86_400], ids=checks.show)
+@pytest.mark.parametrize("value", [1e-320, 1e-9, 0.25, 60, 86_400], ids=validation.show)
 def test_a_max_sleep_may_be_as_short_as_what_is_left_until_a_deadline(value: float) -> None:
-    assert checks.check_max_sleep(value) == value
+    assert validation.check_max_sleep(value) == value
 
 
-@pytest.mark.parametrize("value", [-1, -1e-9, NAN, INF, -INF, 2**63, 10**400], ids=checks.show)
+@pytest.mark.parametrize("value", [-1, -1e-9, NAN, INF, -INF, 2**63, 10**400], ids=validation.show)
 def test_a_max_sleep_that_means_nothing_is_refused_with_the_two_ways_out(value: float) -> None:
     with pytest.raises(ValueError, match=r"^acquire\(max_sleep=.*pass None .* or call try_acquire") as caught:
-        checks.check_max_sleep(value)
+        validation.check_max_sleep(value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [value for value in NOT_NUMBERS if value is not None], ids=checks.show)
+@pytest.mark.parametrize("value", [value for value in NOT_NUMBERS if value is not None], ids=validation.show)
 def test_a_max_sleep_that_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match=r"max_sleep must be an int or a float"):
-        checks.check_max_sleep(value, "Limiter")
+        validation.check_max_sleep(value, "Limiter")
 
 
 # Microseconds
@@ -189,21 +189,21 @@ def test_a_max_sleep_that_is_no_number_is_refused(value: object) -> None:
         (-0.25, -250_000),
         (-1e-20, 0),
     ],
-    ids=checks.show,
+    ids=validation.show,
 )
 def test_seconds_become_whole_microseconds(value: float, expected: int) -> None:
-    assert checks.microseconds(value) == expected
+    assert validation.microseconds(value) == expected
 
 
 @given(st.integers(0, 10 * 365 * 86_400 * 1_000_000))
 def test_microseconds_survive_the_way_through_a_float_of_seconds(moment: int) -> None:
-    assert checks.microseconds(moment / 1_000_000) == moment
+    assert validation.microseconds(moment / 1_000_000) == moment
 
 
 @given(st.floats(0, 315_360_000, exclude_max=True))
 def test_rounding_is_never_off_by_more_than_half_a_microsecond(value: float) -> None:
     exact = Fraction(value) * 1_000_000
-    result = checks.microseconds(value)
+    result = validation.microseconds(value)
     assert abs(result - exact) <= Fraction(1, 2) or (result == 1 and exact > 0)
 
 
@@ -212,55 +212,55 @@ def test_rounding_is_never_off_by_more_than_half_a_microsecond(value: float) -> 
 
 def test_an_instant_is_a_number_of_seconds_or_an_aware_datetime() -> None:
     east = timezone(timedelta(hours=2))
-    assert checks.instant("Quota", "anchor", 0) == 0
-    assert checks.instant("Quota", "anchor", datetime(2024, 1, 1, 2, tzinfo=east)) == 1_704_067_200
-    assert checks.instant("Quota", "anchor", datetime(1969, 12, 31, 23, 59, 59, 500_000, UTC)) == -0.5
+    assert validation.instant("Quota", "anchor", 0) == 0
+    assert validation.instant("Quota", "anchor", datetime(2024, 1, 1, 2, tzinfo=east)) == 1_704_067_200
+    assert validation.instant("Quota", "anchor", datetime(1969, 12, 31, 23, 59, 59, 500_000, UTC)) == -0.5
 
 
 @given(st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1))
 def test_an_instant_keeps_its_microseconds(moment: int) -> None:
-    kept = checks.instant("Quota", "anchor", checks.EPOCH + timedelta(microseconds=moment))
-    assert checks.microseconds(kept) == moment
-    assert checks.instant("Quota", "anchor", kept) == kept
+    kept = validation.instant("Quota", "anchor", validation.EPOCH + timedelta(microseconds=moment))
+    assert validation.microseconds(kept) == moment
+    assert validation.instant("Quota", "anchor", kept) == kept
 
 
 @pytest.mark.parametrize(
     "value",
     [NAN, INF, -INF, 2**63, 1e300, 10**400, 1_704_067_200_000, datetime.min.replace(tzinfo=UTC)],
-    ids=checks.show,
+    ids=validation.show,
 )
 def test_an_instant_far_away_is_refused(value: object) -> None:
     with pytest.raises(ValueError, match=r"^Quota\(anchor=") as caught:
-        checks.instant("Quota", "anchor", value)
+        validation.instant("Quota", "anchor", value)
     assert is_a_sentence(caught.value)
 
 
 def test_a_naive_datetime_is_refused_because_it_is_no_instant() -> None:
     with pytest.raises(ValueError, match="without a time zone, which is another moment on every machine") as caught:
-        checks.instant("Quota", "anchor", datetime(2024, 1, 1))
+        validation.instant("Quota", "anchor", datetime(2024, 1, 1))
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [*NOT_NUMBERS, date(2024, 1, 1)], ids=checks.show)
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, date(2024, 1, 1)], ids=validation.show)
 def test_what_is_no_instant_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Quota\(anchor=") as caught:
-        checks.instant("Quota", "anchor", value)
+        validation.instant("Quota", "anchor", value)
     assert is_a_sentence(caught.value)
 
 
 # Flags and units
 
 
-@pytest.mark.parametrize("value", [0, 1, None, "True", 1.0], ids=checks.show)
+@pytest.mark.parametrize("value", [0, 1, None, "True", 1.0], ids=validation.show)
 def test_only_true_and_false_are_flags(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Rate\(steps=.*write True or False\.$"):
-        checks.flag("Rate", "steps", value)
-    assert checks.flag("Rate", "steps", True) is True
+        validation.flag("Rate", "steps", value)
+    assert validation.flag("Rate", "steps", True) is True
 
 
-@pytest.mark.parametrize("value", ["requests", "tokens", "mb", "a", "input_tokens_2", "m" * 64], ids=checks.show)
+@pytest.mark.parametrize("value", ["requests", "tokens", "mb", "a", "input_tokens_2", "m" * 64], ids=validation.show)
 def test_a_unit_is_a_word_that_acquire_can_take(value: str) -> None:
-    assert checks.check_unit("Rate", value) == value
+    assert validation.check_unit("Rate", value) == value
 
 
 @pytest.mark.parametrize(
@@ -284,18 +284,18 @@ def test_a_unit_is_a_word_that_acquire_can_take(value: str) -> None:
         ("request", "write 'requests'"),
         ("permit", "write 'permits'"),
     ],
-    ids=checks.show,
+    ids=validation.show,
 )
 def test_a_unit_that_acquire_could_not_take_is_refused(value: str, why: str) -> None:
     with pytest.raises(ValueError, match=why) as caught:
-        checks.check_unit("Rate", value)
+        validation.check_unit("Rate", value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, 5, True, b"tokens", ["tokens"], Hostile()], ids=checks.show)
+@pytest.mark.parametrize("value", [None, 5, True, b"tokens", ["tokens"], Hostile()], ids=validation.show)
 def test_a_unit_that_is_no_text_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="unit must be a str") as caught:
-        checks.check_unit("Rate", value)
+        validation.check_unit("Rate", value)
     assert is_a_sentence(caught.value)
 
 
@@ -319,9 +319,9 @@ FINE_NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", FINE_NAMES, ids=checks.show)
+@pytest.mark.parametrize("name", FINE_NAMES, ids=validation.show)
 def test_names_are_data_and_come_back_unchanged(name: str) -> None:
-    assert checks.check_name(name) == name
+    assert validation.check_name(name) == name
 
 
 @pytest.mark.parametrize(
@@ -335,19 +335,19 @@ def test_names_are_data_and_come_back_unchanged(name: str) -> None:
         ("a\ud800b", "index 1 is half of a surrogate pair"),
         ("\udfff", "index 0 is half of a surrogate pair"),
     ],
-    ids=checks.show,
+    ids=validation.show,
 )
 def test_a_name_that_no_key_could_hold_is_refused(name: str, why: str) -> None:
     with pytest.raises(ValueError, match=why) as caught:
-        checks.check_name(name)
+        validation.check_name(name)
     assert is_a_sentence(caught.value)
     str(caught.value).encode()  # the message itself can be logged
 
 
-@pytest.mark.parametrize("name", [None, 5, True, NAN, b"api", ["api"], Hostile()], ids=checks.show)
+@pytest.mark.parametrize("name", [None, 5, True, NAN, b"api", ["api"], Hostile()], ids=validation.show)
 def test_a_name_that_is_no_text_is_refused(name: object) -> None:
     with pytest.raises(TypeError, match=r"^Semaphore\(name=.*a name must be a str") as caught:
-        checks.check_name(name, "Semaphore")
+        validation.check_name(name, "Semaphore")
     assert is_a_sentence(caught.value)
 
 
@@ -358,7 +358,7 @@ def test_a_name_is_taken_exactly_when_it_has_1_to_256_bytes(name: str) -> None:
     except UnicodeEncodeError:
         fits = False
     try:
-        assert checks.check_name(name) == name
+        assert validation.check_name(name) == name
     except ValueError:
         assert not fits
     else:
@@ -370,7 +370,7 @@ def test_a_name_is_taken_exactly_when_it_has_1_to_256_bytes(name: str) -> None:
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300, max_value=1e15))
 def test_plain_digits_give_the_number_back(value: float) -> None:
-    text = checks.plain(value)
+    text = validation.plain(value)
     assert "e" not in text
     assert float(text) == value
 
@@ -378,9 +378,9 @@ def test_plain_digits_give_the_number_back(value: float) -> None:
 @example([-(10**26)] * 5)
 @given(st.one_of(st.text(), st.binary(), st.integers(), st.floats(), st.lists(st.integers()), st.just(10**5_000)))
 def test_whatever_is_shown_is_short(value: Any) -> None:
-    assert len(checks.show(value)) <= 100
+    assert len(validation.show(value)) <= 100
 
 
 def test_what_cannot_be_shown_is_named() -> None:
-    assert checks.show([10**5_000]) == "a list"
-    assert "Hostile" in checks.show(Hostile())
+    assert validation.show([10**5_000]) == "a list"
+    assert "Hostile" in validation.show(Hostile())

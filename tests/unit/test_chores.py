@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from headgate.stores.redis import chores
-from headgate.stores.redis.chores import TURN, NobodyError, begun, ended, first_answer, pause, stop, trouble_of
-from headgate.stores.redis.endpoint import NotThereError
+from headgate.stores.redis.transport import tasks
+from headgate.stores.redis.transport.endpoint import NotThereError
+from headgate.stores.redis.transport.tasks import TURN, NobodyError, begun, ended, first_answer, pause, stop, trouble_of
 from tests.virtual import VirtualClock
 
 
@@ -131,8 +131,8 @@ class Longest:
 
 
 def test_each_pause_may_be_twice_the_one_before_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chores, "JITTER", Longest())
-    monkeypatch.setattr(chores, "BACKOFF", 1.0)
+    monkeypatch.setattr(tasks, "JITTER", Longest())
+    monkeypatch.setattr(tasks, "BACKOFF", 1.0)
 
     assert [pause(attempt, 100.0) for attempt in (0, 1, 2, 6, 7, 10_000)] == [1, 2, 4, 64, 100, 100]
     assert pause(10_000, 1e9) == pause(10, 1e9) == 1024

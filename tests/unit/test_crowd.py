@@ -17,9 +17,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
-from headgate.stores import doors
-from headgate.stores.memory import MemoryStore
-from headgate.stores.waiters import Waiter
+from headgate.stores.memory.queue import MemoryStore, fast_path
+from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
 from tests.virtual import VirtualClock
 from tests.world import held
@@ -84,17 +83,17 @@ def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable
 @contextmanager
 def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
     """The next who comes to the crowd has seen that nobody waits and stands in no queue yet: then `act()`."""
-    real = doors.Future
+    real = fast_path.Future
 
     def act_first() -> None:
-        doors.Future = real  # type: ignore[misc]  # a class is replaced
+        fast_path.Future = real  # type: ignore[misc]  # a class is replaced
         act()
 
-    doors.Future = once(act_first, real)  # type: ignore[assignment, misc]  # a class is replaced
+    fast_path.Future = once(act_first, real)  # type: ignore[assignment, misc]  # a class is replaced
     try:
         yield
     finally:
-        doors.Future = real  # type: ignore[misc]  # a class is replaced
+        fast_path.Future = real  # type: ignore[misc]  # a class is replaced
 
 
 @contextmanager
@@ -485,7 +484,7 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
     name: str, use: Callable[[Limiter], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """T12: its limiter is dropped, and the hour's one token stays taken."""
-    monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
+    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_LINES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
@@ -500,7 +499,7 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
 
 def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """T12: a thread is about to take the one token of an hour when the store lets go of the idle line: it is taken for good."""
-    monkeypatch.setattr("headgate.stores.memory.FEWEST_LINES", 1)
+    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_LINES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
-from headgate.stores import waiters
-from headgate.stores.lock import Lock
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.lock import Lock
+from headgate.stores.memory.queue import MemoryStore, waiters
 from tests.crowds import assert_all_free, declared, lock_by
 from tests.interleaving import Interleaving
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate import checks, grammar
-from headgate.grammar import parse_limit
+from headgate import limit_parser, validation
+from headgate.limit_parser import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
 # What can be said
@@ -89,13 +89,13 @@ def test_every_unit_of_time_with_and_without_a_number(words: str, length: float)
         assert parse_limit(f"7 per 15{word}") == parse_limit(f"7 / 15 {word}") == Window(7, 15 * length)
 
 
-@pytest.mark.parametrize("example", [text for texts in grammar._EXAMPLES.values() for text in texts.split("'")[1::2]])
+@pytest.mark.parametrize("example", [text for texts in limit_parser._EXAMPLES.values() for text in texts.split("'")[1::2]])
 def test_every_example_that_an_error_offers_works(example: str) -> None:
     assert parse_limit(example)
 
 
 def test_every_example_of_the_documentation_works() -> None:
-    paragraph = (grammar.__doc__ or "").split("\n\n")[-1]
+    paragraph = (limit_parser.__doc__ or "").split("\n\n")[-1]
     examples = [text for line in paragraph.splitlines() for text in line.split("    ") if text.strip()]
     assert len(examples) == 9
     assert all(parse_limit(example) for example in examples)
@@ -105,8 +105,8 @@ def test_every_example_of_the_documentation_works() -> None:
 
 counts = st.integers(1, 2**53 - 1)
 lengths = st.one_of(
-    st.integers(1, checks.TEN_YEARS - 1),
-    st.floats(checks.MICROSECOND, checks.TEN_YEARS, exclude_max=True),
+    st.integers(1, validation.TEN_YEARS - 1),
+    st.floats(validation.MICROSECOND, validation.TEN_YEARS, exclude_max=True),
     st.integers(1, 10**7).map(lambda thousandths: thousandths / 1_000),
     st.sampled_from([0.001, 1, 60, 900, 3_600, 86_400, 604_800]),
 )
@@ -115,13 +115,13 @@ any_units = st.one_of(
     st.sampled_from(["requests", "permits", "tokens", "mb", "s", "minute", "second", "gpu2"]),
     st.text(string.ascii_lowercase, min_size=1, max_size=64),
     st.from_regex(r"[a-z][a-z0-9_]{0,63}", fullmatch=True),
-).filter(lambda unit: not checks.unit_fault(unit) and unit not in checks.SINGULARS)
-units = any_units.filter(lambda unit: unit not in grammar.WORDS)
+).filter(lambda unit: not validation.unit_fault(unit) and unit not in validation.SINGULARS)
+units = any_units.filter(lambda unit: unit not in limit_parser.WORDS)
 anchors = st.one_of(
     st.none(),
     st.integers(-(2**32) + 1, 2**32 - 1),
     st.floats(-(2**32), 2**32, exclude_min=True, exclude_max=True).filter(lambda value: abs(value) < 2**32 - 1),
-    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(lambda moment: checks.EPOCH + timedelta(microseconds=moment)),
+    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(lambda moment: validation.EPOCH + timedelta(microseconds=moment)),
 )
 
 
@@ -131,14 +131,14 @@ def rates(draw: st.DrawFn) -> Rate:
     capacity = draw(st.one_of(st.none(), counts if isinstance(amount, int) else st.integers(1, 2**21 - 1)))
     initial = draw(st.one_of(st.none(), st.integers(0, capacity or ceil(amount))))
     per = draw(lengths)
-    assume(per / amount < checks.TEN_YEARS)
+    assume(per / amount < validation.TEN_YEARS)
     return Rate(amount, per, capacity, initial, draw(st.booleans()), draw(units), draw(slacks))
 
 
 @st.composite
 def quotas(draw: st.DrawFn) -> Quota:
     per, slack = draw(lengths), draw(slacks)
-    assume(checks.microseconds(slack) < checks.microseconds(per))
+    assume(validation.microseconds(slack) < validation.microseconds(per))
     return Quota(draw(counts), per, draw(anchors), draw(units), slack)
 
 
@@ -161,7 +161,7 @@ def test_neither_case_nor_spaces_matter(limit: Limit) -> None:
     assert parse_limit(" " + "\n\t ".join(words) + " ") == limit
 
 
-@pytest.mark.parametrize("unit", sorted(word for word in grammar.WORDS if word.isalpha()))
+@pytest.mark.parametrize("unit", sorted(word for word in limit_parser.WORDS if word.isalpha()))
 @pytest.mark.parametrize("shape", ["10 {} per second", "10 {}/s", "10 {} every 5s", "10 {} in any minute", "10 {} concurrent"])
 def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str, shape: str) -> None:
     """It can be a limit's unit, but not in a text: better no limit than another one."""
@@ -297,7 +297,9 @@ def test_no_text_brings_anything_but_a_limit_or_a_value_error(text: str) -> None
         assert str(error).startswith("parse_limit(")  # noqa: PT017 - either outcome is fine
 
 
-@given(st.lists(st.sampled_from([*sorted(grammar.WORDS), *grammar.TIMES, "10", "0", "1.5", "tokens", "1970-01-01T00:00Z"])))
+@given(
+    st.lists(st.sampled_from([*sorted(limit_parser.WORDS), *limit_parser.TIMES, "10", "0", "1.5", "tokens", "1970-01-01T00:00Z"]))
+)
 def test_no_order_of_its_own_words_confuses_the_parser(words: list[str]) -> None:
     try:
         limit = parse_limit(" ".join(words))

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.checks import show
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import show
 
 NAN, INF = math.nan, math.inf
 

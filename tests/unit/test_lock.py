@@ -12,8 +12,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
-from headgate.stores.lock import Lock
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.lock import Lock
+from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import assert_all_free, lock_by
 from tests.processes import finished
 
@@ -207,7 +207,7 @@ def test_of_several_exceptions_each_is_the_context_of_the_next(inside: bool) -> 
 
 FORK = """
 import os
-from headgate.stores.lock import Lock
+from headgate.stores.memory.lock import Lock
 lock = Lock("", lambda: None)
 child = not lock.hold(lambda _: os.fork(), None)
 lock.hold(lambda _: None, None)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from headgate import Concurrency, Limiter, RateLimiter, Semaphore, TokenBucket
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import declared
 from tests.processes import finished
 

@@ -14,7 +14,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import assert_all_free
 
 

@@ -7,8 +7,8 @@ import socket
 import warnings
 from typing import Any
 
-from headgate.stores.redis.address import topology_of
-from headgate.stores.redis.shortcut import Shortcut, Talk
+from headgate.stores.redis.blocking.fast_path import Shortcut, Talk
+from headgate.stores.redis.transport.url import topology_of
 
 
 def test_a_connection_that_is_dropped_with_its_store_is_closed_without_a_complaint() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headgate import LeaseLostError, Limiter
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from tests.leases import LEASE, Leases, run
 
 # Lost --------------------------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from headgate.extras import extra
 with extra("langchain"):
     from langchain_core.rate_limiters import BaseRateLimiter
 
-from headgate.checks import show
 from headgate.limiter import Limiter
+from headgate.validation import show
 
 if TYPE_CHECKING:
     from headgate.gate.rules import Declaration

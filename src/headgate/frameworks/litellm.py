@@ -16,9 +16,9 @@ from headgate.extras import extra
 with extra("litellm"):
     from litellm.integrations.custom_logger import CustomLogger
 
-from headgate.checks import show
 from headgate.errors import CostExceedsCapacityError
 from headgate.limiter import Limiter
+from headgate.validation import show
 
 if TYPE_CHECKING:
     from headgate.permit import Permit

@@ -13,8 +13,8 @@ from headgate.extras import extra
 with extra("pydantic-ai"):
     from pydantic_ai import AbstractConcurrencyLimiter
 
-from headgate.checks import show
 from headgate.limiter import Limiter
+from headgate.validation import show
 
 if TYPE_CHECKING:
     from headgate.permit import Permit

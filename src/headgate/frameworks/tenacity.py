@@ -13,8 +13,8 @@ with extra("tenacity"):
     from tenacity import RetryCallState
     from tenacity.wait import wait_base, wait_none
 
-from headgate.checks import show
 from headgate.errors import MaxSleepExceededError
+from headgate.validation import show
 
 __all__ = ["wait_retry_after"]
 

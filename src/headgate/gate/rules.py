@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from math import gcd
 
-from headgate.checks import BEYOND, microseconds, rational, show
 from headgate.gate.bucket import Bucket
 from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
 from headgate.gate.quota import Quota as QuotaRule
 from headgate.gate.slots import Slots
 from headgate.gate.window import Window as WindowRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
 LARGEST = 2**45  # a full bucket in parts: 2^53 less what a queue of 256 full buckets may add to it

@@ -26,12 +26,12 @@ with extra("aiohttp"):
     from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo
     from headgate.http.heed import heeding
 
-from headgate.checks import positive_int, show
 from headgate.limiter import Limiter
 from headgate.limits import Rate
 from headgate.permit import Permit
-from headgate.stores.memory import MemoryStore
+from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.registry import StoreLike
+from headgate.validation import positive_int, show
 
 __all__ = ["RateLimiter", "limit", "middleware"]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from headgate.checks import show
 from headgate.errors import CostExceedsCapacityError
 from headgate.http.refusals import telling
 from headgate.limiter import Limiter
 from headgate.permit import Permit
+from headgate.validation import show
 
 R = TypeVar("R")  # a client's request
 

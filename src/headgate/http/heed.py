@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
 
-from headgate.checks import flag
 from headgate.gate.rules import Declaration, declaration, rules_of
 from headgate.http.answers import Answer, Budget, Headers, read
 from headgate.http.calls import Heard, Passed
@@ -20,6 +19,7 @@ from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
 from headgate.logs import log
 from headgate.permit import Permit
+from headgate.validation import flag
 
 LONGEST = 3600.0  # seconds of a pause: who says more is asked again after that
 UNIT = "requests"  # of which each call of a client takes one

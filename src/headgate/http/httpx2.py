@@ -16,8 +16,8 @@ with extra("httpx2"):
     from headgate.http.calls import Calls, Exempt, Key
     from headgate.http.heed import heeding
 
-from headgate.checks import show
 from headgate.limiter import Limiter
+from headgate.validation import show
 
 __all__ = ["AsyncTransport", "Transport", "limit"]
 

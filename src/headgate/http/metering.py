@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from headgate.checks import show
 from headgate.http import transports
 from headgate.http.calls import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Passed, Terms
 from headgate.http.estimates import Estimates
 from headgate.http.usage import CODINGS, Asked, Dialect, Reader, Usage
 from headgate.limiter import Limiter
 from headgate.permit import Permit
+from headgate.validation import show
 
 
 class Request(Protocol):

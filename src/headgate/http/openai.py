@@ -21,8 +21,8 @@ with extra("openai"):
     from headgate.http.metering import ByModel, Metering
     from headgate.http.usage import Dialect, whole
 
-from headgate.checks import show
 from headgate.limiter import Limiter
+from headgate.validation import show
 
 __all__ = ["Estimates", "Learned", "limit"]
 

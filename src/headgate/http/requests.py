@@ -24,8 +24,8 @@ with extra("requests"):
     from headgate.http.calls import Calls, Exempt, Held, Key, Place
     from headgate.http.heed import heeding
 
-from headgate.checks import show
 from headgate.limiter import Limiter
+from headgate.validation import show
 
 if TYPE_CHECKING:
     from urllib3.response import BaseHTTPResponse

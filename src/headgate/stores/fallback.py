@@ -17,21 +17,21 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from urllib.parse import unquote
 from weakref import WeakKeyDictionary
 
-from headgate.checks import choice, positive_int, show
 from headgate.errors import Reason, StoreError
 from headgate.gate.gate import Grant
 from headgate.gate.shares import share_of
+from headgate.keys import encoded, title
 from headgate.logs import log
-from headgate.names import encoded, title
 from headgate.permit import Permit, Refusal
-from headgate.stores.doors import shut
-from headgate.stores.inside import Inside
-from headgate.stores.memory import MemoryStore
+from headgate.stores.context_stack import Inside
+from headgate.stores.memory.fast_path import shut
+from headgate.stores.memory.queue import MemoryStore
+from headgate.validation import choice, positive_int, show
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.gate.rules import Declaration
-    from headgate.line import RemoteLine, RemoteStore, Store
+    from headgate.interfaces import RemoteLine, RemoteStore, Store
     from headgate.request import Request
     from headgate.stores.status import Status
     from headgate.waiting import OnWait, Waiting

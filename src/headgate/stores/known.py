@@ -12,7 +12,7 @@ from headgate.stores.refusals import unknown_limiter
 
 if TYPE_CHECKING:
     from headgate.gate.rules import Declaration
-    from headgate.stores.declarations import Declarations
+    from headgate.stores.limit_history import Declarations
     from headgate.stores.status import Status
 
 

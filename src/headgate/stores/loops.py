@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-from headgate.names import title
-from headgate.stores.waiters import no_loop
+from headgate.keys import title
+from headgate.stores.memory.waiters import no_loop
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from headgate.stores.lock import Lock
+    from headgate.stores.memory.lock import Lock
 
 LIBRARY = Path(threading.__file__).parent
 TURNS = 3  # of its loop, after which a task that was granted its entry has run if anything runs it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headgate.errors import CostExceedsCapacityError, MaxSleepExceededError, QueueFullError, UnknownLimiterError
-from headgate.names import title
+from headgate.keys import title
 from headgate.waiting import seconds_of
 
 if TYPE_CHECKING:

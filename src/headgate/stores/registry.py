@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from headgate.line import Store
-from headgate.stores.memory import MemoryStore
+from headgate.interfaces import Store
+from headgate.stores.memory.queue import MemoryStore
 
 REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
 StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py

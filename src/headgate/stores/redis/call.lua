@@ -48,7 +48,7 @@ local function open_state(program, state, alive_until, record)
   return nil
 end
 
-local SOON = 0.3 * WAITER -- whoever waits asks by itself after that (lane.py, HEARTBEAT)
+local SOON = 0.3 * WAITER -- whoever waits asks by itself after that (session.py, HEARTBEAT)
 
 local told -- the head that was announced last, and for when
 

@@ -193,7 +193,7 @@ local function shorten(session, box, lease)
 end
 
 -- A session said that this server notifies it, and now no connection receives its notification. So its process is dead, or its
--- subscription broke. A session that lives calls at least every 3 s (HEARTBEAT in lane.py), and at once when its subscription breaks:
+-- subscription broke. A session that lives calls at least every 3 s (HEARTBEAT in session.py), and at once when its subscription breaks:
 -- it counts as alive until UNHEARD after its last call. Returns whether that is new.
 local function doubt(session, box)
   local record = redis.call('HGET', HASH, 'r' .. session)

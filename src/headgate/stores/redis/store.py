@@ -16,17 +16,17 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.errors import StoreError
 from headgate.gate.rules import Declaration
-from headgate.stores.declarations import Written, note_limits
-from headgate.stores.redis.address import topology_of
-from headgate.stores.redis.chores import begun, trouble_of
-from headgate.stores.redis.delivery import flush
-from headgate.stores.redis.lane import Lane
-from headgate.stores.redis.line import RedisLine, check_windows
-from headgate.stores.redis.link import Link
-from headgate.stores.redis.portal import portal_loop
-from headgate.stores.redis.shortcut import Shortcut
-from headgate.stores.redis.topology import Topology
-from headgate.stores.waiters import no_loop
+from headgate.stores.limit_history import Written, note_limits
+from headgate.stores.memory.waiters import no_loop
+from headgate.stores.redis.blocking.fast_path import Shortcut
+from headgate.stores.redis.blocking.portal import portal_loop
+from headgate.stores.redis.queue import RedisLine, check_windows
+from headgate.stores.redis.session.delivery import flush
+from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.transport.client import Link
+from headgate.stores.redis.transport.tasks import begun, trouble_of
+from headgate.stores.redis.transport.topology import Topology
+from headgate.stores.redis.transport.url import topology_of
 
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop

@@ -1,0 +1,99 @@
+"""A limiter as a decorator: functions and generators, sync and async.
+
+Here lives the choice of the wrapper that fits a function, and nothing of limits.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from headgate.lease_watch import aside
+from headgate.validation import show
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Decorator(AbstractContextManager[object], AbstractAsyncContextManager[object], Protocol):
+    """A limiter, as the function that it decorates uses it."""
+
+    name: str
+
+    def acquire(self) -> Any: ...
+
+
+def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
+    if not callable(function):
+        raise TypeError(
+            f"Limiter {limiter.name!r} decorates functions, not {show(function)}; for a cost, use limiter.acquire(...)."
+        )
+    if inspect.isclass(function):
+        raise TypeError(
+            f"Limiter {limiter.name!r} decorates functions, not the class {function.__name__}, which would be "
+            "no class any more: decorate its methods, or enter the limiter where instances are made."
+        )
+    kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
+        (inspect.isasyncgenfunction, limited_async_generator),
+        (inspect.iscoroutinefunction, limited_coroutine),
+        (inspect.isgeneratorfunction, limited_generator),
+    )
+    body = inspect.unwrap(body_of(function), stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds))
+    wrap = next((wrap for is_kind, wrap in kinds if is_kind(body)), limited_function)
+    return cast("Callable[P, R]", functools.wraps(function)(wrap(limiter, function)))
+
+
+def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs when `function` is called: behind a partial, or in an object's own `__call__`."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+
+
+def limited_function(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with limiter:
+            return function(*args, **kwargs)
+
+    return call
+
+
+def limited_coroutine(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        async with limiter:
+            return await function(*args, **kwargs)
+
+    return call
+
+
+def limited_generator(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with limiter.acquire():
+            return (yield from function(*args, **kwargs))
+
+    return call
+
+
+def limited_async_generator(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        async with limiter.acquire() as permit, aclosing(function(*args, **kwargs)) as items:
+            meanwhile = aside(permit)
+            step = items.__anext__()
+            while True:
+                try:
+                    item = await step
+                except StopAsyncIteration:
+                    return
+                try:
+                    with meanwhile:
+                        sent = yield item
+                    step = items.asend(sent)
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # whatever is thrown in belongs to the inner generator
+                    step = items.athrow(error)
+
+    return call

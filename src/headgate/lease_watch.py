@@ -1,0 +1,282 @@
+"""The watch over a body: what asyncio.timeout is for a deadline, for a lease.
+
+Here lives who is told that a lease was lost, and how: a task is cancelled where it awaits, a thread learns of it at the end of its
+block. Only limiters with on_lost="cancel" come by here. That a lease is lost is the permit's to know, to renew it is the store's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from math import inf
+from time import monotonic
+from typing import Any, TypeVar
+
+from headgate.errors import LeaseLostError
+from headgate.gate.rules import Declaration
+from headgate.interfaces import Front
+from headgate.keys import title
+from headgate.permit import BlockWatch, Issuer, Permit, Refusal
+from headgate.request import Request
+from headgate.stores.context_stack import visitor
+from headgate.stores.memory.fast_path import shut
+
+T = TypeVar("T", Permit, Permit | Refusal)
+
+# A body is cancelled a little before its lease stops being certain: timers are late, and it is to be out before anybody else is in.
+EARLY = 0.02  # seconds, but
+SHARE = 1 / 20  # of what is left at most
+
+
+class Watch:
+    """Over one body, from its first line to its last."""
+
+    __slots__ = ("_alone", "_asked", "_began", "_cancelled", "_name", "_permit", "_task", "_timer", "lost")
+
+    def __init__(self, permit: Permit, line: Front) -> None:
+        self.lost = False  # once it has ended: whether the body ran on without its permit
+        self._permit = permit
+        self._name = line.name
+        self._began = monotonic()
+        self._task: asyncio.Task[Any] | None = None  # whom we may interrupt
+        self._asked = 0  # how often others had asked it to end when it began
+        self._timer: asyncio.TimerHandle | None = None
+        self._cancelled = False  # we have asked it, too
+        self._alone = False  # and when the body ended nobody else had
+        permit.watch = self
+        permit.go_by(Noting)
+
+    def close(self, error: object) -> None:
+        """The body is over, with `error`, and the permit goes back."""
+        self.end()
+        self.tell(error)
+
+    def begin(self) -> None:
+        """The body begins in the running task."""
+        self.begin_sync()
+        self._over(asyncio.current_task())
+
+    def begin_sync(self) -> None:
+        """The body begins in a thread, where nobody can be interrupted. It does not begin when its permit came too late."""
+        if self._permit.lost:
+            self.end()
+            self.tell(None)
+
+    def look(self) -> None:
+        """For the permit, whenever its lease has moved: the body goes on until a later moment, or no further."""
+        self._disarm()
+        if self._task is None or self.lost:
+            return
+        if self._permit.lost:
+            self.lost = self._cancelled = True
+            self._task.cancel()
+        else:
+            self._arm(self._task)
+
+    def note(self) -> None:
+        """For the line, before a release: afterwards a permit cannot tell whether there was anything to give back."""
+        self.lost = self.lost or self._permit.lost
+
+    def end(self) -> None:
+        """The body is over, and the permit goes back."""
+        self.pause()
+        self.note()
+        self._permit.watch = None
+        self._permit.release()
+
+    def tell(self, error: object) -> None:
+        """Once it has ended, with `error`: raise LeaseLostError, unless the body has an error of its own or others cancelled it."""
+        if self.lost and error is None:
+            raise self._error() from None
+        if self.lost and self._alone and isinstance(error, asyncio.CancelledError):
+            raise self._error() from error
+
+    def pause(self) -> None:
+        """What runs from here on is not the body, and must hear nothing of our cancellation: it is undone."""
+        self._disarm()
+        task, self._task = self._task, None
+        self._alone = task is not None and self._cancelled and task.uncancel() <= self._asked
+
+    def resume(self, error: BaseException | None) -> None:
+        """The body goes on, in the running task, with `error` if that was thrown in; otherwise a loss is."""
+        self.note()
+        if not self.lost:
+            self._over(asyncio.current_task())
+        elif error is None:
+            raise self._error()
+
+    def _over(self, task: asyncio.Task[Any] | None) -> None:
+        if task is not None:
+            self._task, self._asked = task, task.cancelling()
+            self._arm(task)
+
+    def _arm(self, task: asyncio.Task[Any]) -> None:
+        if self._permit.held and self._permit.believed < inf:
+            left = max(0.0, self._permit.believed - monotonic())
+            self._timer = task.get_loop().call_later(left - min(EARLY, left * SHARE), self._too_late)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        """No renewal has come in time, and none that comes now counts."""
+        self._permit.renewed(monotonic())
+
+    def _error(self) -> LeaseLostError:
+        now, until = monotonic(), self._permit.believed
+        return LeaseLostError(
+            f"A block of {title(self._name)} lost its permit {max(0.0, until - self._began):.3f} s after it began, "
+            f"{max(0.0, now - until):.3f} s ago: its lease was not renewed in time, or the store has forgotten it. Another caller "
+            "may hold it: check what the block has done and do it again; if pauses are longer, give Concurrency a longer lease."
+        )
+
+
+class Aside(AbstractContextManager[None]):
+    """While a generator's caller runs: it is not the body, and not ours to interrupt."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: BlockWatch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        self._watch.pause()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._watch.resume(error)
+
+
+def aside(permit: Permit) -> AbstractContextManager[None]:
+    """What to put around each `yield` of a body that holds `permit`."""
+    return nullcontext() if permit.watch is None else Aside(permit.watch)
+
+
+class Lost(Exception):
+    """A line says it to the entrance that leaves: the entrance knows how the body ended, and tells the watch."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self.watch = watch
+
+
+class Noting:
+    """Around the line that granted a permit: its watch is told before a release."""
+
+    def __init__(self, line: Issuer) -> None:
+        self.name = line.name
+        self.abandon, self.settle, self.drain = line.abandon, line.settle, line.drain
+        self._line = line
+
+    @property
+    def declared(self) -> Declaration:
+        return self._line.declared
+
+    def release(self, permit: Permit) -> None:
+        if permit.watch is not None:
+            permit.watch.note()
+        self._line.release(permit)
+
+    async def arelease(self, permit: Permit) -> bool:
+        if permit.watch is not None:
+            permit.watch.note()
+        return await self._line.arelease(permit)
+
+
+class Watched:
+    """A line around another: whoever enters by it is watched over. All else goes straight to the line inside."""
+
+    def __init__(self, line: Front) -> None:
+        self.name = line.name
+        self.enter = self.enter_task = shut
+        self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
+        self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
+        self.drain = line.drain
+        self._line = line
+        self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
+
+    @property
+    def declared(self) -> Declaration:
+        return self._line.declared
+
+    def flush(self) -> None:
+        self._line.flush()
+
+    async def aflush(self) -> None:
+        await self._line.aflush()
+
+    def resume(self) -> None:
+        self._line.resume()
+
+    async def aresume(self) -> None:
+        await self._line.aresume()
+
+    def reset(self) -> None:
+        self._line.reset()
+
+    async def areset(self) -> None:
+        await self._line.areset()
+
+    def follow(self, declared: Declaration) -> None:
+        self._line.follow(declared)
+
+    def foresee(self, declared: Declaration) -> Declaration:
+        return self._line.foresee(declared)
+
+    def accept(self, declared: Declaration, known: bool) -> None:
+        self._line.accept(declared, known)
+
+    async def learn(self) -> Declaration:
+        return await self._line.learn()
+
+    def learn_sync(self) -> Declaration:
+        return self._line.learn_sync()
+
+    def once_known(self, said: str, act: Callable[[], None]) -> None:
+        self._line.once_known(said, act)
+
+    async def acquire(self, request: Request) -> Permit:
+        return self._guarded(await self._line.acquire(request))
+
+    def acquire_sync(self, request: Request) -> Permit:
+        return self._guarded(self._line.acquire_sync(request))
+
+    async def atake(self, request: Request) -> Permit | Refusal:
+        return self._guarded(await self._line.atake(request))
+
+    def take(self, request: Request) -> Permit | Refusal:
+        return self._guarded(self._line.take(request))
+
+    def _guarded(self, answer: T) -> T:
+        """A permit whose blocks are watched over."""
+        if isinstance(answer, Permit):
+            answer.guard = self._watch
+        return answer
+
+    def _watch(self, permit: Permit) -> Watch:
+        return Watch(permit, self)
+
+    async def enter_later(self, request: Request) -> None:
+        watch = self._watch(await self._line.acquire(request))
+        watch.begin()
+        self._inside[visitor()].append(watch)
+
+    def enter_sync(self, request: Request) -> None:
+        watch = self._watch(self._line.acquire_sync(request))
+        watch.begin_sync()
+        self._inside[visitor()].append(watch)
+
+    def leave(self) -> None:
+        """Out of what this task or thread entered last; or, when a generator is closed by another, of whatever is left."""
+        who = visitor()
+        if who not in self._inside:
+            who = next(reversed(self._inside))
+        watch = self._inside[who].pop()
+        if not self._inside[who]:
+            del self._inside[who]
+        watch.end()
+        if watch.lost:
+            raise Lost(watch)

@@ -1,0 +1,383 @@
+"""The text form of a limit: `parse_limit("10 per second burst 20")`.
+
+Here live the grammar, its tokenizer and its parser. limits.py defines the limits, checks their numbers and writes
+the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit is a word of the grammar.
+
+    limit     = tokens [unit] shape {option}
+    shape     = ("/" | "per") period      Window: at most so many in any interval of that length
+                                          (a Rate or Quota with one of their options)
+              | "in" "any" period         Window, whatever the options
+              | "every" period            Rate in steps: the whole amount at the end of every period
+              | "concurrent"              Concurrency
+    option    = "burst" amount            makes it a Rate: a token bucket of that capacity
+              | "initial" amount          Rate: its tokens at the start; needs a burst or "every"
+              | "sliding"                 Window, which it is anyway
+              | "fixed" | "quota"         makes it a Quota
+              | "from" anchor             makes it a Quota, with windows that start at the anchor
+              | "slack" duration          all but Concurrency
+              | "lease" duration          Concurrency
+    tokens    = amount, or with a fraction where the limit is a Rate: 2.5/second burst 3
+    amount    = digits, _ between them, a suffix joined on: 1_000, 10k, 10kilo (thousand), 2m (million)
+    unit      = a word such as tokens or mb, joined on or not; "requests" or "permits" when unsaid
+    period    = [number] time
+    duration  = number time
+    time      = ms | s sec second | m min minute | h hr hour | d day | week, those written out also as plurals
+    anchor    = "midnight" (UTC) | an ISO 8601 moment with its offset: 1970-01-01T00:00:00Z
+
+Each option stands once at most, in any order. Case does not matter, and spaces between words are free.
+
+    100/minute                          10 per second burst 20        5 every 10s
+    10k tokens/min                      100 in any minute             100/minute slack 10ms
+    1_000 requests per 2 hours          1000/day from midnight        64 mb concurrent lease 60s
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import NoReturn
+
+from headgate.limits import DEFAULT_LEASE, Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import BEYOND, SINGULARS, TEN_YEARS, instant, show, unit_fault
+
+LONGEST_TEXT = 256
+
+TIMES = {
+    name: length
+    for length, names in (
+        (Fraction(1, 1000), "ms millisecond milliseconds"),
+        (Fraction(1), "s sec secs second seconds"),
+        (Fraction(60), "m min mins minute minutes"),
+        (Fraction(3_600), "h hr hrs hour hours"),
+        (Fraction(86_400), "d day days"),
+        (Fraction(604_800), "week weeks"),
+    )
+    for name in names.split()
+}
+UNEVEN = frozenset({"month", "months", "year", "years"})
+SHORTEST = Fraction(1, 1_000_000)
+SUFFIXES = {"k": 1_000, "kilo": 1_000, "m": 1_000_000}
+# The kind of limit for each word. After "per" the options decide. Without options it is a window,
+# so that "100 per minute" never passes more than 100 in a minute.
+SHAPES = {"/": "", "per": "", "every": "steps", "in": "window", "concurrent": "concurrency"}
+STYLES = {"burst": "rate", "sliding": "window", "fixed": "quota", "quota": "quota", "from": "quota"}
+FITTING = {
+    "rate": ("burst", "initial", "slack"),
+    "steps": ("burst", "initial", "slack"),
+    "window": ("sliding", "slack"),
+    "quota": ("fixed", "quota", "from", "slack"),
+    "concurrency": ("lease",),
+}
+NOUNS = {
+    "rate": "a rate",
+    "steps": "a rate in steps",
+    "window": "a sliding window",
+    "quota": "a quota",
+    "concurrency": "a limit of concurrency",
+}
+WHOLE = {
+    "window": "write a longer period, or a burst",
+    "quota": "write a longer period",
+    "concurrency": "write a whole number",
+}
+OPTIONS = frozenset(word for words in FITTING.values() for word in words)
+WORDS = OPTIONS | SHAPES.keys() | SUFFIXES.keys() | {"any", "midnight"}  # no unit in a text
+
+_DIGITS = frozenset("0123456789")
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_NUMBER = _DIGITS | {"_", "."}
+_WORD = _LETTERS | _DIGITS | {"_"}
+_STAMP = _LETTERS | _DIGITS | {"-", "+", ":", "."}
+
+_EXAMPLES = {
+    "": "'100/minute', '10 per second burst 20' or '5 concurrent'",
+    "rate": "'10 per second burst 20', '10/second burst 1' or '10k tokens/min burst 10k'",
+    "steps": "'5 every 10s' or '5 every 10s burst 20'",
+    "window": "'100/minute', '10k tokens/min' or '10 in any second slack 10ms'",
+    "quota": "'1000/day from midnight', '1000 per day fixed' or '50/hour from 1970-01-01T00:00:00Z'",
+    "concurrency": "'5 concurrent', '64 mb concurrent' or '5 concurrent lease 60s'",
+}
+
+
+def parse_limit(text: str) -> Limit:
+    """The limit that `text` describes, such as "100/minute" or "5 concurrent".
+
+    Raises ValueError, which points at the fault, for any other text; TypeError for a value that is no str.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"parse_limit({show(text)}): a limit is written as a str, such as {_EXAMPLES['']}.")
+    if len(text) > LONGEST_TEXT:
+        raise ValueError(
+            f"parse_limit({show(text)}): a limit has at most {LONGEST_TEXT} characters, and this text has "
+            f"{len(text)}; write it like {_EXAMPLES['']}."
+        )
+    return _Parser(text).limit()
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A piece of the text. `kind`: number, word, stamp, sign or end. `tight`: joined to what precedes it."""
+
+    kind: str
+    text: str
+    at: int
+    tight: bool = False
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What has been read so far."""
+
+    amount: float
+    unit: str | None
+    period: float = 0.0
+    burst: int | None = None
+    initial: int | None = None
+    anchor: float | None = None
+    slack: float = 0.0
+    lease: float = DEFAULT_LEASE
+
+    def limit(self, kind: str) -> Limit:
+        unit = self.unit or "requests"
+        match kind:
+            case "concurrency":
+                return Concurrency(int(self.amount), self.lease, self.unit or "permits")
+            case "window":
+                return Window(int(self.amount), self.period, unit, self.slack)
+            case "quota":
+                return Quota(int(self.amount), self.period, self.anchor, unit, self.slack)
+        return Rate(self.amount, self.period, self.burst, self.initial, kind == "steps", unit, self.slack)
+
+
+class _Parser:
+    """Recursive descent: one method for each rule of the grammar; each reads its part and leaves the rest."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.kind = ""  # which limit it is; empty until the text has said so
+        self.tokens = self.tokenized()
+        self.index = 0
+
+    # The rules, from the top down.
+
+    def limit(self) -> Limit:
+        first = self.here
+        draft = _Draft(self.count(), self.unit())
+        self.shape(draft)
+        self.options(draft)
+        if not isinstance(draft.amount, int) and self.kind not in {"rate", "steps"}:
+            self.fail(first, f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}")
+        try:
+            return draft.limit(self.kind)
+        except ValueError as error:  # two numbers, each good, that do not go together
+            message = f"parse_limit({show(self.text)}): {error}\n{self.examples()}"
+            raise ValueError(message) from error
+
+    def shape(self, draft: _Draft) -> None:
+        word = self.expect(SHAPES, "'/', 'per', 'every', 'in any' or 'concurrent'").text
+        self.kind = SHAPES[word]
+        if word == "in":
+            self.expect({"any"}, "'any' (as in 'in any minute')")
+        if word != "concurrent":
+            draft.period = self.duration(bare=True)
+
+    def options(self, draft: _Draft) -> None:
+        """Read every option up to the end of the text into the draft."""
+        seen: dict[str, _Token] = {}
+        while self.here.kind != "end":
+            option = self.expect(OPTIONS, f"the end or an option ({self.fitting()})")
+            if option.text in seen:
+                self.fail(option, f"{option.text!r} is there twice; write it once")
+            seen[option.text] = option
+            self.kind = self.kind or STYLES.get(option.text, "")
+            self.value(option.text, draft)
+        if not self.kind and "initial" in seen:
+            self.fail(seen["initial"], "'initial' goes with a burst; write both, as in 'burst 20 initial 0'")
+        self.kind = self.kind or "window"
+        for option in seen.values():  # only now, because any of them may decide the kind
+            if option.text not in FITTING[self.kind]:
+                self.fail(option, f"{option.text!r} does not go with {NOUNS[self.kind]}; leave it out")
+
+    def value(self, option: str, draft: _Draft) -> None:
+        match option:
+            case "burst":
+                draft.burst = self.amount()
+            case "initial":
+                draft.initial = self.amount(least=0)
+            case "from":
+                draft.anchor = self.anchor()
+            case "slack":
+                draft.slack = self.duration(zero=True)
+            case "lease":
+                draft.lease = self.duration()
+
+    def count(self) -> float:
+        """The amount of the limit: an int if it is whole. Only a Rate takes a fraction."""
+        number = self.here
+        total = self.quantity()
+        if not 0 < total < BEYOND:
+            self.fail(number, f"{number.text!r} is out of range; write a number above 0 and below 2**53")
+        return int(total) if total.denominator == 1 else float(total)
+
+    def amount(self, *, least: int = 1) -> int:
+        """A whole number from `least` on."""
+        number = self.here
+        total = self.quantity()
+        if total.denominator != 1:
+            self.fail(number, f"{number.text!r} is not whole; write a whole number")
+        if not least <= total < BEYOND:
+            self.fail(number, f"{number.text!r} is out of range; write a number from {least} to below 2**53")
+        return int(total)
+
+    def quantity(self) -> Fraction:
+        number = self.number("a number, such as 100")
+        factor = 1
+        if self.here.tight and self.here.text in SUFFIXES:
+            factor = SUFFIXES[self.advance().text]
+        return Fraction(number.text) * factor
+
+    def unit(self) -> str | None:
+        word = self.here
+        if word.kind != "word" or word.text in WORDS - SUFFIXES.keys():
+            return None
+        self.advance()
+        unit = SINGULARS.get(word.text, word.text)
+        fault = self.misread(word.text) or unit_fault(unit)
+        if fault:
+            self.fail(word, fault)
+        return unit
+
+    def misread(self, word: str) -> str:
+        """The fault of a `word` that is hardly meant as a unit; otherwise empty."""
+        if word in SUFFIXES:
+            return f"{word!r} stands alone; join it to its number, as in '10{word}'"
+        near = get_close_matches(word, SHAPES, 1)
+        if near and self.here.text not in SHAPES:
+            return f"{word!r} is not a word of the grammar; did you mean {near[0]!r}?"
+        return ""
+
+    def duration(self, *, bare: bool = False, zero: bool = False) -> float:
+        """Seconds; with `bare` the number may be left out, as in "per minute"; with `zero` it may be 0."""
+        start = self.here
+        many = Fraction(1)
+        if start.kind == "number" or not bare:
+            many = Fraction(self.number("a length of time, such as 10s or 500 ms").text)
+        if self.here.text in UNEVEN:
+            self.fail(self.here, f"a {self.here.text.removesuffix('s')} has no fixed length; write it in days")
+        length = many * TIMES[self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text]
+        if not (SHORTEST <= length < TEN_YEARS or (zero and not length)):
+            self.fail(start, "out of range; write a time of a microsecond or more and below ten years")
+        return int(length) if length.denominator == 1 else float(length)
+
+    def anchor(self) -> float | None:
+        token = self.advance()
+        if token.text == "midnight":
+            return None
+        if token.kind != "stamp":
+            self.fail(token, "expected 'midnight' or a moment such as 1970-01-01T00:00:00Z", found=True)
+        try:
+            moment = datetime.fromisoformat(token.text.upper())
+        except ValueError:
+            self.fail(token, f"{token.text!r} is not a moment; write it like 1970-01-01T00:00:00Z")
+        if moment.tzinfo is None:
+            self.fail(token, f"{token.text!r} has no offset; write it like {moment.isoformat()}Z")
+        try:
+            return instant("Quota", "anchor", moment)
+        except ValueError:
+            self.fail(token, f"{token.text!r} is too far away; write a moment between 1834 and 2105")
+
+    # Helpers: look at a token, take it, refuse it.
+
+    @property
+    def here(self) -> _Token:
+        return self.tokens[self.index]
+
+    def advance(self) -> _Token:
+        token = self.here
+        self.index = min(self.index + 1, len(self.tokens) - 1)  # the end stays the end
+        return token
+
+    def number(self, wanted: str) -> _Token:
+        if self.here.kind != "number":
+            self.fail(self.here, f"expected {wanted}", found=True)
+        return self.advance()
+
+    def expect(self, words: Collection[str], wanted: str) -> _Token:
+        token = self.here
+        if token.text not in words:
+            near = get_close_matches(token.text, words, 1) if token.kind == "word" else []
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            self.fail(token, f"expected {wanted}", found=True, hint=hint)
+        return self.advance()
+
+    def fitting(self) -> str:
+        return " or ".join(repr(word) for word in FITTING.get(self.kind, ("burst", "slack")))
+
+    def examples(self) -> str:
+        return f"Write it like {_EXAMPLES[self.kind]}."
+
+    def fail(self, token: _Token, fault: str, *, found: bool = False, hint: str = "") -> NoReturn:
+        """Raise ValueError with the fault, its place in the text, and examples."""
+        if found:
+            fault += f", but found {show(token.text)}" if token.text else ", but the text ends"
+        line = "".join(char if char.isprintable() else "?" for char in self.text)
+        raise ValueError(
+            f"parse_limit({show(self.text)}): at character {token.at + 1}, {fault}{hint}\n"
+            f"    {line}\n    {' ' * token.at}{'^' * max(1, len(token.text))}\n{self.examples()}"
+        )
+
+    # The tokenizer.
+
+    def tokenized(self) -> list[_Token]:
+        tokens: list[_Token] = []
+        at = 0
+        while at < len(self.text):
+            if self.text[at].isspace():
+                at += 1
+                continue
+            tight = bool(tokens) and tokens[-1].at + len(tokens[-1].text) == at
+            token = self.token(at, tight)
+            tokens.append(token)
+            at += len(token.text)
+        return [*tokens, _Token("end", "", len(self.text))]
+
+    def token(self, at: int, tight: bool) -> _Token:
+        first = self.text[at]
+        if first in _DIGITS:
+            return self.numeral(at)
+        if first in _LETTERS:
+            word = _Token("word", self.run(at, _WORD).lower(), at, tight)
+            if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
+                self.fail(word, "digits, letters and digits in one; write the number in full, or a space after it")
+            return word
+        if first == "/":
+            return _Token("sign", first, at)
+        return self.stray(_Token("sign", first, at))
+
+    def numeral(self, at: int) -> _Token:
+        """A number, or the moment that starts with one: 1970-01-01T00:00:00Z."""
+        digits = self.run(at, _NUMBER)
+        if self.text[at + len(digits) :].startswith("-"):
+            return _Token("stamp", self.run(at, _STAMP), at)
+        token = _Token("number", digits, at)
+        whole, dot, fraction = digits.partition(".")
+        parts = [*whole.split("_"), *(fraction.split("_") if dot else ())]
+        if not all(part.isdecimal() for part in parts):
+            self.fail(token, f"{digits!r} is not a number; write it like 1000, 1_000 or 0.5")
+        return token
+
+    def stray(self, sign: _Token) -> NoReturn:
+        fault = f"{show(sign.text)} has no meaning here"
+        if sign.text in ",;|&":
+            fault += "; a text holds one limit (give each a text of its own), and thousands are written 1_000"
+        self.fail(sign, fault)
+
+    def run(self, at: int, chars: frozenset[str]) -> str:
+        """The longest stretch from `at` on that is made of `chars`."""
+        end = at
+        while end < len(self.text) and self.text[end] in chars:
+            end += 1
+        return self.text[at:end]

@@ -1,0 +1,167 @@
+"""What a process declares one name with, and the sentences that are logged when two places or two processes disagree.
+
+Here lives the memory of the last few declarations; what holds is the line's to know, and between processes the script's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from headgate.keys import title
+from headgate.logs import log
+from headgate.validation import plain
+
+HOLD = 60_000_000  # microseconds after which a declaration that comes again is a change of mind, as in shared.lua
+REMEMBERED = 8  # of the texts of one name
+MOST_TOLD = 1024  # disagreements that are known to have been logged
+
+_told: dict[tuple[str, frozenset[str]], float] = {}  # what was logged, and when
+
+
+class Declarations:
+    """The texts that one name was declared with in this process, and the one that an update has put in their place."""
+
+    __slots__ = ("_former", "last", "overruling")
+
+    def __init__(self) -> None:
+        self.last = ""  # until one is declared
+        self._former: dict[str, bool] = {}  # those before it, the oldest first (true: only an update had set them); never changed
+        self.overruling = ""
+
+    def update(self, program: str) -> None:
+        """Whatever held until now is overruled by `program`, for as long as that holds."""
+        if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
+            self._replaced(self.overruling, True)
+        self.overruling = program
+
+    def updated(self, present: str) -> bool:
+        """Whether what holds at present is an update of this process."""
+        return present == self.overruling
+
+    def overruled(self, program: str, present: str) -> bool:
+        """Whether a declaration is no news: it held before the update that holds at present."""
+        return self.updated(present) and (program == self.last or program in self._former)
+
+    def declare(self, program: str) -> None:
+        """Note a declaration."""
+        if program != self.last:
+            if self.last:
+                self._replaced(self.last, False, program)
+            self.last = program
+
+    def _replaced(self, program: str, updated: bool, back: str = "") -> None:
+        """`back` is among them no more. Another thread and a signal handler may do this at the same time."""
+        former = {each: was for each, was in self._former.items() if each not in (program, back)}
+        former[program] = updated
+        if len(former) > REMEMBERED:  # no part of the program declares what it has only updated to
+            updates = (each for each, only_updated in former.items() if only_updated)
+            del former[next(updates, next(iter(former)))]
+        self._former = former
+
+
+class Place(NamedTuple):
+    """Where limits are written in the user's code."""
+
+    program: str
+    file: str
+    line: int
+
+
+Written = dict[str, Place | None]  # by name; None: its disagreement was logged
+MOST_WRITTEN = 4096  # names of one store whose places are remembered
+
+
+def note_limits(written: Written, name: str, program: str) -> None:
+    """Note where the first limiter of `name` is made. One with other limits is warned of, once, with both places."""
+    known = written.get(name)
+    if not program or ":" in name or (known is None and name in written):
+        return  # a limiter without limits of its own, or a key, whose limits are those of the whole
+    if known is None:
+        if len(written) >= MOST_WRITTEN:
+            written.clear()
+        written[name] = caller_of(program)
+    elif known.program != program:
+        written[name] = None
+        warn_of_places(name, known, caller_of(program))
+
+
+def caller_of(program: str) -> Place:
+    """The line of code that made the limiter: the first that is not of this package. No frame is kept."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate":
+        frame = frame.f_back
+    return Place(program, frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn_of_places(name: str, first: Place, second: Place) -> None:
+    log(
+        logging.WARNING,
+        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. The one that acquires later "
+        "replaces the limits of the other. Give both the same limits, take them from the store with Limiter.attach, "
+        "or call update().",
+        title(name),
+        in_words(first.program),
+        first.file,
+        first.line,
+        in_words(second.program),
+        second.file,
+        second.line,
+    )
+
+
+def warn_of_processes(name: str, declared: str, holds: str) -> None:
+    """Another process disagrees, and what it has declared holds for now."""
+    tell(
+        name,
+        declared,
+        holds,
+        "Limiter %r is declared as %s in this process, but another process has replaced that, and %s holds instead. "
+        "Make the code of both agree, or call update() to set the limits that are to hold.",
+    )
+
+
+def tell(name: str, declared: str, other: str, sentence: str) -> None:
+    """Log it, and not again for the same name and limits within a minute."""
+    what, now = (name, frozenset((declared, other))), monotonic()
+    if now - _told.get(what, -HOLD) < HOLD / 1_000_000:
+        return
+    if len(_told) >= MOST_TOLD:
+        _told.clear()
+    _told[what] = now
+    log(logging.WARNING, sentence, unquote(name), in_words(declared), in_words(other))
+
+
+def in_words(program: str) -> str:
+    """The limits of a declaration, for people."""
+    if not program:
+        return "limits that are in the store"
+    return " and ".join(WORDS[kind](unit, *map(int, numbers)) for kind, unit, *numbers in map(str.split, program.split(";")))
+
+
+def bucket(unit: str, capacity: int, price: int, gain: int, tick: int, start: int) -> str:
+    begins = "" if start == capacity else f", {start} at first"
+    return f"{gain} {unit} every {seconds(price * tick)}, at most {capacity} at once{begins}"
+
+
+def window(unit: str, capacity: int, per: int) -> str:
+    return f"{capacity} {unit} in any {seconds(per)}"
+
+
+def quota(unit: str, capacity: int, per: int, anchor: int, slack: int) -> str:
+    return f"{capacity} {unit} in each {seconds(per)} from {seconds(anchor)}{f' with {seconds(slack)} of slack' if slack else ''}"
+
+
+def slots(unit: str, capacity: int, lease: int) -> str:
+    return f"{capacity} {unit} held at once for {seconds(lease)} each"
+
+
+def seconds(ticks: int) -> str:
+    return f"{plain(ticks / 1_000_000)} s"
+
+
+WORDS: dict[str, Callable[..., str]] = {"bucket": bucket, "window": window, "quota": quota, "slots": slots}

@@ -1,0 +1,1 @@
+"""The memory store: the state of each name in this process, behind one lock."""

@@ -1,0 +1,203 @@
+"""The lock of a queue in memory. Code that Python runs at any moment can neither break it nor wait for it.
+
+Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the thread that has the lock.
+
+- They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A call that need not
+  answer is deferred until the lock is released, and a call that has to answer raises `Reentered`.
+- They may raise. Python runs them only when a function begins, after a call of a C function and when a loop turns.
+  Locked code is written in steps that take effect whole or not at all, and `mend` repairs what lies between two steps.
+
+One lock serves all queues of the process. With two locks, two threads could wait for each other: each inside one queue,
+each calling the other's from a finalizer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from headgate.keys import title
+
+T = TypeVar("T")
+A = TypeVar("A")
+FREE, BUSY, TORN = 0, 1, 2  # torn: an exception left the locked code in the middle, and `mend` has not run yet
+ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
+LOOK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
+
+
+class RawLock(Protocol):
+    """A lock of the standard library. Its `release` raises RuntimeError in a thread that does not have it."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+
+
+class Reentered(RuntimeError):
+    """The caller has interrupted this thread inside the same queue, so an acquire would wait for itself."""
+
+    def __init__(self, limiter: str) -> None:
+        super().__init__(
+            f"A signal handler or a finalizer has interrupted this thread inside {limiter}, and cannot acquire it there: "
+            "the acquire would wait for itself. Call try_acquire(), which is refused then, or acquire later, outside the handler."
+        )
+
+
+Deferred = deque[tuple["Lock", Callable[[], None]]]
+GUARD = threading.RLock()
+DEFERRED: Deferred = deque()
+
+
+class Lock:
+    """The lock of one queue. `mend` restores its order after an exception; it may run at any time, and again."""
+
+    __slots__ = ("acquire", "deferred", "mend", "name", "release", "state")
+
+    def __init__(self, name: str, mend: Callable[[], None], lock: RawLock | None = None) -> None:
+        its: RawLock = GUARD if lock is None else lock
+        self.name = name
+        self.acquire, self.release = its.acquire, its.release
+        self.deferred: Deferred = DEFERRED if lock is None else deque()
+        self.mend = mend
+        self.state = FREE
+
+    def hold(self, act: Callable[[A], T], argument: A) -> T:
+        """`act(argument)`, under the lock. Raises Reentered when this thread is inside already."""
+        inside = False
+        try:
+            if not self.acquire(False):
+                self.wait()
+            if self.state == BUSY:
+                raise Reentered(title(self.name))
+            torn, self.state, inside = self.state, BUSY, True
+            if torn:
+                self.mend()
+            if self.deferred:
+                self._catch_up_behind()
+            result = act(argument)
+        except BaseException:
+            if inside:  # Python runs nothing between here and the release
+                self.state = TORN
+            try:  # noqa: SIM105 - no call comes before the release
+                self.release()
+            except RuntimeError:  # the exception came while this thread waited for the lock
+                pass
+            if inside:
+                self.settle()
+            raise
+        self.state = FREE
+        self.release()
+        if self.deferred:
+            self.settle()
+        return result
+
+    def wait(self) -> None:
+        """Acquire the lock, which another thread has. In the child of a fork the wait finds the new lock: see `forget_all`."""
+        while not self.acquire(True, LOOK_AGAIN):
+            pass
+
+    def fork(self, disown: Callable[[], None]) -> None:
+        """In the child of a fork: run `disown`. A step that this thread is in ends first, and is the parent's.
+
+        A step of another thread never ends. So `disown` comes before all that was deferred.
+        """
+        if self.state and not self.is_held_here():
+            self.state = FREE
+            self.deferred.appendleft((self, disown))
+        else:
+            self.deferred.append((self, disown))
+        if self.state != BUSY:
+            self.settle()
+
+    def bring(self, act: Callable[[], None]) -> None:
+        """Have `act` run under the lock, now or by the thread that has it. Never blocks.
+
+        `act` is a function of Python that takes effect with its last step. It runs again if an exception comes before that.
+        """
+        self.deferred.append((self, act))
+        try:
+            self.try_to_catch_up()
+        except BaseException:
+            self.settle()
+            raise
+        if self.deferred:
+            self.settle()
+
+    def settle(self, attempts: int = ATTEMPTS) -> None:
+        """Run all deferred calls. An exception that comes meanwhile is raised after them, and has an earlier one as its context."""
+        lock: Lock | None = self
+        try:
+            while lock is not None and lock.try_to_catch_up():
+                lock = self._next()
+        except BaseException:
+            if attempts:
+                self.settle(attempts - 1)
+            raise
+
+    def _next(self) -> Lock | None:
+        """A queue that has deferred calls, and in which this thread is not inside already."""
+        return next((lock for lock, _ in tuple(self.deferred) if lock.state != BUSY), None)
+
+    def try_to_catch_up(self) -> bool:
+        """Mend, and run the deferred calls. Each leaves the list in the step after it took effect.
+
+        False: the queue is busy, and the thread that is inside runs them.
+        """
+        inside = has = False
+        try:
+            has = self.acquire(False)
+            if has and self.state != BUSY:
+                torn, self.state, inside = self.state, BUSY, True
+                if torn:
+                    self.mend()
+                deferred = self.deferred
+                while deferred and deferred[0][0] is self:
+                    act = deferred[0][1]
+                    act()
+                    del deferred[0]
+                if deferred:
+                    self._catch_up_behind()
+        except BaseException:
+            if inside:
+                self.state = TORN
+            try:  # noqa: SIM105 - as in hold
+                self.release()
+            except RuntimeError:  # another thread has it
+                pass
+            raise
+        if inside:
+            self.state = FREE
+        if has:
+            self.release()
+        return inside
+
+    def _catch_up_behind(self) -> None:
+        """Run this queue's deferred calls that stand behind those of other queues, which may be busy."""
+        for entry in iter(self._first, None):
+            act = entry[1]
+            act()
+            self.deferred.remove(entry)
+
+    def _first(self) -> tuple[Lock, Callable[[], None]] | None:
+        return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)
+
+    def is_held_here(self) -> bool:
+        """Whether this thread is inside some queue, so that waiting here would keep all others waiting."""
+        return self.deferred is DEFERRED and GUARD._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+
+
+def forget_all() -> None:
+    """In the child of a fork: no other thread has the lock.
+
+    A signal handler may have forked in the middle of locked code, which goes on in the child: then this thread has the lock.
+    Or the handler interrupted this thread's wait for the lock. Then `wait` looks again, and finds the new one.
+    """
+    if GUARD._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
+        held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
+        GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
+        GUARD._acquire_restore(held)  # type: ignore[attr-defined]  # as it does after that
+    elif GUARD.acquire(blocking=False):  # no thread had it, and the wait may get this very lock
+        GUARD.release()
+    else:
+        GUARD._at_fork_reinit()  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""For threads that have no event loop."""

@@ -1,0 +1,194 @@
+"""The shortcut for threads: a blocking acquire that can pass this instant asks the server itself, without the portal's loop.
+
+Here lives one blocking connection for each process and server, used by turns: a thread that finds it taken goes by the portal, and
+so does every acquire that has to wait, or whose server is not known or has changed. Only the quick script travels here, so nothing
+is ever left behind in the queue.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hiredis import HiredisError, Reader
+
+from headgate.forks import forked
+from headgate.gate.gate import Grant
+from headgate.stores.redis.protocol.script import library
+from headgate.stores.redis.transport.connection import packed
+from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, SILENCE
+from headgate.threads import begin
+
+if TYPE_CHECKING:
+    import socket
+
+    from headgate.permit import Permit
+    from headgate.request import Request
+    from headgate.stores.redis.queue import RedisLine
+    from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.topology import Topology
+
+OURS = (__name__, "socket", "ssl")  # the modules in whose code a connection fails
+
+
+class Passed(NamedTuple):
+    """A grant, who has it, until when it is held for certain (None: it holds nothing), and for which lease it was granted."""
+
+    grant: Grant
+    caller: str
+    believed: float | None
+    lease: int
+
+
+class Shortcut:
+    """The blocking connections to one store."""
+
+    def __init__(self, topology: Topology) -> None:
+        self.process = os.getpid()
+        self._topology = topology
+        self._busy = False  # a thread uses it
+        self._talks: dict[Endpoint, Talk] = {}
+        self._opened: SimpleQueue[Talk | None] = SimpleQueue()  # the connection that is being made
+        self._of_parent = False  # this process is a child of a fork: what was asked here goes on in the parent
+        self._session = f"{secrets.token_hex(16)}.0"
+        self._calls = 0
+
+    def acquire(self, line: RedisLine, request: Request) -> Permit | None:
+        """A permit for this instant; None: ask properly."""
+        if line.declares or self._busy:
+            return None
+        self._busy = True  # no call stands since it was looked at, so no other thread and no signal handler comes in between
+        try:
+            server = self._topology.where(line.key)
+            permit = None if server is None else self._ask(server, line, request)
+        finally:
+            self._busy = False
+        if self._of_parent:
+            if permit is not None:
+                permit.held = False  # the parent holds it
+            raise forked(line.name)
+        return permit
+
+    def fork(self) -> None:
+        """In the child of a fork: a thread that waits here goes on, and reads nothing that the server sends to the parent."""
+        self._of_parent = True
+        for talk in self._talks.values():
+            talk.close()
+        self._opened.put(None)
+
+    def _ask(self, server: Endpoint, line: RedisLine, request: Request) -> Permit | None:
+        start, patience = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+        if server not in self._talks and not self._open(server, patience):
+            return None
+        self._calls += 1
+        caller, declared, permit = f"{self._session}:{self._calls}:{request.text}", line.declared, None
+        believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
+        keys = line.keys(declared)
+        header = (len(keys), *keys, declared.program, self._session, self._calls)
+        words = (*header, self._calls, request.text, *declared.costs(request.units))
+        try:
+            reply = self._exchange_surely(server, words, patience)
+            if str(reply).startswith("READONLY"):
+                self._close(server)  # a name may lead to another one now
+            found = passed(reply, caller, believed, declared.lease)
+            if found is not None and not self._of_parent:
+                permit = line.found(request, found, monotonic() - start, self)
+            return permit
+        except BaseException as lost:
+            if permit is not None:
+                permit.held = False
+            self._close(server)
+            if not self._of_parent:
+                line.unsure(caller)
+            if not is_ours(lost):
+                raise
+            return None
+
+    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
+        """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
+        try:
+            return self._exchange(server, words, patience)
+        except (OSError, HiredisError) as lost:
+            self._close(server)
+            if isinstance(lost, TimeoutError) or not is_ours(lost) or self._of_parent or not self._open(server, patience):
+                raise  # one silence is enough
+            return self._exchange(server, words, patience)
+
+    def _exchange(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
+        quick = library().quick
+        name = ("FCALL", quick.function) if self._topology.functions else ("EVALSHA", quick.digest)
+        return self._talks[server].exchange(packed(*name, *words), patience)
+
+    def _open(self, server: Endpoint, patience: float) -> bool:
+        """Connect, in a thread of its own: redis-py would take what a signal handler raises for an error of the connection's."""
+        opened: SimpleQueue[Talk | None] = SimpleQueue()
+        self._opened = opened
+        begin(partial(connect, server, patience, opened), "headgate-connect")
+        talk = opened.get()
+        if talk is None:
+            return False  # the portal finds the words for that
+        self._talks[server] = talk
+        return True
+
+    def _close(self, server: Endpoint) -> None:
+        talk = self._talks.pop(server, None)
+        if talk is not None:
+            talk.close()
+
+
+class Talk:
+    """One command, one reply. When it is dropped its socket is closed, and has no time to complain: it is not dropped with it."""
+
+    def __init__(self, its: socket.socket, patience: float) -> None:
+        self._socket = its
+        self._patience = patience
+        self._reader = Reader()
+        self.close: Callable[[], object] = weakref.finalize(self, its.close)
+
+    def exchange(self, command: bytes, patience: float) -> Any:
+        if patience != self._patience:
+            self._socket.settimeout(patience)
+            self._patience = patience
+        self._socket.sendall(command)
+        while (reply := self._reader.gets()) is False:
+            data = self._socket.recv(4096)
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._reader.feed(data)
+        return reply
+
+
+def connect(server: Endpoint, patience: float, opened: SimpleQueue[Talk | None]) -> None:
+    talk = None
+    with suppress(Exception):
+        connection = server.blocking(patience)
+        connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
+        its, connection._sock = connection._sock, None  # as in connection.py: ours from here on
+        assert its is not None, "it was made just now"
+        talk = Talk(its, patience)
+    opened.put(talk)
+
+
+def is_ours(error: BaseException) -> bool:
+    """Whether a socket or a reply has raised `error`. What a signal handler raises comes out of a frame of its own."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_in = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__"))
+    return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
+
+
+def passed(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
+    """What the quick script said: "session number ok now -1 0 grant 1 0 fence |", or nothing, or a limit we do not know."""
+    words = reply.decode().split(" ") if isinstance(reply, bytes) else []  # an error: the portal finds the words for it
+    if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
+        return None
+    now = int(words[3])
+    return Passed(Grant(now + int(words[8]), now + int(words[9])), caller, believed, lease)

@@ -1,0 +1,1 @@
+"""What one event loop has in flight under one name."""

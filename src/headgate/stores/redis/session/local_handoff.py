@@ -1,0 +1,104 @@
+"""Succession: who leaves gives its permit to who enters next in the same lane; the server hears of it later.
+
+Here lives what a lane knows of the head of the queue, and when that is enough to hand a permit over. Who was asked for in one call
+stands together in the queue (S6): when one of them was granted, the others are its head, and nobody else's can come in between.
+Whatever may have changed since the server has granted last makes it a matter of the server's again.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headgate.gate.gate import Grant
+
+if TYPE_CHECKING:
+    from asyncio import TimerHandle
+
+    from headgate.permit import Permit
+    from headgate.stores.redis.protocol.messages import Sent, Ticket
+    from headgate.stores.redis.session.session import Lane
+
+DEAF = 6.0  # seconds without a word of the server's after which places and limits may be others': twice the lane's heartbeat
+SOON = 0.002  # seconds until the server hears of permits that were handed over: some round trips
+
+
+class Succession:
+    """In one lane."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.letters = 0  # grants that were heard of, by mail
+        self._lane = lane
+        self._first_to = 0  # up to this number those who wait here are the first of the whole queue
+        self._program = ""  # the limits that the last answer was given under
+        self._since = 0  # and since when, as far as is known, by the server's clock
+        self._open = False  # the server has granted under them, so no more is held than they allow (S1)
+        self._telling: TimerHandle | None = None
+
+    def hand_over(self, permit: Permit) -> bool:
+        """Leave `permit` to who enters next, if nobody else can be before it (S6).
+
+        It is held under the name that it was granted to, so never twice (S1). With the next call, or soon, the server hears that
+        the heir has given up its place, and with it whatever it was granted there meanwhile (S3).
+        """
+        heir = self.heir(permit)
+        if heir is None:
+            return False
+        heir.permit = permit
+        heir.settle(Grant(permit.t, permit.fence))
+        self._lane.withdraw(heir)
+        if self._telling is None:
+            self._telling = self._lane.link.loop.call_later(SOON, self._tell)
+        return True
+
+    def halt(self) -> None:
+        """Another thread tells it."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+
+    def _tell(self) -> None:
+        self._telling = None
+        self._lane.send_errands()
+
+    def heir(self, permit: Permit) -> Ticket | None:
+        """Who may have `permit`, as far as we know."""
+        lane = self._lane
+        first = lane.first()
+        if first is None or not (self._open and first.number <= self._first_to and first.enters and not first.future.done()):
+            return None
+        declared = lane.line.declared
+        allowed = declared.timeless and self._program == declared.program and not lane.paused
+        now = monotonic()
+        certain = permit.believed - now > lane.lease / 6_000_000 and now - lane.asked_at <= DEAF
+        return first if allowed and certain and first.request.units == permit.units else None
+
+    # What is known -------------------------------------------------------------------------------------------------------
+
+    def ahead(self) -> int:
+        """How many would stand before who is asked for now, if nobody else came in between; -1: others are there already."""
+        count, last = self._lane.crowd()
+        return count if last <= self._first_to else -1
+
+    def joined(self, sent: Sent, ahead: int | None) -> None:
+        """The first of those of a call who wait has so many before it; None: nobody waits."""
+        if ahead == 0 or (ahead == sent.ahead and self.letters == sent.letters):
+            self._first_to = sent.tickets[-1].number
+
+    def answered(self, sent: Sent, now: int, declared: bool) -> None:
+        """The server has answered under limits that may be new to it, or to us."""
+        if declared or sent.program != self._program:
+            self._program, self._since, self._open = sent.program, now, False
+
+    def granted(self, ticket: Ticket) -> None:
+        """Who was asked for together with `ticket` is behind it. A letter may be older than the limits."""
+        self._first_to = max(self._first_to, ticket.last)
+        self._open = self._open or ticket.t >= self._since
+
+    def stop(self) -> None:
+        """Until the server has granted again."""
+        self._open = False
+
+    def forget(self) -> None:
+        """Nobody has a place any more."""
+        self._first_to, self._open = 0, False

@@ -1,0 +1,33 @@
+"""The log line of lost leases. It is a warning, because a holder that goes on may work beside another one.
+
+One reply or one timer may show several losses; they are one line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from headgate.keys import title
+from headgate.logs import log
+
+if TYPE_CHECKING:
+    from headgate.permit import Permit
+
+MOST_SHOWN = 8  # fences in one line
+
+
+def log_lost(name: str, permits: Sequence[Permit]) -> None:
+    """Log, as a WARNING, that these permits of the name lost their leases. Each permit is logged once."""
+    lost = [permit for permit in permits if permit.report_loss()]
+    if not lost:
+        return
+    fences = ", ".join(str(permit.fence) for permit in lost[:MOST_SHOWN])
+    more = f" and {len(lost) - MOST_SHOWN} more" if len(lost) > MOST_SHOWN else ""
+    log(
+        logging.WARNING,
+        "%d held permit(s) of %s lost the lease (fence %s%s): it was not renewed in time, or the store has forgotten it. "
+        "Another caller may hold the capacity now.",
+        *(len(lost), title(name), fences, more),
+    )

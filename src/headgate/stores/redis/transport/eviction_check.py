@@ -1,0 +1,57 @@
+"""A warning about servers that may drop state: a key that is evicted is a limiter that has forgotten everything.
+
+Here lives asking a server for its policy, when it is met and from time to time, and the sentence about it. Where the user may not
+ask (INFO), nothing is said.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from hiredis import HiredisError
+
+from headgate.logs import log
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.transport.node import Peer
+
+EVERY = 600.0  # seconds: a policy can be changed while a server runs
+_warned: set[str] = set()  # each server once
+
+
+class Eviction:
+    """What one server does when its memory is full."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._timer = peer.link.loop.call_later(0.0, self._ask)
+
+    def _ask(self) -> None:
+        if self._peer.link.topology.informs:
+            self._peer.send(self._told, "INFO", "memory")
+            self._timer = self._peer.link.loop.call_later(EVERY, self._ask)
+
+    def _told(self, reply: Any) -> None:
+        where = str(self._peer.endpoint)
+        if isinstance(reply, HiredisError):
+            self._peer.link.topology.informs = not str(reply).startswith("NOPERM")
+        elif (policy := dangerous(reply.decode())) and where not in _warned:
+            _warned.add(where)
+            log(
+                logging.WARNING,
+                "The Redis server at %s may evict keys (maxmemory-policy %s): a limiter whose key is evicted forgets who holds and "
+                "what was counted. Set maxmemory-policy noeviction, or give headgate a server of its own.",
+                where,
+                policy,
+            )
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+
+def dangerous(info: str) -> str:
+    """The policy, if keys may be dropped by it; a server without a bound to its memory drops none."""
+    facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
+    policy = facts.get("maxmemory_policy", "noeviction")
+    return "" if policy == "noeviction" or facts.get("maxmemory") == "0" else policy

@@ -1,0 +1,111 @@
+"""The StoreError for a failure of a server: its reason, its words and its cause.
+
+Here lives telling one failure from another. No error shows a password.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator
+from errno import ECONNREFUSED, ENOENT
+from socket import gaierror
+
+import redis.exceptions
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+
+from headgate.errors import Reason, StoreError
+from headgate.keys import title
+
+REPEATED = ", with args"  # from here on a server that knows no AUTH repeats the command, with the password
+NO_LOGIN = ("NOAUTH", "Authentication required", "Protocol error: unauthenticated", "ERR Protocol error: unauthenticated")
+WANTS_LOGIN = (
+    "it wants a password, and headgate has none: write user and password into the URL, as in redis://user:password@host:6379/0"
+)
+WORDS: dict[Reason, str] = {
+    "refused": "nothing listens there",
+    "unresolvable": "its host name cannot be resolved",
+    "timeout": "it did not answer in time",
+    "password": "it does not accept this user and password",
+    "tls": "TLS failed",
+}
+
+
+class NotThereError(RedisError):
+    """A server that cannot be reached. Its text is headgate's own and holds no secret, so it may be shown."""
+
+
+def reason_of(lost: BaseException) -> Reason:
+    """The kind of failure of `lost` or of its causes."""
+    found = {kind for each in chain(lost) if (kind := kind_of(each))}
+    return next((kind for kind in FIRST if kind in found), "lost")
+
+
+def kind_of(lost: BaseException) -> Reason | None:
+    if isinstance(lost, AuthenticationError) or wants_login(f"{lost}"):
+        return "password"
+    if isinstance(lost, ssl.SSLError):
+        return "tls"
+    if isinstance(lost, gaierror):
+        return "unresolvable"
+    if isinstance(lost, OSError) and (numbers := numbers_in(lost)) and numbers <= {ECONNREFUSED, ENOENT}:
+        return "refused"
+    if isinstance(lost, (TimeoutError, redis.exceptions.TimeoutError)):
+        return "timeout"
+    return "reply" if isinstance(lost, (ResponseError, redis.exceptions.InvalidResponse)) else None
+
+
+# When a chain has several kinds, the error names the first of these: the user can do something about it.
+FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
+
+
+def numbers_in(lost: OSError) -> set[int]:
+    """The errno numbers of an error. asyncio joins the errors of all addresses of a host, and its text has their numbers."""
+    return {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")} or {lost.errno or 0}
+
+
+def wants_login(refusal: str) -> bool:
+    """Whether the server refuses calls before a login."""
+    return refusal.startswith(NO_LOGIN)
+
+
+def chain(lost: BaseException | None) -> Iterator[BaseException]:
+    """`lost` and its causes."""
+    while lost is not None:
+        yield lost
+        lost = lost.__cause__ or lost.__context__
+
+
+def words(lost: BaseException) -> str:
+    """The failure in the server's words or in headgate's. Other texts may hold secrets, so they are replaced by WORDS."""
+    if any(wants_login(f"{each}") for each in chain(lost)):
+        return WANTS_LOGIN
+    if isinstance(lost, (ResponseError, StoreError, NotThereError)):
+        return str(lost).partition(REPEATED)[0]
+    certificate = next((each.verify_message for each in chain(lost) if isinstance(each, ssl.SSLCertVerificationError)), None)
+    return ": ".join(filter(None, (type(lost).__name__, WORDS.get(reason_of(lost)), certificate)))
+
+
+def shown_cause(lost: BaseException) -> BaseException:
+    """`lost` for a traceback; a substitute if its text repeats a login."""
+    return NotThereError(words(lost)) if any(REPEATED in f"{each}" for each in chain(lost)) else lost
+
+
+def cannot(topology: object, lost: BaseException) -> StoreError:
+    """The error for calls that a server did not answer."""
+    error = StoreError(
+        f"The Redis server at {topology} cannot be asked ({words(lost)}). It may have run the last call; headgate returns the "
+        "permits of that call as soon as it answers. Check that it runs, can be reached and accepts the login.",
+        reason_of(lost),
+    )
+    error.__cause__ = shown_cause(lost)
+    return error
+
+
+def refused(topology: object, name: str, refusal: str, lost: Exception) -> StoreError:
+    """The error for calls that a server answered with an error, or with something that makes no sense."""
+    reason: Reason = "password" if wants_login(refusal) else "reply"
+    said = WANTS_LOGIN if wants_login(refusal) else refusal
+    error = StoreError(f"The Redis server at {topology} refused a call of {title(name)}: {said}", reason)
+    error.__cause__ = shown_cause(lost)
+    return error

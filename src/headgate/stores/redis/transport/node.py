@@ -1,0 +1,344 @@
+"""A peer: one server that a link is connected to, and the calls that are on their way there.
+
+Here live sending and hearing on one connection, what a server may lack (the library, a moment), and the watch over its silence.
+Where a call goes when this is not the place, and what becomes of calls whose connection is lost, is the link's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hiredis import HiredisError
+from redis.exceptions import ReadOnlyError, ResponseError
+
+from headgate.stores.redis.protocol.messages import Command, without_claim
+from headgate.stores.redis.protocol.script import library
+from headgate.stores.redis.transport.connection import Wire, packed
+from headgate.stores.redis.transport.endpoint import A_SENTINEL, REPLY_TIMEOUT, is_unknown, said_by_sentinel
+from headgate.stores.redis.transport.eviction_check import Eviction
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from redis.asyncio.connection import AbstractConnection
+
+    from headgate.stores.redis.session.session import Lane
+    from headgate.stores.redis.transport.client import Link
+    from headgate.stores.redis.transport.endpoint import Endpoint
+
+LIBRARY = "library"
+IDLE = 60.0  # seconds after which one of several servers is left that nothing was said to
+UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")  # so the server refuses everybody before the script began
+ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
+NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
+MISSING = ("NOSCRIPT", "ERR Function not found")
+# What a key may hold of which a name takes no notice, new or known: see shared.lua. It lives for a minute, or as long as the name.
+BEGINNINGS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
+MINUTE = 60_000
+# A server writes last to the connection that had something to hear first (putClientInPendingWriteQueue in networking.c, Redis and
+# Valkey). With a word before it, the reply to a call goes out behind what the call announces: who hears that does not wait for one
+# more write, and for one more process to wake up. Beside a fleet that is a quarter of a hand-off (python -m benchmarks.fleet).
+COURTESY = ("PING",)
+ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
+
+
+class Call(NamedTuple):
+    """One command on its way."""
+
+    lane: Lane
+    command: Command
+    first: float  # when it was sent for the first time, by the loop's clock, and
+    sent: float  # for the last time
+    there: Endpoint | None = None  # it is to be asked for there this once: its slot is being moved
+    sent_on: bool = False  # by one server to another: two that disagree must not send it round and round
+    begun: bool = False  # its keys were made where it is to be asked for
+    by_text: bool = False  # it brings the script that it names
+
+
+class Peer:
+    """One connection. Replies come in the order of what was sent: a call's, or what hears anything else."""
+
+    def __init__(self, link: Link, endpoint: Endpoint, connection: AbstractConnection) -> None:
+        self.endpoint = endpoint
+        self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
+        self.gone = False
+        self.calls: deque[Call | Callable[[Any], None]] = deque()
+        self.link = link
+        self._loop = link.loop
+        self._scripts_until = 0.0  # the library could not be loaded just now
+        self.held: deque[Call] = deque()  # until the server is ready
+        self._refusal = ""  # what it has said to the last of them
+        self._trial: asyncio.TimerHandle | None = None  # of the first of them
+        self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
+        self._watch: asyncio.TimerHandle | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._wire = Wire(connection, self._replied, self._lose)
+        self.keep, self.keeps, self.write = self._wire.keep, self._wire.keeps, self._wire.write
+        self._courteous = True
+        self._eviction = Eviction(self)
+
+    @property
+    def busy_or_gone(self) -> bool:
+        """Whether nothing can be said this moment. In the middle of sending, the collector may have dropped a permit."""
+        return self.saying or self.gone
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.held) or any(isinstance(call, Call) for call in self.calls)
+
+    # Sending -------------------------------------------------------------------------------------------------------------
+
+    def say(self, call: Call) -> None:
+        if self._watch is None:
+            self._begin_watch()
+        script, words, for_others = call.command
+        writes = for_others and self._courteous and self._lets_pass()
+        if call.there is not None:
+            self.send(_anything, "ASKING")
+        name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
+        self.send(call, *name, *words)
+        if writes:
+            self.write()
+
+    def _lets_pass(self) -> bool:
+        """Say a word before what comes now, in one write with it; whether nobody else will write."""
+        writes = self.keep()
+        self.send(self._heard_word, *COURTESY)
+        return writes
+
+    def _heard_word(self, reply: Any) -> None:
+        """Whom the server does not let say it goes without: each refusal would be a line of its ACL LOG."""
+        self._courteous = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
+
+    def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
+        command = packed(*words)
+        self.saying = True
+        self.calls.append(hears)
+        self._wire.send(command)
+        self.saying = False
+
+    def _by_function(self) -> bool:
+        return self.link.topology.functions and self._loop.time() >= self._scripts_until
+
+    def _begin_watch(self) -> None:
+        self._watch = self._loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _look_at_calls(self) -> None:
+        """A server that does not answer in time is as good as gone."""
+        self._watch = None
+        oldest = next((call for call in self.calls if isinstance(call, Call)), None)
+        if oldest is None:
+            if self.link.topology.several:
+                self._idle = self._loop.call_later(IDLE, self._rest)
+        else:
+            left = oldest.sent + REPLY_TIMEOUT - self._loop.time()
+            if left > 0:
+                self._watch = self._loop.call_later(left, self._look_at_calls)
+            else:
+                self.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+
+    def _rest(self) -> None:
+        """A process may have used names of all servers of a Cluster, each for a moment."""
+        self._idle = None
+        if not (self.calls or self.held):
+            self.link.leave(self)
+
+    # Hearing -------------------------------------------------------------------------------------------------------------
+
+    def _replied(self, reply: Any) -> None:
+        call = self.calls.popleft()
+        if not isinstance(call, Call):
+            call(reply)
+            return
+        if call.by_text:
+            self._brought.discard(call.command.script.digest)
+        if isinstance(reply, HiredisError):
+            self._refused(call, str(reply))
+        else:
+            self.link.answered(call, reply, self)
+
+    def _refused(self, call: Call, refusal: str) -> None:
+        """The server may have refused before anything was done: then it gets what it lacks, or a moment, or another is asked."""
+        elsewhere = ELSEWHERE.fullmatch(refusal)
+        if has_no_functions(refusal):
+            self.link.topology.functions = False
+            self.say(call)
+        elif refusal.startswith(MISSING):
+            self._load(call)
+        elif elsewhere:
+            self._redirect(call, *elsewhere.groups())
+        elif refusal.startswith(NOT_NOW):
+            self._not_now(call, refusal)
+        elif is_unknown("EVALSHA", refusal):
+            self.send(partial(self._without_scripts, call, refusal), "ROLE")
+        else:
+            self.link.answered(call, ResponseError(refusal), self)
+
+    def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
+        told = A_SENTINEL if said_by_sentinel(role) else refusal
+        self.link.answered(call, ResponseError(told), self)
+
+    def _not_now(self, call: Call, refusal: str) -> None:
+        """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
+        if refusal.startswith("TRYAGAIN") and call.there is not None and not call.begun and self.link.topology.functions:
+            self._begin(call)
+            return
+        if refusal.startswith("CLUSTERDOWN"):
+            call.lane.peer = None
+            self.link.look_beyond(self)
+        demoted = refusal.startswith("READONLY")
+        self.link.is_there(call)
+        if not self.link.hopes(call):
+            self.link.answered(call, ResponseError(refusal), self)
+        elif demoted:
+            self.link.strand(call._replace(there=None))
+        elif refusal.startswith(UNREADY):
+            self._hold(call._replace(there=None, sent_on=False), refusal)
+        else:
+            self.link.send_later(call._replace(there=None, sent_on=False))
+        if demoted:
+            self.cut(ReadOnlyError(refusal))
+
+    def _begin(self, call: Call) -> None:
+        """A name that is new in a slot on its way: where that comes from there is no key of it, and where it goes a call is let in
+        that finds all its keys, or has but one. So each is made by itself, unless it is there.
+
+        Not on Redis 6.2, which has no functions: it sends on who lacks one key, and the others must find their places free.
+        """
+        keys = call.command.words[1 : 1 + call.command.words[0]]
+        for key, (verb, *words) in zip(keys, BEGINNINGS, strict=False):
+            for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
+                self.send(_anything, "ASKING")
+                self.send(_anything, *command)
+        self.say(call._replace(begun=True))
+
+    def _hold(self, call: Call, refusal: str) -> None:
+        """Who comes now comes later: one after the other, until one is answered."""
+        self.held.append(call)
+        self._refusal = refusal
+        self.link.hope_until(call)
+        if self._trial is None:
+            self._try_later()
+
+    def _try_later(self) -> None:
+        self._trial = self._loop.call_later(self.link.next_pause(self.endpoint), self._try_one)
+
+    def _try_one(self) -> None:
+        self._trial = None
+        if self.held:
+            call = self.held.popleft()
+            if self.held:
+                self._try_later()
+            self.link.send_again(call)
+
+    def ready(self) -> None:
+        """It has answered somebody: all may ask."""
+        for call in self._let_go():
+            self.link.send_again(call)
+
+    def send_on(self) -> None:
+        """Who has been held, and whose name is at another server by now, is sent there."""
+        held, where = self._let_go(), self.link.topology.where
+        self.held.extend(call for call in held if where(call.lane.key) is self.endpoint)
+        for call in held:
+            if where(call.lane.key) is not self.endpoint:
+                self.link.send_again(call)
+
+    def _let_go(self) -> deque[Call]:
+        held, self.held = self.held, deque()
+        return held
+
+    def look_at_hopes(self) -> None:
+        """Who has been held for long enough is told what the server says."""
+        held, self.held = self.held, deque()
+        self.held.extend(call for call in held if self.link.hopes(call))
+        for call in held:
+            if not self.link.hopes(call):
+                self.link.answered(call, ResponseError(self._refusal), self)
+
+    def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
+        server = self.link.topology.server(host, int(port), self.endpoint)
+        if server is None:
+            told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
+            self.link.answered(call, ResponseError(told), self)
+            return
+        self.ready()
+        if word == "MOVED":
+            self.link.topology.moved(int(slot), server)
+            call.lane.peer = None
+        there = server if word == "ASK" else None
+        onward = call._replace(command=without_claim(call.command), there=there, sent_on=True)
+        if call.sent_on:
+            self._disagreed(onward, f"{word} {slot}")
+        else:
+            self.link.send_again(onward)
+
+    def _disagreed(self, call: Call, told: str) -> None:
+        """While a slot changes hands each of two servers may name the other, for a moment."""
+        self.link.is_there(call)
+        if self.link.hopes(call):
+            self.link.send_later(call)
+        else:
+            self.link.answered(call, ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"), self)
+
+    def _load(self, call: Call) -> None:
+        script, words, _ = call.command
+        missing = LIBRARY if self._by_function() else script.digest
+        if missing in self._brought:
+            self.say(call)
+            return
+        self._brought.add(missing)
+        if missing == LIBRARY:
+            self.send(self._loaded, "FUNCTION", "LOAD", library().text)
+            self.say(call)
+        else:
+            if call.there is not None:
+                self.send(_anything, "ASKING")
+            self.send(call._replace(by_text=True), "EVAL", script.text, *words)
+
+    def _loaded(self, reply: Any) -> None:
+        """The library is there, perhaps because somebody else was faster; where it cannot be now, or ever, scripts will do."""
+        self._brought.discard(LIBRARY)
+        refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
+        if refusal.startswith(("noperm", "err unknown")):
+            self.link.topology.functions = False
+        elif refusal and "already exists" not in refusal:
+            self._scripts_until = self._loop.time() + REPLY_TIMEOUT
+
+    # Ending --------------------------------------------------------------------------------------------------------------
+
+    def cut(self, lost: Exception) -> None:
+        self._wire.cut(lost)
+
+    def _lose(self, lost: Exception) -> None:
+        self._end()
+        calls, self.calls = self.calls, deque()
+        self.link.lost(self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost)
+
+    def close(self) -> None:
+        self._end()
+        self._wire.close()
+
+    def _end(self) -> None:
+        self.gone = True
+        self._eviction.stop()
+        for timer in (self._watch, self._idle, self._trial):
+            if timer is not None:
+                timer.cancel()
+        self._watch = self._idle = self._trial = None
+
+
+def has_no_functions(refusal: str) -> bool:
+    """A server that is too old for functions, or lets this user call none."""
+    return is_unknown("FCALL", refusal) or (refusal.startswith("NOPERM") and "'fcall'" in refusal.lower())
+
+
+def _anything(reply: Any) -> None:
+    """Whatever the server says to this, the call behind it is answered."""

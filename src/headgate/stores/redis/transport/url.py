@@ -1,0 +1,260 @@
+"""From what the user wrote, a URL or a client, to the servers that are meant.
+
+Here lives reading it, and the sentences for what cannot be read; nothing is sent. A client object is only looked at: redis-py's or
+valkey-py's, of one server, of Sentinel or of a Cluster, for asyncio or for threads.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+
+import redis
+import redis.asyncio
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+
+from headgate.stores.redis.transport.endpoint import CONNECT_TIMEOUT, Endpoint
+from headgate.stores.redis.transport.topology import Cluster, Sentinel, Standalone, Topology
+from headgate.validation import seconds, show
+
+SENTINEL_PORT = 26379
+SERVER_PORT = 6379
+FORMS = {
+    "": "redis://user:password@host:6379/0",
+    "sentinel": "redis+sentinel://user:password@host:26379,host:26379/service/0",
+    "cluster": "redis+cluster://user:password@host:6379,host:6379",
+}
+
+
+WRITTEN = (
+    "client_name",
+    "db",
+    "password",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "username",
+)  # the parameters that are used
+TLS = ", ssl_ca_certs, ssl_certfile, ssl_keyfile and the other ssl_ parameters of redis-py"
+POOLED = {"max_connections", "timeout"}  # of redis-py's pools, which headgate does not use
+
+
+def topology_of(where: Any) -> Topology:
+    return of_url(where) if isinstance(where, str) else of_client(where)
+
+
+# URLs ------------------------------------------------------------------------------------------------------------------------
+
+
+def of_url(where: str) -> Topology:
+    scheme = where.partition("://")[0]
+    form = scheme.partition("+")[2]
+    check_words(where, scheme)
+    found = read(READERS[form], where)
+    if found is None:
+        raise ValueError(
+            f"store='{scheme}://...' is not a URL that headgate can read; write it as {FORMS[form]}, with what is special in a "
+            "password percent-encoded (urllib.parse.quote)."
+        )
+    return found
+
+
+def check_words(where: str, scheme: str) -> None:
+    """ValueError for a parameter that nothing would read. One that redis-py reads is known, though headgate may not need it."""
+    secure, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
+    names = words_of(SSLConnection if secure else UnixDomainSocketConnection if scheme == "unix" else Connection)
+    known = names | POOLED
+    its = {f"sentinel_{name}" for name in known} if sentinel else set()
+    for name in query_of(where):
+        if name not in known | its:
+            near = get_close_matches(name, [*WRITTEN, *(names | its)], 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            tls = "begin the URL with rediss for TLS; " if name.startswith("ssl_") and not secure else ""
+            more = [TLS] * secure + [", and each with sentinel_ before it for the Sentinels"] * sentinel
+            raise ValueError(
+                f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not know; {hint}{tls}"
+                f"it knows {', '.join(WRITTEN)}{''.join(more)}."
+            )
+
+
+def query_of(where: str) -> list[str]:
+    """The names of a URL's parameters; none where a part of a password may have been taken for them."""
+    try:
+        query = urlsplit(where).query
+    except ValueError:
+        return []
+    return [] if "#" in where or "@" in query else [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+
+
+def read(reader: Callable[[str], Topology], where: str) -> Topology | None:
+    """None when it cannot be read, by redis-py or by us: what is wrong may be part of a password, so its error stays here."""
+    try:
+        parts = urlsplit(where)
+        cut = "#" in where or "@" in parts.query  # a password that nobody encoded, of which the rest was taken for something else
+        return None if cut else reader(where)
+    except (ValueError, TypeError, redis.RedisError):
+        return None
+
+
+def of_server(where: str) -> Standalone:
+    parts = urlsplit(where)
+    fits = bool(parts.path) if parts.scheme == "unix" else is_number(parts.path.strip("/"))
+    if not fits or (parts.scheme != "unix" and parts.port == 0):
+        raise ValueError("no such server")
+    return Standalone(endpoint_of(where))
+
+
+def of_sentinel(where: str) -> Sentinel:
+    """redis+sentinel://user:password@host:port,host:port/service/db: the credentials are the servers'."""
+    parts = urlsplit(where)
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service or not is_number(database):
+        raise ValueError("no service")
+    words, its_words = split_words(parts.query)
+    scheme, login = parts.scheme.partition("+")[0], login_of(parts.netloc)
+    like = endpoint_of(f"{scheme}://{login}localhost/{database}?{urlencode(words)}")
+    tls = {name: value for name, value in words.items() if name.startswith(("ssl_", "socket_"))}
+    its_like = endpoint_of(f"{scheme}://localhost/?{urlencode({**tls, **its_words})}")
+    sentinels = [its_like.at(*address) for address in addresses(parts.netloc, SENTINEL_PORT)]
+    return Sentinel(like, sentinels, unquote(service))
+
+
+def split_words(query: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The options for the servers, and those for the Sentinels, which begin with sentinel_."""
+    words = dict(parse_qsl(query, keep_blank_values=True))
+    its = {name.removeprefix("sentinel_"): words.pop(name) for name in list(words) if name.startswith("sentinel_")}
+    return words, its
+
+
+def of_cluster(where: str) -> Cluster:
+    parts = urlsplit(where)
+    if parts.path.strip("/") not in ("", "0") or dict(parse_qsl(parts.query)).get("db", "0") != "0":
+        raise ValueError("a Cluster has no databases")
+    like = endpoint_of(f"{parts.scheme.partition('+')[0]}://{login_of(parts.netloc)}localhost/?{parts.query}")
+    return Cluster([like.at(*address) for address in addresses(parts.netloc, SERVER_PORT)])
+
+
+READERS: dict[str, Callable[[str], Topology]] = {"": of_server, "sentinel": of_sentinel, "cluster": of_cluster}
+
+
+def endpoint_of(url: str) -> Endpoint:
+    """As redis-py reads it."""
+    pool = redis.asyncio.ConnectionPool.from_url(url)
+    timeout = pool.connection_kwargs.get("socket_connect_timeout")
+    seconds("store", "socket_connect_timeout", CONNECT_TIMEOUT if timeout is None else timeout)
+    endpoint = Endpoint(pool.connection_class, pool.connection_kwargs)
+    endpoint.connection()  # nothing is sent: its settings are read
+    return endpoint
+
+
+def login_of(netloc: str) -> str:
+    login, found, _ = netloc.rpartition("@")
+    return login + found
+
+
+def addresses(netloc: str, port: int) -> list[tuple[str, int]]:
+    """host:port,host:port; without a port the usual one."""
+    parts = [urlsplit(f"//{part}") for part in netloc.rpartition("@")[2].split(",")]
+    if not all(part.hostname and part.port != 0 and " " not in part.netloc for part in parts):
+        raise ValueError("no host")
+    return [(part.hostname or "", part.port or port) for part in parts]
+
+
+def is_number(text: str) -> bool:
+    return not text or text.isdecimal()
+
+
+# Clients ---------------------------------------------------------------------------------------------------------------------
+
+
+def of_client(where: Any) -> Topology:
+    known = any(base.__module__.partition(".")[0] in ("redis", "valkey") for base in type(where).__mro__)
+    nodes = getattr(where, "nodes_manager", None) if known else None
+    pool: Any = getattr(where, "connection_pool", None) if known else None
+    refuse_imitations(type(where), getattr(pool, "connection_class", object))
+    if nodes is not None:
+        return of_cluster_client(nodes)
+    if hasattr(pool, "sentinel_manager"):
+        return of_sentinel_pool(pool)
+    if hasattr(pool, "connection_class"):
+        return Standalone(endpoint_like(pool.connection_class, pool.connection_kwargs))
+    raise TypeError(
+        f"store= got a {type(where).__module__}.{type(where).__qualname__}, which headgate cannot use as a store: give it a URL "
+        "(memory://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster://), or a client: redis.asyncio.Redis "
+        "and its like, of redis-py or of valkey-py."
+    )
+
+
+def refuse_imitations(*kinds: type[Any]) -> None:
+    """A client without a server: headgate would look for one under an address that was made up."""
+    if any(base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__):
+        raise TypeError(
+            "store= got a client of fakeredis, which no other process shares and which does not run headgate's script; in tests "
+            "leave store out, with headgate.testing.ManualClock for the time, or give it the URL of a redis-server."
+        )
+
+
+def of_cluster_client(nodes: Any) -> Cluster:
+    settings = nodes.connection_kwargs
+    refuse_other_addresses("address_remap", getattr(nodes, "address_remap", None))
+    kind = settings.get("connection_class") or (SSLConnection if settings.get("ssl") else Connection)
+    like = endpoint_like(kind, settings)
+    return Cluster([like.at(node.host, node.port) for node in nodes.startup_nodes.values()])
+
+
+def of_sentinel_pool(pool: Any) -> Sentinel:
+    if not pool.is_master:
+        raise TypeError("store= got a client of a service's replicas, which must not be written: give it Sentinel.master_for(...).")
+    refuse_other_addresses("force_master_ip", getattr(pool.sentinel_manager, "_force_master_ip", None))
+    pools = [client.connection_pool for client in pool.sentinel_manager.sentinels]
+    sentinels = [endpoint_like(its.connection_class, its.connection_kwargs) for its in pools]
+    return Sentinel(endpoint_like(pool.connection_class, pool.connection_kwargs), sentinels, pool.service_name)
+
+
+def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> Endpoint:
+    kind = kind_of(connection_class)
+    refuse_what_is_lost(kind, settings.items())
+    its = {name: value for name, value in settings.items() if name in words_of(kind)}
+    if connection_class.__module__.startswith("valkey") and not its.get("ssl_check_hostname"):
+        its.pop(
+            "ssl_check_hostname", None
+        )  # False is what valkey-py's clients have when nobody said anything: host names are checked
+    return Endpoint(kind, its)
+
+
+def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
+    """The asyncio connection that goes where a client's own connections go."""
+    name = connection_class.__name__
+    if "Unix" in name:
+        return UnixDomainSocketConnection
+    if "SSL" in name:
+        return SSLConnection
+    if name.endswith("Connection"):
+        return Connection
+    raise TypeError(f"store= got a client whose connections are {name}s, which headgate cannot follow: give it a URL instead.")
+
+
+def refuse_what_is_lost(kind: type[AbstractConnection], settings: Iterable[tuple[str, Any]]) -> None:
+    """A check of certificates that our connections cannot make must not be dropped without a word."""
+    lost = [name for name, value in settings if value and name.startswith("ssl_") and name not in words_of(kind)]
+    if lost and kind is SSLConnection:
+        raise TypeError(
+            f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio connections do not have: "
+            "give headgate a rediss:// URL, or a client without."
+        )
+
+
+def refuse_other_addresses(name: str, value: object) -> None:
+    if value is not None:
+        raise TypeError(
+            f"store= got a client with {name}, and headgate goes by the addresses that its servers tell: let them announce those "
+            "that can be reached from here (cluster-announce-ip, sentinel announce-ip)."
+        )
+
+
+def words_of(kind: type[AbstractConnection]) -> set[str]:
+    """The settings that a connection can be given."""
+    makers = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
+    return {name for maker in makers for name in inspect.signature(maker).parameters}
