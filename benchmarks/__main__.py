@@ -48,7 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=DESCRIPTION)
     add = parser.add_argument
-    add("--rows", default="*", metavar="PATTERN", help="only rows whose key matches, as in 'bucket-*'")
+    add(
+        "--rows",
+        default="*",
+        metavar="PATTERN",
+        help="only rows whose key matches, as in 'bucket-*'",
+    )
     add("--quick", action="store_true", help="fewer rounds and shorter loops: a look, not a figure")
     add("--redis", metavar="URL", help="measure on this server; otherwise a private one is started")
     return parser.parse_args(arguments)
@@ -81,7 +86,11 @@ def run(rows: Sequence[Row], others: Sequence[str], url: str, mark: str, quick: 
         outcomes.append(outcome)
     lines = [OTHER_WORKS[key](url, mark, quick) for key in others]
     goals.show([*goals.lines_of(outcomes), *lines])
-    with_peers = [outcome for outcome in outcomes if any(each.role is Role.PEER for each in outcome.row.contestants)]
+    with_peers = [
+        outcome
+        for outcome in outcomes
+        if any(each.role is Role.PEER for each in outcome.row.contestants)
+    ]
     return 0 if not with_peers or table.verdict(with_peers) else 1
 
 

@@ -42,7 +42,10 @@ class Count:
 
 def measured(url: str, mark: str, quick: bool) -> Line:
     waiters = QUICK_WAITERS if quick else WAITERS
-    counts = [counted(entrant, url, f"{mark}c{number}", waiters) for number, entrant in enumerate(SEMAPHORES)]
+    counts = [
+        counted(entrant, url, f"{mark}c{number}", waiters)
+        for number, entrant in enumerate(SEMAPHORES)
+    ]
     show(counts, waiters)
     return line(counts, waiters)
 
@@ -61,7 +64,9 @@ def counted(entrant: Entrant, url: str, name: str, waiters: int) -> Count:
     return count
 
 
-async def wait_and_count(entry: Any, server: Redis, before: int, waiters: int, count: Count) -> None:
+async def wait_and_count(
+    entry: Any, server: Redis, before: int, waiters: int, count: Count
+) -> None:
     async def caller() -> None:
         async with entry:
             await asyncio.sleep(PATIENCE)
@@ -94,7 +99,9 @@ def listed(server: Redis) -> int:
 
 
 def show(counts: Sequence[Count], waiters: int) -> None:
-    table.say(f"connections of one process: a permit held, {waiters:,} tasks that wait for it  [{KEY}]")
+    table.say(
+        f"connections of one process: a permit held, {waiters:,} tasks that wait for it  [{KEY}]"
+    )
     rows = [(count.name, count.shown, f"{count.refused:,}", count.says) for count in counts]
     table.columns(("", "connections", "callers refused", ""), rows)
     table.say("")
@@ -107,4 +114,11 @@ def line(counts: Sequence[Count], waiters: int) -> Line:
     refused = f", {peer.refused:,} callers refused" if peer and peer.refused else ""
     best = f"{peer.name} {peer.connections:,}{refused}" if peer else "all fail"
     reached = None if ours.failed else ours.connections <= MOST and not ours.refused
-    return Line(f"connections, {waiters:,} waiters in a process", best, "-", ours.shown, f"at most {MOST}", reached)
+    return Line(
+        f"connections, {waiters:,} waiters in a process",
+        best,
+        "-",
+        ours.shown,
+        f"at most {MOST}",
+        reached,
+    )

@@ -135,7 +135,14 @@ def failovers(kind: str, timeout: int, rounds: int) -> None:
         gaps.append(work.gap(work.granted[0]))
         refused, failed = refused + work.refused, failed + work.failed
         beside += [other.gap(other.granted[0]) for other in others]
-    words = [kind, f"`{OPTIONS[kind]} {timeout}`", span(gaps), span(beside) if beside else "", refused, failed]
+    words = [
+        kind,
+        f"`{OPTIONS[kind]} {timeout}`",
+        span(gaps),
+        span(beside) if beside else "",
+        refused,
+        failed,
+    ]
     say(f"| {' | '.join(map(str, words))} |")
 
 
@@ -148,11 +155,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.failover", description=__doc__)
     parser.add_argument("--timeouts", nargs="+", type=int, default=[ADVISED], help="milliseconds")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--defaults", action="store_true", help="one failover with Redis's own timeouts")
+    parser.add_argument(
+        "--defaults", action="store_true", help="one failover with Redis's own timeouts"
+    )
     asked = parser.parse_args(arguments)
     say(f"{machine.versions()}\n")
     try:
-        say("| | | no grant for | a name of another node | acquires that failed | tries that failed |")
+        say(
+            "| | | no grant for | a name of another node | acquires that failed | tries that failed |"
+        )
         say("|---|---|---|---|---|---|")
         for kind in PLACES:
             for timeout in asked.timeouts:

@@ -32,9 +32,21 @@ from benchmarks.stage import PLENTY, Opening, Shape, Stage
 from benchmarks.usage import SCRIPTS
 
 CALLS, ROUNDS = 200, 50
-PROGRAM_CALLS = 1_000  # of redis-benchmark, which is started for each turn: its start must not weigh
+PROGRAM_CALLS = (
+    1_000  # of redis-benchmark, which is started for each turn: its start must not weigh
+)
 QUICK_ROUNDS = 5
-HEADS = ("", "us each", "against the first", "script", "server, rest", "client, user", "client, kernel", "waiting", "")
+HEADS = (
+    "",
+    "us each",
+    "against the first",
+    "script",
+    "server, rest",
+    "client, user",
+    "client, kernel",
+    "waiting",
+    "",
+)
 ABOUT = """\
 us each          from one call to the next, the median of the turns; the other columns are means of the same turns
 script           in the script, by the server's INFO commandstats
@@ -66,16 +78,28 @@ class Cost:
 
     def parts(self) -> tuple[float, float, float, float, float]:
         """Script, the server's rest, the client's user and kernel time: means, because clocks of CPU tick; and what is left."""
-        script, server, user, kernel = (sum(part) / len(part) for part in (self.script, self.server, self.user, self.kernel))
+        script, server, user, kernel = (
+            sum(part) / len(part) for part in (self.script, self.server, self.user, self.kernel)
+        )
         rest = max(0.0, server - script)
-        return script, rest, user, kernel, max(0.0, sum(self.each) / len(self.each) - script - rest - user - kernel)
+        return (
+            script,
+            rest,
+            user,
+            kernel,
+            max(0.0, sum(self.each) / len(self.each) - script - rest - user - kernel),
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.floor", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--quick", action="store_true", help="fewer turns: a look, not a figure")
     options = parser.parse_args(arguments)
-    return tool.on_private_server(lambda url: measured(url, QUICK_ROUNDS if options.quick else ROUNDS))
+    return tool.on_private_server(
+        lambda url: measured(url, QUICK_ROUNDS if options.quick else ROUNDS)
+    )
 
 
 def measured(url: str, rounds: int) -> bool:
@@ -92,9 +116,16 @@ def measured(url: str, rounds: int) -> bool:
 def ways(stage: Stage, stack: ExitStack) -> Iterator[Way]:
     program = shutil.which("redis-benchmark")
     if program is None:
-        table.say("redis-benchmark is not on the PATH (Debian's package redis-tools has it): its line is left out")
+        table.say(
+            "redis-benchmark is not on the PATH (Debian's package redis-tools has it): its line is left out"
+        )
     else:
-        yield Way("redis-benchmark -c 1, EVALSHA", by_program(program, stage), PROGRAM_CALLS, resource.RUSAGE_CHILDREN)
+        yield Way(
+            "redis-benchmark -c 1, EVALSHA",
+            by_program(program, stage),
+            PROGRAM_CALLS,
+            resource.RUSAGE_CHILDREN,
+        )
     shaped: tuple[tuple[str, Opening, Shape], ...] = (
         ("headgate's wire, EVALSHA", wire.evalsha, shapes.called_in_turn),
         ("redis-py, EVALSHA", bare.evalsha, shapes.called_in_turn),
@@ -117,10 +148,22 @@ def by_program(program: str, stage: Stage) -> Callable[[str, int], float]:
     options = ["-h", str(where.hostname), "-p", str(where.port), "-c", "1", "--csv", "-n"]
 
     def play(name: str, calls: int) -> float:
-        words = [program, *options, str(calls), "EVALSHA", sha, "1", name, str(PLENTY), str(PER_TOKEN)]
+        words = [
+            program,
+            *options,
+            str(calls),
+            "EVALSHA",
+            sha,
+            "1",
+            name,
+            str(PLENTY),
+            str(PER_TOKEN),
+        ]
         said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         (found,) = csv.DictReader(io.StringIO(said))
-        return calls * float(found["avg_latency_ms"]) / 1000  # it counts the milliseconds of its start as time of its calls
+        return (
+            calls * float(found["avg_latency_ms"]) / 1000
+        )  # it counts the milliseconds of its start as time of its calls
 
     return play
 
@@ -131,7 +174,11 @@ def turn(cost: Cost, server: Redis, name: str, counts: bool) -> None:
     start, calls = perf_counter(), cost.way.calls
     seconds = cost.way.make(name, calls)
     whole = perf_counter() - start
-    own_after, cpu_after, script_after = resource.getrusage(cost.way.whose), server_cpu(server), script_time(server)
+    own_after, cpu_after, script_after = (
+        resource.getrusage(cost.way.whose),
+        server_cpu(server),
+        script_time(server),
+    )
     if not counts:
         return
     share = seconds / whole if cost.way.whose == resource.RUSAGE_SELF else 1.0
@@ -152,16 +199,29 @@ def script_time(server: Redis) -> tuple[int, int]:
 def server_cpu(server: Redis) -> float:
     """Of its main thread, where that is told apart."""
     cpu = server.info("cpu")
-    return sum(float(cpu.get(f"used_cpu_{kind}_main_thread", cpu[f"used_cpu_{kind}"])) for kind in ("user", "sys"))
+    return sum(
+        float(cpu.get(f"used_cpu_{kind}_main_thread", cpu[f"used_cpu_{kind}"]))
+        for kind in ("user", "sys")
+    )
 
 
 def show(costs: Sequence[Cost], rounds: int) -> None:
-    table.say(f"\none call after another, one connection; {rounds} turns each, in a rotating order; microseconds a call")
+    table.say(
+        f"\none call after another, one connection; {rounds} turns each, in a rotating order; microseconds a call"
+    )
     rows = []
     for cost in costs:
         ratio = median(one / first for one, first in zip(cost.each, costs[0].each, strict=True))
         against = f"x{ratio:.2f}" if cost is not costs[0] else ""
-        rows.append((cost.way.name, table.figure(median(cost.each)), against, *map(table.figure, cost.parts()), ""))
+        rows.append(
+            (
+                cost.way.name,
+                table.figure(median(cost.each)),
+                against,
+                *map(table.figure, cost.parts()),
+                "",
+            )
+        )
     table.columns(HEADS, rows)
     table.say(f"\n{ABOUT}")
 

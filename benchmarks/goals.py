@@ -29,7 +29,9 @@ class Line:
 
 
 def lines_of(outcomes: Sequence[Outcome]) -> list[Line]:
-    return [line_of(outcome, outcome.row.goal) for outcome in outcomes if outcome.row.goal is not None]
+    return [
+        line_of(outcome, outcome.row.goal) for outcome in outcomes if outcome.row.goal is not None
+    ]
 
 
 def line_of(outcome: Outcome, goal: Goal) -> Line:
@@ -37,7 +39,13 @@ def line_of(outcome: Outcome, goal: Goal) -> Line:
     work = goal.work.format(times=f"{outcome.times:,}")
     floor = Role.VARIANT if goal.role is Role.VARIANT else Role.FLOOR
     return Line(
-        work, best(outcome, Role.PEER), best(outcome, floor), ours, goal_words(outcome), outcome.reached, reached_words(outcome)
+        work,
+        best(outcome, Role.PEER),
+        best(outcome, floor),
+        ours,
+        goal_words(outcome),
+        outcome.reached,
+        reached_words(outcome),
     )
 
 
@@ -47,14 +55,28 @@ def best(outcome: Outcome, role: Role) -> str:
     found: Result | None = outcome.best(role)
     if found is None:
         return "all fail" if taking_part else "-"
-    return f"{found.contestant.name} {figure(found.microseconds)} us, {compared(outcome.ratio(found))}"
+    return (
+        f"{found.contestant.name} {figure(found.microseconds)} us, {compared(outcome.ratio(found))}"
+    )
 
 
 def show(lines: Sequence[Line]) -> None:
     if not lines:
         return
-    say("The goals (DESIGN, section 5). Microseconds are medians; ratios compare with headgate, round by round, in this run.")
-    cells = [(line.work, line.peer, line.floor, line.ours, line.goal, line.verdict or REACHED[line.reached]) for line in lines]
+    say(
+        "The goals (DESIGN, section 5). Microseconds are medians; ratios compare with headgate, round by round, in this run."
+    )
+    cells = [
+        (
+            line.work,
+            line.peer,
+            line.floor,
+            line.ours,
+            line.goal,
+            line.verdict or REACHED[line.reached],
+        )
+        for line in lines
+    ]
     columns(HEADS, cells, {1, 2, 4})
     reached = sum(line.reached is True for line in lines)
     say(f"{reached} of {len(lines)} goals reached\n")

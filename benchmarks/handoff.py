@@ -56,7 +56,10 @@ class Handed:
 
 def measured(url: str, mark: str, quick: bool) -> Line:
     times = QUICK_TIMES if quick else TIMES
-    handed = [handed_over(entrant, url, f"{mark}h{number}", times) for number, entrant in enumerate(ENTRANTS)]
+    handed = [
+        handed_over(entrant, url, f"{mark}h{number}", times)
+        for number, entrant in enumerate(ENTRANTS)
+    ]
     show(handed, times)
     return line(handed)
 
@@ -130,7 +133,10 @@ def play(pipe: Connection, entrant: str, url: str, name: str) -> None:
         stage = Stage(url, runner, name)
         try:
             entry = stack.enter_context(opening(stage))(name)
-            calls = {unit: stack.enter_context(bare_opening(stage))(f"{name}bare") for unit, bare_opening in BARE.items()}
+            calls = {
+                unit: stack.enter_context(bare_opening(stage))(f"{name}bare")
+                for unit, bare_opening in BARE.items()
+            }
             stage.run(answering(pipe, entry, calls))
         except EOFError:
             pass  # we are not needed any more
@@ -159,12 +165,26 @@ async def answering(pipe: Connection, entry: Any, calls: dict[str, Any]) -> None
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:
-    return quantiles(seconds, n=100, method="inclusive")[percent - 1] if len(seconds) > 1 else seconds[0]
+    return (
+        quantiles(seconds, n=100, method="inclusive")[percent - 1]
+        if len(seconds) > 1
+        else seconds[0]
+    )
 
 
 def show(handed: Sequence[Handed], times: int) -> None:
-    table.say(f"semaphore on Redis, capacity 1: from the release in one process to the grant in another, {times} times  [{KEY}]")
-    heads = ("", "p50, us", "p99, us", "p50, round trips", "p99, round trips", "p50, redis-py's", "")
+    table.say(
+        f"semaphore on Redis, capacity 1: from the release in one process to the grant in another, {times} times  [{KEY}]"
+    )
+    heads = (
+        "",
+        "p50, us",
+        "p99, us",
+        "p50, round trips",
+        "p99, round trips",
+        "p50, redis-py's",
+        "",
+    )
     table.columns(heads, [cells(each) for each in handed])
     for each in handed:
         if each.failure:
@@ -173,7 +193,9 @@ def show(handed: Sequence[Handed], times: int) -> None:
         seconds = [one for each in handed for one in each.bare[unit]]
         if seconds:
             p50, p99 = (table.figure(percentile(seconds, percent) * 1e6) for percent in (50, 99))
-            table.say(f"  a bare round trip, {unit}, in the same processes: p50 {p50} us, p99 {p99} us")
+            table.say(
+                f"  a bare round trip, {unit}, in the same processes: p50 {p50} us, p99 {p99} us"
+            )
     table.say("")
 
 
@@ -190,12 +212,17 @@ def line(handed: Sequence[Handed]) -> Line:
     ours = next(each for each in handed if each.name == OURS)
     others = [each for each in handed if each.name not in (OURS, FLOOR) and not each.failure]
     bottom = [each for each in handed if each.name == FLOOR and not each.failure]
-    work, goal = "hand-off to another process, p50 (p99)", f"at most {MOST:.0f} bare round trips (p50)"
+    work, goal = (
+        "hand-off to another process, p50 (p99)",
+        f"at most {MOST:.0f} bare round trips (p50)",
+    )
     best = min(others, key=lambda each: each.trips(50), default=None)
     peer = f"{best.name} {trips(best)}" if best else "all fail"
     if ours.failure:
         return Line(work, peer, "-", "fails", goal, None)
-    units = (f"{unit} {table.figure(median(seconds) * 1e6)} us" for unit, seconds in ours.bare.items())
+    units = (
+        f"{unit} {table.figure(median(seconds) * 1e6)} us" for unit, seconds in ours.bare.items()
+    )
     floor = ", ".join((*(f"{FLOOR} {trips(each)}" for each in bottom), *units))
     return Line(work, peer, floor, trips(ours), goal, ours.trips(50) <= MOST)
 

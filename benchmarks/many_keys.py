@@ -32,7 +32,10 @@ AT_ONCE = 1_000  # acquires of as many keys, in one turn of the loop
 REMEMBERED = 86_400.0  # seconds in which a bucket fills: no key ends while the run lasts
 LEASE = 86_400.0  # nothing is renewed meanwhile
 CONNECTIONS = 3  # the most: the goal
-LEAK, NOISE = 16, 8_000_000  # bytes a key by which this process may grow after the first tenth, and what is noise in any case
+LEAK, NOISE = (
+    16,
+    8_000_000,
+)  # bytes a key by which this process may grow after the first tenth, and what is noise in any case
 BEYOND = 5.0  # seconds after the last TTL: then nothing may be left
 SPARE = "SLACK = 60000000"  # what the script adds to a TTL, to write it seldom
 
@@ -49,15 +52,29 @@ class Findings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.many_keys", description="a million keyed limiters in one Redis")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.many_keys", description="a million keyed limiters in one Redis"
+    )
     add = parser.add_argument
     add("--keys", type=int, default=KEYS, metavar="N", help=f"idle keys, {KEYS:,} unless told")
     add(
-        "--live", type=int, default=LIVE, metavar="N", help=f"keys with a permit held, and then with a waiter; {LIVE:,} unless told"
+        "--live",
+        type=int,
+        default=LIVE,
+        metavar="N",
+        help=f"keys with a permit held, and then with a waiter; {LIVE:,} unless told",
     )
-    add("--brief", type=int, default=BRIEF, metavar="N", help=f"keys that are waited for until all are gone; {BRIEF:,} unless told")
+    add(
+        "--brief",
+        type=int,
+        default=BRIEF,
+        metavar="N",
+        help=f"keys that are waited for until all are gone; {BRIEF:,} unless told",
+    )
     options = parser.parse_args(arguments)
-    return tool.on_private_server(lambda url: measured(url, options.keys, options.live, options.brief))
+    return tool.on_private_server(
+        lambda url: measured(url, options.keys, options.live, options.brief)
+    )
 
 
 def measured(url: str, keys: int, live: int, brief: int) -> bool:
@@ -80,7 +97,9 @@ async def idle_keys(url: str, server: Redis, keys: int, found: Findings) -> None
     limiter = Limiter("many", Rate(1, per=REMEMBERED), store=url)
     await entered(limiter["first"])
     before, done = used(server), stats(server)
-    table.say(f"\n{keys:,} keys, each entered once: limiter[key] with a Rate; {AT_ONCE:,} keys at once")
+    table.say(
+        f"\n{keys:,} keys, each entered once: limiter[key] with a Rate; {AT_ONCE:,} keys at once"
+    )
     start, rows, resident_then = perf_counter(), [], 0
     tenth = max(AT_ONCE, keys // 10)
     for first in range(0, keys, tenth):
@@ -89,14 +108,32 @@ async def idle_keys(url: str, server: Redis, keys: int, found: Findings) -> None
         resident_then = resident_then or resident()
         seconds, each = perf_counter() - start, (used(server) - before) / last
         rows.append(
-            (f"{last:,}", f"{last / seconds:,.0f}", f"{each:,.0f}", f"{resident() / 1e6:,.1f}", f"{connections(server)}", "")
+            (
+                f"{last:,}",
+                f"{last / seconds:,.0f}",
+                f"{each:,.0f}",
+                f"{resident() / 1e6:,.1f}",
+                f"{connections(server)}",
+                "",
+            )
         )
-    table.columns(("keys", "keys a second", "bytes of Redis a key", "this process, MB", "connections", ""), rows)
+    table.columns(
+        ("keys", "keys a second", "bytes of Redis a key", "this process, MB", "connections", ""),
+        rows,
+    )
     script = (stats(server) - done).microseconds / keys
-    table.say(f"script time {script:.0f} us a key; Redis keys: {server.dbsize() / (keys + 1):.2f} for each limiter")
+    table.say(
+        f"script time {script:.0f} us a key; Redis keys: {server.dbsize() / (keys + 1):.2f} for each limiter"
+    )
     growth = resident() - resident_then
-    found.check(growth <= max(NOISE, LEAK * keys), f"this process grew by {growth:,} bytes after the first tenth of {keys:,} keys")
-    found.check(connections(server) <= CONNECTIONS, f"{connections(server)} connections, where {CONNECTIONS} are allowed")
+    found.check(
+        growth <= max(NOISE, LEAK * keys),
+        f"this process grew by {growth:,} bytes after the first tenth of {keys:,} keys",
+    )
+    found.check(
+        connections(server) <= CONNECTIONS,
+        f"{connections(server)} connections, where {CONNECTIONS} are allowed",
+    )
     say_ttls(server, found)
 
 
@@ -105,7 +142,9 @@ async def entered(limiter: Limiter) -> None:
         pass
 
 
-async def at_once(work: Callable[[Limiter], Coroutine[Any, Any, Any]], limiters: Iterable[Limiter]) -> list[Any]:
+async def at_once(
+    work: Callable[[Limiter], Coroutine[Any, Any, Any]], limiters: Iterable[Limiter]
+) -> list[Any]:
     """The work for all of them, so many in one turn of the loop; nothing is kept but what it returns."""
     results: list[Any] = []
     for batch in batches(iter(limiters)):
@@ -125,7 +164,9 @@ def say_ttls(server: Redis, found: Findings) -> None:
         without += left < 0
         longest = max(longest, left)
         shortest = left if shortest is None else min(shortest, left)
-    table.say(f"TTLs, by SCAN over all keys: {(shortest or 0) / 1000:,.0f} to {longest / 1000:,.0f} s; without one: {without}")
+    table.say(
+        f"TTLs, by SCAN over all keys: {(shortest or 0) / 1000:,.0f} to {longest / 1000:,.0f} s; without one: {without}"
+    )
     found.check(not without, f"{without} keys have no TTL")
 
 
@@ -137,7 +178,9 @@ def ttls(server: Redis) -> Iterator[int]:
         pipeline = server.pipeline(transaction=False)
         for key in keys:
             pipeline.pttl(key)
-        yield from (left for left in pipeline.execute() if left != -2)  # -2: it ended between the two
+        yield from (
+            left for left in pipeline.execute() if left != -2
+        )  # -2: it ended between the two
 
 
 # Live keys ---------------------------------------------------------------------------------------------------------------------
@@ -164,11 +207,16 @@ async def live_keys(url: str, server: Redis, live: int, found: Findings) -> None
     waiting = [asyncio.create_task(permit_of(each)) for each in limiters]
     await at_once(status_of, limiters)  # they are asked behind those who wait
     row("one permit held, one waiter")
-    found.check(connections(server) <= CONNECTIONS, f"{connections(server)} connections, where {CONNECTIONS} are allowed")
+    found.check(
+        connections(server) <= CONNECTIONS,
+        f"{connections(server)} connections, where {CONNECTIONS} are allowed",
+    )
     await go_home(waiting, permits)
     permits.clear()
     row("idle again")
-    table.columns(("of each key", "bytes of Redis", "bytes of this process", "connections", ""), rows)
+    table.columns(
+        ("of each key", "bytes of Redis", "bytes of this process", "connections", ""), rows
+    )
     say_ttls(server, found)
 
 
@@ -195,7 +243,9 @@ async def go_home(waiting: Sequence[asyncio.Task[Permit]], permits: Sequence[Per
 def gone_keys(url: str, server: Redis, brief: int, found: Findings) -> None:
     """With constants as short as those of the tests of faults, in a process of its own, whose script is another one."""
     server.flushall()
-    process = multiprocessing.get_context("spawn").Process(target=leave_keys, args=(url, brief), daemon=True)
+    process = multiprocessing.get_context("spawn").Process(
+        target=leave_keys, args=(url, brief), daemon=True
+    )
     process.start()
     process.join()
     if process.exitcode:
@@ -203,11 +253,15 @@ def gone_keys(url: str, server: Redis, brief: int, found: Findings) -> None:
         return
     left = list(ttls(server))
     longest = max(left, default=0) / 1000
-    table.say(f"\n{brief:,} keys with every kind of limit, entered and left, with shortened constants: {len(left):,} Redis keys")
+    table.say(
+        f"\n{brief:,} keys with every kind of limit, entered and left, with shortened constants: {len(left):,} Redis keys"
+    )
     start = perf_counter()
     while (remaining := server.dbsize()) and perf_counter() - start < longest + BEYOND:
         sleep(0.05)
-    table.say(f"the longest TTL is {longest:.1f} s; after {perf_counter() - start:.1f} s {remaining:,} Redis keys are left")
+    table.say(
+        f"the longest TTL is {longest:.1f} s; after {perf_counter() - start:.1f} s {remaining:,} Redis keys are left"
+    )
     found.check(bool(left), "no key was there to begin with")
     found.check(not remaining, f"{remaining:,} keys are left after their TTL")
 

@@ -205,7 +205,9 @@ def crowd_sizes() -> Row:
         MANY_AT_ONCE,
         (
             ours(headgate.token_bucket, made),
-            Contestant("headgate, 100 at once", Role.VARIANT, headgate.token_bucket, by_the_hundred),
+            Contestant(
+                "headgate, 100 at once", Role.VARIANT, headgate.token_bucket, by_the_hundred
+            ),
             floor("tasks that do nothing", standard.nothing, made),
             floor("the same, 100 at once", standard.nothing, by_the_hundred),
         ),
@@ -251,9 +253,13 @@ def buckets_in_turn() -> list[Row]:
     ]
 
 
-def semaphore_row(key: str, title: str, capacity: int, shape: Shape, goal: Goal | None = None) -> Row:
+def semaphore_row(
+    key: str, title: str, capacity: int, shape: Shape, goal: Goal | None = None
+) -> Row:
     awaited = headgate.semaphore_release_awaited(capacity)
-    decided = [floor(DECIDED, alone.semaphore(capacity), shape)] if capacity == AT_ONCE else []  # no trip for each who leaves
+    decided = (
+        [floor(DECIDED, alone.semaphore(capacity), shape)] if capacity == AT_ONCE else []
+    )  # no trip for each who leaves
     return Row(
         f"{key}-{capacity}",
         f"semaphore on Redis, capacity {capacity}: {title}",

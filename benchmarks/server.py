@@ -61,7 +61,9 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
                 client.ping()
             except RedisConnectionError:
                 if process.poll() is not None:
-                    raise ServerMissingError(f"redis-server ended with status {process.returncode}") from None
+                    raise ServerMissingError(
+                        f"redis-server ended with status {process.returncode}"
+                    ) from None
                 if time.monotonic() > deadline:
                     raise ServerMissingError("redis-server does not answer") from None
                 time.sleep(POLL)
@@ -74,7 +76,9 @@ def server_version(url: str) -> str:
         with Redis.from_url(url) as client:
             return str(client.info("server")["redis_version"])
     except RedisError as error:  # the URL may hold a password: it stays out of the text
-        raise ServerMissingError(f"the server given does not answer: {type(error).__name__}") from None
+        raise ServerMissingError(
+            f"the server given does not answer: {type(error).__name__}"
+        ) from None
 
 
 def sweep(url: str, mark: str) -> None:

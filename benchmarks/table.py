@@ -74,7 +74,9 @@ def goal_line(outcome: Outcome) -> str:
 
 def reached_words(outcome: Outcome) -> str:
     most = outcome.out_of_reach
-    return REACHED[outcome.reached] + ("" if most is None or outcome.reached else f", the floor is x{most:.2f} ahead")
+    return REACHED[outcome.reached] + (
+        "" if most is None or outcome.reached else f", the floor is x{most:.2f} ahead"
+    )
 
 
 def goal_words(outcome: Outcome) -> str:
@@ -84,7 +86,11 @@ def goal_words(outcome: Outcome) -> str:
     whom = "the best peer" if goal.role is Role.PEER or mark is None else mark.contestant.name
     if goal.factor == 1:
         return f"below {whom}"
-    return f"x{goal.factor:.0f} ahead of {whom}" if goal.factor > 1 else f"within x{1 / goal.factor:.2f} of {whom}"
+    return (
+        f"x{goal.factor:.0f} ahead of {whom}"
+        if goal.factor > 1
+        else f"within x{1 / goal.factor:.2f} of {whom}"
+    )
 
 
 def verdict(outcomes: Sequence[Outcome]) -> bool:
@@ -123,7 +129,9 @@ def columns(heads: Cells, rows: Sequence[Cells], left: Collection[int] = ()) -> 
 def show_rich(heads: Cells, rows: Sequence[Cells], left: Collection[int]) -> None:
     table = Table(show_edge=False)
     for index, head in enumerate(heads):
-        table.add_column(escape(head), justify="left" if index in left else "right", no_wrap=index not in left)
+        table.add_column(
+            escape(head), justify="left" if index in left else "right", no_wrap=index not in left
+        )
     for row in rows:
         table.add_row(*map(escape, row), style="bold" if row[0] == "headgate" else "")
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False).print(table)

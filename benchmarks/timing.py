@@ -17,7 +17,9 @@ from benchmarks.shapes import RunFailedError, describe
 from benchmarks.stage import Contestant, Maker, Role, Row, Stage
 
 QUICK_ROUNDS = 3
-SETTLE = 0.005  # a pause before each turn: what the one before left in flight is not charged to the next
+SETTLE = (
+    0.005  # a pause before each turn: what the one before left in flight is not charged to the next
+)
 
 
 @dataclass
@@ -53,7 +55,9 @@ class Outcome:
         return next(result for result in self.results if result.contestant.role is Role.OURS)
 
     def finished(self, role: Role) -> list[Result]:
-        return [result for result in self.results if result.contestant.role is role and result.finished]
+        return [
+            result for result in self.results if result.contestant.role is role and result.finished
+        ]
 
     def ratio(self, result: Result) -> float:
         """How many times as long as headgate: the median of the rounds' ratios. Both have finished."""
@@ -75,11 +79,15 @@ class Outcome:
     @property
     def ahead(self) -> bool:
         """Ahead of every peer that finished; not ahead of anybody when headgate itself failed."""
-        return self.ours.finished and all(self.ratio(peer) > 1.0 for peer in self.finished(Role.PEER))
+        return self.ours.finished and all(
+            self.ratio(peer) > 1.0 for peer in self.finished(Role.PEER)
+        )
 
     def best(self, role: Role) -> Result | None:
         """The quickest of a role, beside a headgate that finished."""
-        return min(self.finished(role), key=self.ratio, default=None) if self.ours.finished else None
+        return (
+            min(self.finished(role), key=self.ratio, default=None) if self.ours.finished else None
+        )
 
     @property
     def mark(self) -> Result | None:
@@ -95,7 +103,11 @@ class Outcome:
     def out_of_reach(self) -> float | None:
         """How far ahead of the goal's mark the floor is, where even that is less than the goal. Of several the highest counts."""
         goal, mark = self.row.goal, self.mark
-        floor = max(self.finished(Role.FLOOR), key=self.ratio, default=None) if self.ours.finished else None
+        floor = (
+            max(self.finished(Role.FLOOR), key=self.ratio, default=None)
+            if self.ours.finished
+            else None
+        )
         if goal is None or floor is None or mark is None or floor is mark:
             return None
         most = median(mark.ratios(floor))

@@ -12,7 +12,16 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 
 # No part of a work: they look at the server, or connect to it.
-LOOKING = {"info", "config|resetstat", "hello", "select", "ping", "client|setinfo", "subscribe", "script|load"}
+LOOKING = {
+    "info",
+    "config|resetstat",
+    "hello",
+    "select",
+    "ping",
+    "client|setinfo",
+    "subscribe",
+    "script|load",
+}
 SCRIPTS = ("evalsha", "eval", "fcall")
 
 

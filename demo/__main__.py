@@ -46,10 +46,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./run demo", description="Calls a strict server without headgate and with it.")
-    parser.add_argument("--calls", type=int, default=200, help=f"calls in each run, {FEWEST} to {MOST} (200)")
-    parser.add_argument("--redis", metavar="URL", help="spread the calls over processes that share the limit on this Redis")
-    parser.add_argument("--processes", type=int, default=4, help="with --redis: how many processes call, 1 to 16 (4)")
+    parser = argparse.ArgumentParser(
+        prog="./run demo", description="Calls a strict server without headgate and with it."
+    )
+    parser.add_argument(
+        "--calls", type=int, default=200, help=f"calls in each run, {FEWEST} to {MOST} (200)"
+    )
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="spread the calls over processes that share the limit on this Redis",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=4,
+        help="with --redis: how many processes call, 1 to 16 (4)",
+    )
     options = parser.parse_args(arguments)
     if not FEWEST <= options.calls <= MOST:
         parser.error(f"--calls must be from {FEWEST} to {MOST}")
@@ -103,11 +116,15 @@ def introduce(console: Console, pid: int) -> None:
 
 
 def explain_without(console: Console, options: argparse.Namespace) -> None:
-    console.print(f"[bold]1. Without headgate[/]: {options.calls} calls, all at the same time{_spread(options)}.")
+    console.print(
+        f"[bold]1. Without headgate[/]: {options.calls} calls, all at the same time{_spread(options)}."
+    )
 
 
 def explain_with(console: Console, options: argparse.Namespace) -> None:
-    limits = f"Window({RULES.amount}, per={RULES.per:g}, slack={SLACK}), Concurrency({RULES.at_once})"
+    limits = (
+        f"Window({RULES.amount}, per={RULES.per:g}, slack={SLACK}), Concurrency({RULES.at_once})"
+    )
     store = ", store=URL" if options.redis else ""
     console.print(
         f"\n[bold]2. With headgate[/]: the same calls{_spread(options)}, but each waits its turn at\n"
@@ -156,7 +173,9 @@ async def call_from_processes(order: Order, processes: int, counts: Tally) -> No
 
 async def ready(worker: Process) -> None:
     if (line := await hear(worker)) != READY:
-        raise DemoError(line.removeprefix(FAILED).strip() or f"process {worker.pid} ended before it was ready")
+        raise DemoError(
+            line.removeprefix(FAILED).strip() or f"process {worker.pid} ended before it was ready"
+        )
 
 
 async def listen(worker: Process, counts: Tally) -> None:
@@ -165,18 +184,26 @@ async def listen(worker: Process, counts: Tally) -> None:
             raise DemoError(line.removeprefix(FAILED).strip())
         counts.reply(int(line))
     if await worker.wait():
-        raise DemoError(f"process {worker.pid}, one of those that call, ended with code {worker.returncode}")
+        raise DemoError(
+            f"process {worker.pid}, one of those that call, ended with code {worker.returncode}"
+        )
 
 
 def judge(console: Console, outcome: Outcome) -> int:
     """The promise of the demo, in a sentence."""
     reasons = f"{outcome.over_rate} over the rate, {outcome.over_concurrency} over the concurrency"
-    spent = f"{outcome.seconds:.2f} s: {outcome.over_ideal:.1%} over the ideal {outcome.ideal:.2f} s"
+    spent = (
+        f"{outcome.seconds:.2f} s: {outcome.over_ideal:.1%} over the ideal {outcome.ideal:.2f} s"
+    )
     if outcome.refused:
-        console.print(f"[bold red]Not as promised[/]: {outcome.refused} calls were refused with headgate ({reasons}).")
+        console.print(
+            f"[bold red]Not as promised[/]: {outcome.refused} calls were refused with headgate ({reasons})."
+        )
         return 1
     if outcome.over_ideal > TOLERANCE:
-        console.print(f"[bold red]Not as promised[/]: no 429, but {spent}, and the promise is {TOLERANCE:.0%}.")
+        console.print(
+            f"[bold red]Not as promised[/]: no 429, but {spent}, and the promise is {TOLERANCE:.0%}."
+        )
         return 1
     console.print(f"[bold green]As promised[/]: not one 429, in {spent}.")
     return 0

@@ -62,7 +62,9 @@ async def entrance(name: str | None, store: str | None) -> AsyncIterator[Entranc
 
 async def make_calls(order: Order, limiter: Entrance, reply: Callable[[int], None]) -> None:
     """Starts all calls at the same time; `reply` hears the status of each as it comes back."""
-    connections = aiohttp.TCPConnector(limit=0)  # no limit: aiohttp's own would hide what happens without headgate
+    connections = aiohttp.TCPConnector(
+        limit=0
+    )  # no limit: aiohttp's own would hide what happens without headgate
     async with aiohttp.ClientSession(connector=connections) as session:
 
         async def call() -> None:
@@ -87,7 +89,9 @@ async def work() -> None:
     order = Order.from_line(sys.stdin.readline())
     async with entrance(order.name, order.store) as limiter:
         print(READY, flush=True)
-        told = await asyncio.to_thread(sys.stdin.readline)  # in a thread: the limiter's connection lives meanwhile
+        told = await asyncio.to_thread(
+            sys.stdin.readline
+        )  # in a thread: the limiter's connection lives meanwhile
         if told.strip() != GO:
             return
         end_with_parent()

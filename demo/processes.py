@@ -22,7 +22,9 @@ STDIN = 0
 @asynccontextmanager
 async def child(module: str) -> AsyncIterator[Process]:
     command = (sys.executable, "-m", module)
-    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, cwd=ROOT, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, cwd=ROOT, start_new_session=True
+    )
     try:
         yield process
     finally:

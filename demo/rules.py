@@ -60,6 +60,8 @@ def ideal_time(calls: int, rules: Rules) -> float:
     starts: list[float] = []
     for call in range(calls):
         window_opens = starts[call - rules.amount] + rules.per if call >= rules.amount else 0.0
-        place_is_free = starts[call - rules.at_once] + rules.call_time if call >= rules.at_once else 0.0
+        place_is_free = (
+            starts[call - rules.at_once] + rules.call_time if call >= rules.at_once else 0.0
+        )
         starts.append(max(window_opens, place_is_free))
     return starts[-1] + rules.call_time

@@ -20,7 +20,9 @@ URL = sys.argv[1] if len(sys.argv) > 1 else None
 DATA = b"headgate" * 10_000
 
 queue = Semaphore(name="hashing", capacity=2, max_sleep=30, redis_url=URL)
-bucket = TokenBucket(name="hashing", capacity=1, refill_amount=1, refill_frequency=0.1, max_sleep=30, redis_url=URL)
+bucket = TokenBucket(
+    name="hashing", capacity=1, refill_amount=1, refill_frequency=0.1, max_sleep=30, redis_url=URL
+)
 
 
 async def digest(number: int) -> str:
@@ -38,7 +40,9 @@ async def in_steps() -> float:
 
 
 async def impatient() -> str:
-    hourly = TokenBucket("hourly", capacity=1, refill_amount=1, refill_frequency=3600, max_sleep=1, redis_url=URL)
+    hourly = TokenBucket(
+        "hourly", capacity=1, refill_amount=1, refill_frequency=3600, max_sleep=1, redis_url=URL
+    )
     try:
         for _ in range(2):
             async with hourly:

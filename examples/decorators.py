@@ -53,7 +53,9 @@ async def main() -> None:
     async for part in compressed(TEXT):
         assert permits_in_use() == 1
         parts.append(part)
-    print(f"{len(TEXT)} bytes became {len(b''.join(parts))}; permits in use now: {permits_in_use()}")
+    print(
+        f"{len(TEXT)} bytes became {len(b''.join(parts))}; permits in use now: {permits_in_use()}"
+    )
 
 
 if __name__ == "__main__":

@@ -57,12 +57,16 @@ def most_at_once(jobs: list[Job]) -> int:
 
 async def main(url: str) -> None:
     name = f"fleet-{uuid.uuid4().hex[:8]}"  # a name of its own for each run; in a program it is always the same one
-    await shared_limiter(url, name).astatus()  # a server that is not there should be known before anything starts
+    await shared_limiter(
+        url, name
+    ).astatus()  # a server that is not there should be known before anything starts
     shares = await asyncio.gather(*(start(url, name) for _ in range(PROCESSES)))
     jobs = [job for share in shares for job in share]
     fences = {job.fence for job in jobs}
     most = most_at_once(jobs)
-    print(f"{len(jobs)} jobs in {PROCESSES} processes, at most {most} at once, {len(fences)} different fences")
+    print(
+        f"{len(jobs)} jobs in {PROCESSES} processes, at most {most} at once, {len(fences)} different fences"
+    )
 
 
 if __name__ == "__main__":

@@ -22,7 +22,9 @@ def search(tenant: str, word: str) -> str:
 
 def main() -> None:
     asked = [("ann", "calls")] * 5 + [("bob", "calls"), ("bob", "salmon")]
-    for (tenant, answer), times in Counter((tenant, search(tenant, word)) for tenant, word in asked).items():
+    for (tenant, answer), times in Counter(
+        (tenant, search(tenant, word)) for tenant, word in asked
+    ).items():
         print(f"{tenant}: {times} x {answer}")
 
 

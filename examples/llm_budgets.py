@@ -38,10 +38,14 @@ def tokens_left() -> int:
 
 
 async def main() -> None:
-    questions = [f"What does call number {number} cost when nobody knows it before?" for number in range(10)]
+    questions = [
+        f"What does call number {number} cost when nobody knows it before?" for number in range(10)
+    ]
     replies = await asyncio.gather(*map(ask, questions))
     took = sum(reply.tokens for reply in replies)
-    print(f"{len(replies)} calls asked for {len(replies) * MOST} tokens and took {took}; {tokens_left()} of 1000 are left")
+    print(
+        f"{len(replies)} calls asked for {len(replies) * MOST} tokens and took {took}; {tokens_left()} of 1000 are left"
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ async def main() -> None:
         port = server.sockets[0].getsockname()[1]
         began = time.monotonic()
         answers = await asyncio.gather(*(call(port) for _ in range(12)))
-        print(f"{answers.count('hello')} calls in {time.monotonic() - began:.1f} s, at most {service.most} at once")
+        print(
+            f"{answers.count('hello')} calls in {time.monotonic() - began:.1f} s, at most {service.most} at once"
+        )
     print(limiter)
 
 

@@ -31,7 +31,9 @@ def test_a_day_of_crawling(headgate_clock: ManualClock) -> None:
     headgate_clock.run(crawl(2400, recorder))
     assert_never_over(recorder.calls, *LIMITS)
     assert_at_rest(api)
-    print(f"{len(recorder.calls)} calls, at most {recorder.most} at once, took {headgate_clock.elapsed() / 3600:.1f} hours")
+    print(
+        f"{len(recorder.calls)} calls, at most {recorder.most} at once, took {headgate_clock.elapsed() / 3600:.1f} hours"
+    )
 
 
 def test_a_caller_waits_for_its_turn_and_no_longer(headgate_clock: ManualClock) -> None:

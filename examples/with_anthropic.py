@@ -17,7 +17,9 @@ from headgate import Concurrency, Limiter
 from headgate.http.anthropic import Estimates, limit
 
 RULES = Rules(requests=1000, input_tokens=10_000, output_tokens=5000, at_once=3, per=3600)
-claude = Limiter("claude", "1000/hour", "10k input_tokens/hour", "5k output_tokens/hour", Concurrency(3))
+claude = Limiter(
+    "claude", "1000/hour", "10k input_tokens/hour", "5k output_tokens/hour", Concurrency(3)
+)
 
 
 def question(words: int) -> list[MessageParam]:
@@ -35,7 +37,9 @@ def main() -> None:
         service.moods = [429]
 
         def ask(words: int) -> str:
-            with client.messages.stream(model="large", max_tokens=4000, messages=question(words)) as stream:
+            with client.messages.stream(
+                model="large", max_tokens=4000, messages=question(words)
+            ) as stream:
                 return stream.get_final_text()
 
         with ThreadPoolExecutor(8) as threads:

@@ -22,7 +22,9 @@ def main() -> None:
         with ThreadPoolExecutor(10) as threads:
             answers = list(threads.map(client.get, ["/"] * 20))
         client.get("/health")
-        print(f"{service}; {sum(answer.is_success for answer in answers)} of {len(answers)} answered")
+        print(
+            f"{service}; {sum(answer.is_success for answer in answers)} of {len(answers)} answered"
+        )
         print(hosts["127.0.0.1"])
 
 

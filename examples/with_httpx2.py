@@ -35,7 +35,9 @@ async def main() -> None:
             print(f"{service}; {sum(lines)} lines")
             await leave(client)
             print(llm)
-        async with httpx2.AsyncClient(transport=AsyncTransport(llm), base_url=service.url) as client:  # the same, by hand
+        async with httpx2.AsyncClient(
+            transport=AsyncTransport(llm), base_url=service.url
+        ) as client:  # the same, by hand
             print(f"{await read(client)} lines by a transport")
 
 

@@ -29,7 +29,11 @@ def estimate(call: Mapping[str, Any]) -> dict[str, int]:
 async def ask(url: str, words: int) -> str:
     messages = [{"role": "user", "content": f"Say {words} words."}]
     answer = await litellm.acompletion(
-        model="openai/small", messages=messages, max_tokens=500, api_base=f"{url}/v1", api_key="none"
+        model="openai/small",
+        messages=messages,
+        max_tokens=500,
+        api_base=f"{url}/v1",
+        api_key="none",
     )
     return str(answer.choices[0].message.content)
 

@@ -20,7 +20,9 @@ gpt = Limiter("gpt", "1000/hour", "10k tokens/hour", Concurrency(3))
 
 
 async def answer(client: AsyncOpenAI, words: int) -> str:
-    response = await client.responses.create(model="small", input=f"Say {words} words.", max_output_tokens=2000)
+    response = await client.responses.create(
+        model="small", input=f"Say {words} words.", max_output_tokens=2000
+    )
     return response.output_text
 
 
@@ -33,16 +35,23 @@ async def stream(client: AsyncOpenAI, words: int) -> str:
         stream=True,
         stream_options={"include_usage": True},
     )
-    return "".join([chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices])
+    return "".join(
+        [chunk.choices[0].delta.content or "" async for chunk in chunks if chunk.choices]
+    )
 
 
 async def main() -> None:
     estimates = Estimates()
     with Models(RULES) as service:
-        async with limit(AsyncOpenAI(api_key="none", base_url=f"{service.url}/v1"), gpt, estimates=estimates) as client:
+        async with limit(
+            AsyncOpenAI(api_key="none", base_url=f"{service.url}/v1"), gpt, estimates=estimates
+        ) as client:
             texts = []
             for _ in range(5):
-                calls = [(answer if number % 2 else stream)(client, 30 + 7 * number % 40) for number in range(20)]
+                calls = [
+                    (answer if number % 2 else stream)(client, 30 + 7 * number % 40)
+                    for number in range(20)
+                ]
                 texts += await asyncio.gather(*calls)
         print(f"{service}; {sum(len(text.split()) for text in texts)} words")
     tokens = next(limit.used for limit in gpt.status().limits if limit.unit == "tokens")

@@ -32,7 +32,9 @@ agent = Agent(model, max_concurrency=PydanticAILimiter(runs))
 
 async def main() -> None:
     results = await asyncio.gather(*(agent.run("hi") for _ in range(10)))
-    print(f"{[result.output for result in results].count('hello')} runs, the model asked by {max(busy)} at once")
+    print(
+        f"{[result.output for result in results].count('hello')} runs, the model asked by {max(busy)} at once"
+    )
     print(runs)
 
 

@@ -27,7 +27,9 @@ def main() -> None:
         print(f"{service}; {sum(answer.ok for answer in answers)} of {len(answers)} answered")
 
         session.get(f"{service.url}/busy", timeout=1)
-        print(f"{api.status().limits[1].used} of 22 attempts counted, {api.status().limits[0].used} under way")
+        print(
+            f"{api.status().limits[1].used} of 22 attempts counted, {api.status().limits[0].used} under way"
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ limiter = Limiter("api", Window(1, per=0.1), max_sleep=0.01)
 attempts = {"tenacity": 0, "stamina": 0}
 
 
-@tenacity.retry(retry=tenacity.retry_if_exception_type(MaxSleepExceededError), wait=wait_retry_after())
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(MaxSleepExceededError), wait=wait_retry_after()
+)
 async def with_tenacity() -> None:
     attempts["tenacity"] += 1
     async with limiter:

@@ -31,7 +31,11 @@ class Certificate:
 
     def options(self) -> list[str]:
         """For redis-server."""
-        files = {"--tls-cert-file": self._chain, "--tls-key-file": self._key, "--tls-ca-cert-file": self.authority}
+        files = {
+            "--tls-cert-file": self._chain,
+            "--tls-key-file": self._key,
+            "--tls-ca-cert-file": self.authority,
+        }
         return [str(word) for option in files.items() for word in option]
 
 
@@ -51,7 +55,9 @@ class Certificates:
 
     def expired(self) -> Certificate:
         yesterday = datetime.now(UTC) - timedelta(days=1)
-        shown = self._authority.issue_cert(*HERE, not_before=yesterday - timedelta(days=1), not_after=yesterday)
+        shown = self._authority.issue_cert(
+            *HERE, not_before=yesterday - timedelta(days=1), not_after=yesterday
+        )
         return self._certificate(shown, self._authority)
 
     def of_another_host(self) -> Certificate:

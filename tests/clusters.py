@@ -51,7 +51,9 @@ class Node(Server):
     def _words(self) -> list[str]:
         self._bus = self._bus or free_port()
         options = f"--cluster-enabled yes --cluster-port {self._bus} --cluster-node-timeout {NODE_TIMEOUT}"
-        secure = [] if self.certificate is None else ["--tls-cluster", "yes", "--tls-replication", "yes"]
+        secure = (
+            [] if self.certificate is None else ["--tls-cluster", "yes", "--tls-replication", "yes"]
+        )
         return [*super()._words(), *options.split(), *REPLICATION.split(), *secure]
 
 
@@ -75,7 +77,11 @@ class Cluster:
         return self.url_at(*(f"127.0.0.1:{seed.port}" for seed in seeds))
 
     def url_at(self, *places: str) -> str:
-        scheme, trust = ("rediss", f"?ssl_ca_certs={self.certificate.authority}") if self.certificate else ("redis", "")
+        scheme, trust = (
+            ("rediss", f"?ssl_ca_certs={self.certificate.authority}")
+            if self.certificate
+            else ("redis", "")
+        )
         return f"{scheme}+cluster://{USER}:{PASSWORD}@{','.join(places)}{trust}"
 
     def start(self) -> Cluster:
@@ -87,7 +93,9 @@ class Cluster:
             node.ask("SET-CONFIG-EPOCH", index + 1)
         for node in self.nodes[1:]:
             first.meet(node)
-        await_order(lambda: all(self._knows_all(node) for node in self.nodes), "all nodes know each other")
+        await_order(
+            lambda: all(self._knows_all(node) for node in self.nodes), "all nodes know each other"
+        )
         for node, master in zip(self.nodes[MASTERS:], masters, strict=True):
             node.ask("REPLICATE", master.identity)
         self.settle()
@@ -108,7 +116,10 @@ class Cluster:
         try:
             self.close_moves()
             self.settle()
-        except (RedisError, ServerMissing):  # they come to no agreement, which is Redis's matter: the next story needs another one
+        except (
+            RedisError,
+            ServerMissing,
+        ):  # they come to no agreement, which is Redis's matter: the next story needs another one
             self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -129,7 +140,9 @@ class Cluster:
     def master_of(self, key: str) -> Node:
         """Who owns the slot of `key`."""
         slot = key_slot(key.encode())
-        return next(self._node(entry[2][1]) for entry in self._map() if entry[0] <= slot <= entry[1])
+        return next(
+            self._node(entry[2][1]) for entry in self._map() if entry[0] <= slot <= entry[1]
+        )
 
     def replica_of(self, master: Node) -> Node:
         return next(self._node(entry[3][1]) for entry in self._map() if entry[2][1] == master.port)
@@ -137,12 +150,19 @@ class Cluster:
     def serves(self, key: str, without: Node) -> bool:
         """Whether another master than `without` has taken over the slot of `key`, and all who live know that all is in order."""
         alive = [node for node in self.nodes if node.runs]
-        return holds(lambda: self.master_of(key) is not without and all("cluster_state:ok" in node.ask("INFO") for node in alive))
+        return holds(
+            lambda: (
+                self.master_of(key) is not without
+                and all("cluster_state:ok" in node.ask("INFO") for node in alive)
+            )
+        )
 
     def copy(self, master: Node) -> None:
         """Go on when its replica has all that `master` has."""
         key = self.name_on(master, "mark")
-        master.admin.set(f"headgate:{{{key}}}", "1", px=1000)  # WAIT is for what its own connection wrote
+        master.admin.set(
+            f"headgate:{{{key}}}", "1", px=1000
+        )  # WAIT is for what its own connection wrote
         assert master.admin.wait(1, 5000) == 1, "the replica does not follow"
 
     def name_on(self, master: Node, stem: str) -> str:
@@ -163,14 +183,25 @@ class Cluster:
 
     def _knows_all(self, node: Node) -> bool:
         entries = node.ask("NODES").splitlines()
-        return len(entries) == len(self.nodes) and all(" connected" in entry and "handshake" not in entry for entry in entries)
+        return len(entries) == len(self.nodes) and all(
+            " connected" in entry and "handshake" not in entry for entry in entries
+        )
 
     def _in_order(self) -> bool:
-        maps = [sorted((entry[0], entry[1], len(entry)) for entry in node.ask("SLOTS")) for node in self.nodes]
+        maps = [
+            sorted((entry[0], entry[1], len(entry)) for entry in node.ask("SLOTS"))
+            for node in self.nodes
+        ]
         fine = ["cluster_state:ok" in node.ask("INFO") for node in self.nodes]
         links = [node.admin.info("replication") for node in self.nodes]
-        linked = sum(link["role"] == "slave" and link["master_link_status"] == "up" for link in links)
-        return all(fine) and linked == MASTERS and all(each == maps[0] and _is_whole(each) for each in maps)
+        linked = sum(
+            link["role"] == "slave" and link["master_link_status"] == "up" for link in links
+        )
+        return (
+            all(fine)
+            and linked == MASTERS
+            and all(each == maps[0] and _is_whole(each) for each in maps)
+        )
 
     # Moving a slot -----------------------------------------------------------------------------------------------------------
 
@@ -238,7 +269,9 @@ class Move:
     def close(self) -> None:
         """The target owns the slot; what came late is carried, too."""
         self.carry()
-        others = [node for node in self._cluster.masters() if node not in (self.source, self.target)]
+        others = [
+            node for node in self._cluster.masters() if node not in (self.source, self.target)
+        ]
         for node in (self.target, self.source, *others):
             node.ask("SETSLOT", self.slot, "NODE", self.target.identity)
 
@@ -246,4 +279,6 @@ class Move:
 def _is_whole(ranges: Iterable[tuple[int, int, int]]) -> bool:
     """Every slot has a master and a replica."""
     ranges = list(ranges)
-    return sum(last - first + 1 for first, last, _ in ranges) == SLOTS and all(size >= 4 for _, _, size in ranges)
+    return sum(last - first + 1 for first, last, _ in ranges) == SLOTS and all(
+        size >= 4 for _, _, size in ranges
+    )

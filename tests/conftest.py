@@ -31,13 +31,25 @@ PROOF_FOR_EVER = round(scaled(600))  # the same for a proof
 
 
 # A machine that stands still for a moment makes no example slow: FOR_EVER is the limit of a whole test.
-hypothesis.settings.register_profile("headgate", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "headgate", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("headgate")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--place", choices=sorted(PLACES), default=HERE, help="where the tests that need Redis run, and no others")
-    parser.addoption("--loop", choices=sorted(loops.LOOPS), default=loops.OWN, help="the event loop that the stories are told on")
+    parser.addoption(
+        "--place",
+        choices=sorted(PLACES),
+        default=HERE,
+        help="where the tests that need Redis run, and no others",
+    )
+    parser.addoption(
+        "--loop",
+        choices=sorted(loops.LOOPS),
+        default=loops.OWN,
+        help="the event loop that the stories are told on",
+    )
     parser.addoption("--all", action="store_true", help="run the proofs, too: see tests/proofs.py")
 
 
@@ -68,10 +80,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """At another place run the stories that are told there, and no others."""
     unstable = [item.nodeid for item in items if ADDRESS.search(item.nodeid)]
     if unstable:
-        raise pytest.UsageError("these ids differ from run to run: give each parameter an id of its own: " + ", ".join(unstable))
+        raise pytest.UsageError(
+            "these ids differ from run to run: give each parameter an id of its own: "
+            + ", ".join(unstable)
+        )
     place = config.getoption("place")
     if place != HERE:
-        told = [item for item in items if _needs_redis(item) and (place in SERVERS or not _needs_one_server(item))]
+        told = [
+            item
+            for item in items
+            if _needs_redis(item) and (place in SERVERS or not _needs_one_server(item))
+        ]
         config.hook.pytest_deselected(items=[item for item in items if item not in told])
         items[:] = told
     set_apart(items)
@@ -80,12 +99,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto`: many tests wait for moments of real time, so two processes keep one core busy."""
-    return 2 * (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return 2 * (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
 
 
 def _needs_redis(item: pytest.Item) -> bool:
-    params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return params.get("store_kind") == "redis" or "redis_url" in _fixtures(item) or _needs_one_server(item)
+    params = (
+        item.callspec.params
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else {}
+    )
+    return (
+        params.get("store_kind") == "redis"
+        or "redis_url" in _fixtures(item)
+        or _needs_one_server(item)
+    )
 
 
 def _needs_one_server(item: pytest.Item) -> bool:
@@ -183,7 +212,9 @@ def _virtual(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+def caplog(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> pytest.LogCaptureFixture:
     """A thread writes headgate's log lines: each look at the log waits for those that are queued."""
     handler = caplog.handler
 
@@ -211,7 +242,9 @@ def _patience(request: pytest.FixtureRequest) -> Iterator[None]:
     for_ever = PROOF_FOR_EVER if kind_of(request.node) else FOR_EVER
 
     def give_up(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(f"the test still waits after {for_ever} seconds")  # an event loop would swallow any other error
+        raise SystemExit(
+            f"the test still waits after {for_ever} seconds"
+        )  # an event loop would swallow any other error
 
     former = signal.signal(signal.SIGALRM, give_up)
     signal.alarm(for_ever)

@@ -37,7 +37,9 @@ class Visitors:
     def come(self, *names: object, by: Any = None) -> None:
         """Each in a task of its own: into the limiter, or by whatever `by` says."""
         for name in names:
-            self.tasks[name] = asyncio.get_running_loop().create_task(self._visit(name, self.limiter if by is None else by))
+            self.tasks[name] = asyncio.get_running_loop().create_task(
+                self._visit(name, self.limiter if by is None else by)
+            )
 
     async def _visit(self, name: object, entrance: Any) -> None:
         async with entrance:

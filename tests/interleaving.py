@@ -21,7 +21,12 @@ from headgate.testing import Standstill, VirtualLoop
 from tests.virtual import VirtualClock
 
 SOURCE = str(Path(headgate.__file__).parent)
-PACES = (0.005, 0.02, 0.05, 0.2)  # chances of another thread at each opcode: long runs meet otherwise than short ones
+PACES = (
+    0.005,
+    0.02,
+    0.05,
+    0.2,
+)  # chances of another thread at each opcode: long runs meet otherwise than short ones
 
 
 class Interleaving:
@@ -33,14 +38,19 @@ class Interleaving:
         self._pace = self.chance.choice(PACES)
         self._turns: dict[int, threading.Semaphore] = {}  # by number: who is alive
         self._here = threading.local()
-        self._still: dict[int, float] = {}  # who has looked in vain since anything moved, and until when it would wait
+        self._still: dict[
+            int, float
+        ] = {}  # who has looked in vain since anything moved, and until when it would wait
         self._stuck = False
         self._errors: list[BaseException] = []
 
     def run(self, *works: Callable[[], None]) -> None:
         """All works to their ends; the first error comes out."""
         started = threading.Barrier(len(works) + 1)
-        threads = [threading.Thread(target=self._body, args=[started, *numbered], daemon=True) for numbered in enumerate(works)]
+        threads = [
+            threading.Thread(target=self._body, args=[started, *numbered], daemon=True)
+            for numbered in enumerate(works)
+        ]
         for thread in threads:
             thread.start()
         started.wait()

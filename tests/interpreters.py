@@ -28,9 +28,21 @@ NEEDS = ["-e", ".[suite]"]
 OWN = "asyncio"
 LOOPS = (OWN, "eager", "uvloop")
 UVLOOP = "uvloop>=0.21"
-CORE = ("tests/unit", "tests/gate", "tests/bad_input", "tests/conformance", "tests/classics", "tests/faults", "-m", "not proof")
+CORE = (
+    "tests/unit",
+    "tests/gate",
+    "tests/bad_input",
+    "tests/conformance",
+    "tests/classics",
+    "tests/faults",
+    "-m",
+    "not proof",
+)
 TIMELESS = ("tests/conformance", "tests/classics", "-k", "not redis")
-CALM = tuple(f"tests/conformance/test_{what}.py" for what in ("other_loops", "crowd_between_loops", "threads_and_loops", "permits"))
+CALM = tuple(
+    f"tests/conformance/test_{what}.py"
+    for what in ("other_loops", "crowd_between_loops", "threads_and_loops", "permits")
+)
 PATIENCE = 1800  # seconds for one line of the table
 HEAD = "| Python | loop | tests that held | failed | seconds |\n|---|---|---|---|---|"
 IDENTITY = """
@@ -69,7 +81,9 @@ class Line(NamedTuple):
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(prog="python -m tests.interpreters", description=__doc__.splitlines()[0])
+    words = argparse.ArgumentParser(
+        prog="python -m tests.interpreters", description=__doc__.splitlines()[0]
+    )
     words.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(WANTED)}")
     words.add_argument("--quick", action="store_true", help="what CI does")
     asked = words.parse_args()
@@ -85,10 +99,14 @@ def main() -> int:
 def lines(versions: list[str], quick: bool) -> Iterator[Line]:
     """One for each interpreter and loop, and for each interpreter that is not here."""
     found = {python.version: python for python in interpreters() if python.version in versions}
-    newest = max((version for version in found if not version.endswith("t")), key=number, default="")
+    newest = max(
+        (version for version in found if not version.endswith("t")), key=number, default=""
+    )
     for version in versions:
         if version in found:
-            yield from told_by(found[version], quickly(version, newest) if quick else dict.fromkeys(LOOPS, CORE))
+            yield from told_by(
+                found[version], quickly(version, newest) if quick else dict.fromkeys(LOOPS, CORE)
+            )
         else:
             yield Line(version, "any", why="no such interpreter on this machine")
 
@@ -113,7 +131,9 @@ def interpreters() -> Iterator[Python]:
     """The first of each version: this one, those on the PATH, those of pyenv."""
     seen: set[str] = set()
     for program in programs():
-        done = subprocess.run([program, "-c", IDENTITY], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [program, "-c", IDENTITY], capture_output=True, text=True, check=False
+        )
         version, _, release = done.stdout.strip().partition(" ")
         if version in WANTED and version not in seen:
             seen.add(version)
@@ -140,7 +160,9 @@ def own() -> str:
 
 def installed(python: Python) -> str:
     """Make or bring up to date its virtual environment; what came in the way of that."""
-    if not (python.venv / "bin/python").exists() and (why := failure([python.program, "-m", "venv", str(python.venv)])):
+    if not (python.venv / "bin/python").exists() and (
+        why := failure([python.program, "-m", "venv", str(python.venv)])
+    ):
         return why
     trouble = failure([*pip(python), *NEEDS])
     failure([*pip(python), UVLOOP])  # of which there need not be a wheel: it is missed later
@@ -155,12 +177,21 @@ def lacking(python: Python, loop: str) -> str:
 
 
 def pip(python: Python) -> list[str]:
-    return [str(python.venv / "bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return [
+        str(python.venv / "bin/python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
 
 
 def failure(command: list[str]) -> str:
     """The last line of what a command says that fails, and nothing of one that does not."""
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     return (done.stdout.strip() or f"{done.returncode}").splitlines()[-1] if done.returncode else ""
 
 

@@ -38,7 +38,9 @@ def uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         from uvloop import Loop
     except ImportError:
-        raise LoopMissing("uvloop is not installed: there is no wheel of it for this machine") from None
+        raise LoopMissing(
+            "uvloop is not installed: there is no wheel of it for this machine"
+        ) from None
 
     class Observed(Loop):  # type: ignore[misc]  # as far as is known, it is Any
         def __init__(self) -> None:
@@ -49,13 +51,17 @@ def uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
         def _scheduled(self) -> list[Planned]:
             return [timer for timer in self._planned if not timer.over]
 
-        def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        def call_later(
+            self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+        ) -> Any:
             planned = Planned(callback)
             handle = planned.handle = super().call_later(delay, planned, *args, context=context)
             self._planned.add(planned)
             return handle
 
-        def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        def call_at(
+            self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+        ) -> Any:
             return self.call_later(when - self.time(), callback, *args, context=context)
 
     return Observed

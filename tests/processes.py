@@ -22,12 +22,18 @@ from tests.machine import scaled
 
 PROGRAMS = Path(__file__).parent / "programs"
 PATIENCE = scaled(20.0)  # seconds for a line or an end: never waited for when all is well
-SLOW = re.compile(r"Executing <.*> took \d+\.\d{3} seconds")  # what asyncio's debug mode says of a machine that is busy
+SLOW = re.compile(
+    r"Executing <.*> took \d+\.\d{3} seconds"
+)  # what asyncio's debug mode says of a machine that is busy
 
 
 def environment() -> dict[str, str]:
     """Ours, with the headgate that we test first on the path, and what the tests themselves share."""
-    path = [str(Path(headgate.__file__).parents[1]), str(PROGRAMS.parents[1]), os.environ.get("PYTHONPATH", "")]
+    path = [
+        str(Path(headgate.__file__).parents[1]),
+        str(PROGRAMS.parents[1]),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
@@ -41,7 +47,9 @@ def command(program: str, *arguments: object) -> list[str]:
 def finished(program: str, *arguments: object, within: float = 60) -> str:
     """What `program` prints, once it has ended well and without a word of complaint, within so many seconds."""
     words, env = command(program, *arguments), environment()
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=within, check=False)
+    done = subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=within, check=False
+    )
     assert (done.returncode, complaints_of(done.stderr)) == (0, []), done.stderr
     return done.stdout
 
@@ -56,7 +64,11 @@ class Running:
 
     def __init__(self, program: str, *arguments: object) -> None:
         self._process = subprocess.Popen(
-            command(program, *arguments), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command(program, *arguments),
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

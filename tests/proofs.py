@@ -31,7 +31,10 @@ def kind_of(item: pytest.Item) -> str | None:
 def mark_by_fixtures(item: pytest.Item) -> None:
     """Mark a test that uses a Cluster or Sentinels: by a fixture, or by a parameter that names the fixture."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    used = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
+    used = {
+        *getattr(item, "fixturenames", ()),
+        *(value for value in parameters if isinstance(value, str)),
+    }
     for kind, fixtures in KINDS.items():
         if used & fixtures and kind_of(item) is None:
             item.add_marker(pytest.mark.proof(kind))
@@ -55,7 +58,9 @@ class Proofs:
         return bool(option.all or option.markexpr or names_tests)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
+    def pytest_collection_modifyitems(
+        self, items: list[pytest.Item]
+    ) -> Generator[None, None, None]:
         """Mark before -m selects by marks; leave out after -k, so that the count is of tests that would have run."""
         for item in items:
             mark_by_fixtures(item)
@@ -86,4 +91,6 @@ class Proofs:
         if self._left_out:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in self._left_out.most_common())
             count = self._left_out.total()
-            terminalreporter.write_line(f"left out: {count:,} proofs ({kinds}); ./run test --all runs them")
+            terminalreporter.write_line(
+                f"left out: {count:,} proofs ({kinds}); ./run test --all runs them"
+            )

@@ -26,4 +26,6 @@ def rights_without_functions() -> str:
     sharded = ["+ssubscribe", "+sunsubscribe", "+spublish"]
     assert f"`{scripts}` instead of `{functions}`" in DOCUMENT.read_text()
     assert f"does not know `{' '.join(sharded)}`" in DOCUMENT.read_text()
-    return " ".join(word for word in rights().replace(functions, scripts).split() if word not in sharded)
+    return " ".join(
+        word for word in rights().replace(functions, scripts).split() if word not in sharded
+    )

@@ -17,7 +17,9 @@ from tests.servers import Server, await_order, holds
 SERVICE = "main"
 WATCHERS = 3
 QUORUM = 2
-DOWN_AFTER = 500  # milliseconds of silence after which a primary is taken for down, where a story kills it
+DOWN_AFTER = (
+    500  # milliseconds of silence after which a primary is taken for down, where a story kills it
+)
 CALM = 60_000  # the same where none does: a busy machine is no failover
 FAILOVER = 1000  # milliseconds that a failover may take before it is tried again
 NOBODY = 1  # a port at which nobody answers
@@ -50,7 +52,9 @@ class Copy(Server):
 class Watcher(Server):
     """One Sentinel: it keeps what it knows in its configuration, and comes back with it."""
 
-    def __init__(self, primary: Copy, certificate: Certificate | None = None, down_after: int = CALM) -> None:
+    def __init__(
+        self, primary: Copy, certificate: Certificate | None = None, down_after: int = CALM
+    ) -> None:
         super().__init__(certificate=certificate)
         self.primary = primary
         self._down_after = down_after
@@ -75,10 +79,19 @@ class Watcher(Server):
 
     def _first_configuration(self) -> str:
         door = " ".join(self._door()).replace(" --", "\n").removeprefix("--")
-        watch = {"down-after-milliseconds": self._down_after, "failover-timeout": FAILOVER, "parallel-syncs": 1}
+        watch = {
+            "down-after-milliseconds": self._down_after,
+            "failover-timeout": FAILOVER,
+            "parallel-syncs": 1,
+        }
         return "\n".join(
             [
-                *["bind 127.0.0.1", f"dir {self._folder.name}", door, "tls-replication yes" if self.certificate else ""],
+                *[
+                    "bind 127.0.0.1",
+                    f"dir {self._folder.name}",
+                    door,
+                    "tls-replication yes" if self.certificate else "",
+                ],
                 *[f"user {GUEST} on >{GUESTS_PASSWORD} &* +@all", f"sentinel myid {self.identity}"],
                 f"sentinel monitor {SERVICE} 127.0.0.1 {self.primary.port} {QUORUM}",
                 *[f"sentinel {word} {SERVICE} {value}" for word, value in watch.items()],
@@ -93,7 +106,9 @@ class Sentinels:
     more replicas, which never become the primary.
     """
 
-    def __init__(self, certificate: Certificate | None = None, down_after: int = CALM, spares: int = 0) -> None:
+    def __init__(
+        self, certificate: Certificate | None = None, down_after: int = CALM, spares: int = 0
+    ) -> None:
         self._down_after = down_after
         self.copies = [Copy(certificate=certificate) for _ in range(2 + spares)]
         for spare in self.copies[2:]:
@@ -110,9 +125,15 @@ class Sentinels:
         return self.url_at(*(f"127.0.0.1:{watcher.port}" for watcher in watchers))
 
     def url_at(self, *places: str) -> str:
-        scheme, trust = ("rediss", f"&ssl_ca_certs={self.certificate.authority}") if self.certificate else ("redis", "")
+        scheme, trust = (
+            ("rediss", f"&ssl_ca_certs={self.certificate.authority}")
+            if self.certificate
+            else ("redis", "")
+        )
         guest = f"sentinel_username={GUEST}&sentinel_password={GUESTS_PASSWORD}"
-        return f"{scheme}+sentinel://{USER}:{PASSWORD}@{','.join(places)}/{SERVICE}/0?{guest}{trust}"
+        return (
+            f"{scheme}+sentinel://{USER}:{PASSWORD}@{','.join(places)}/{SERVICE}/0?{guest}{trust}"
+        )
 
     @property
     def primary(self) -> Copy:
@@ -132,7 +153,9 @@ class Sentinels:
             replica.source = primary
             replica.start()
             await_order(replica.replicates, "the replica has followed")
-        self.watchers = [Watcher(primary, self.certificate, self._down_after) for _ in range(WATCHERS)]
+        self.watchers = [
+            Watcher(primary, self.certificate, self._down_after) for _ in range(WATCHERS)
+        ]
         for watcher in self.watchers:
             watcher.start()
         await_order(self._in_order, "all know each other")
@@ -162,12 +185,21 @@ class Sentinels:
     def promoted(self, former: Copy) -> bool:
         """Whether another one than `former` is the primary, and every Sentinel says so."""
         heir = next(copy for copy in self.copies if copy is not former)
-        return holds(lambda: heir.leads() and all(watcher.primary_port() == heir.port for watcher in self.watchers if watcher.runs))
+        return holds(
+            lambda: (
+                heir.leads()
+                and all(
+                    watcher.primary_port() == heir.port for watcher in self.watchers if watcher.runs
+                )
+            )
+        )
 
     def fail_over(self) -> Copy:
         """The Sentinels make the replica the primary, though nothing is wrong; the former primary."""
         former = self.primary
-        self.watchers[0].admin.execute_command("SENTINEL", "SET", SERVICE, "failover-timeout", CALM)  # it is not tried again
+        self.watchers[0].admin.execute_command(
+            "SENTINEL", "SET", SERVICE, "failover-timeout", CALM
+        )  # it is not tried again
         self.watchers[0].ask("FAILOVER")
         return former
 
@@ -179,7 +211,11 @@ class Sentinels:
     def watch(self, primary: Copy) -> None:
         """There is a primary again."""
         for watcher in self.watchers:
-            watcher.admin.execute_command("SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, QUORUM)
+            watcher.admin.execute_command(
+                "SENTINEL", "MONITOR", SERVICE, "127.0.0.1", primary.port, QUORUM
+            )
 
     def _in_order(self) -> bool:
-        return all(watcher.knows() == (WATCHERS - 1, len(self.copies) - 1) for watcher in self.watchers)
+        return all(
+            watcher.knows() == (WATCHERS - 1, len(self.copies) - 1) for watcher in self.watchers
+        )

@@ -120,7 +120,12 @@ class Server:
     with `certificate` it speaks nothing but TLS.
     """
 
-    def __init__(self, program: str | None = None, certificate: Certificate | None = None, rights: str = rights()) -> None:
+    def __init__(
+        self,
+        program: str | None = None,
+        certificate: Certificate | None = None,
+        rights: str = rights(),
+    ) -> None:
         self.port = 0
         self.certificate = certificate
         self._program = program or find_server()
@@ -132,7 +137,11 @@ class Server:
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0" if self.certificate is None else self.certificate.url(self.port)
+        return (
+            f"redis://127.0.0.1:{self.port}/0"
+            if self.certificate is None
+            else self.certificate.url(self.port)
+        )
 
     @property
     def user_url(self) -> str:
@@ -156,7 +165,9 @@ class Server:
                 return self
             self._end()
             self.port = 0
-        raise ServerMissing(f"redis-server does not start: {self._log().read_text(errors='replace')[-2000:]}")
+        raise ServerMissing(
+            f"redis-server does not start: {self._log().read_text(errors='replace')[-2000:]}"
+        )
 
     def stop(self) -> None:
         """Stop the server for good."""
@@ -187,14 +198,26 @@ class Server:
         """Where it listens, and how it speaks there."""
         if self.certificate is None:
             return ["--port", str(self.port)]
-        return ["--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no", *self.certificate.options()]
+        return [
+            "--port",
+            "0",
+            "--tls-port",
+            str(self.port),
+            "--tls-auth-clients",
+            "no",
+            *self.certificate.options(),
+        ]
 
     def _launch(self) -> None:
         with self._log().open("wb") as log:
-            self._process = subprocess.Popen(self._words(), stdout=log, stderr=log, start_new_session=True)
+            self._process = subprocess.Popen(
+                self._words(), stdout=log, stderr=log, start_new_session=True
+            )
         # A run that is killed cleans nothing up: then the guard's input ends, and the guard ends the server.
         words = ["sh", "-c", 'read -r _; kill -9 "$0"', str(self._process.pid)]
-        self._guard = subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+        self._guard = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
 
     def _answers(self) -> bool:
         """Whether it is our server that answers, within the time it may take."""
@@ -224,7 +247,9 @@ class Server:
         """End the two processes that this object started, by their ids."""
         if self._process is not None:
             if how is signal.SIGKILL:
-                self._still = False  # a paused server dies without answering what has arrived meanwhile
+                self._still = (
+                    False  # a paused server dies without answering what has arrived meanwhile
+                )
             else:
                 self.resume()
             self._process.send_signal(how)

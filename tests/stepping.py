@@ -47,7 +47,9 @@ class Around:
 class Stepped:
     """Awaits `work` as it is, but for its suspension number `at`."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], way: str, at: int, around: Around | None = None) -> None:
+    def __init__(
+        self, work: Coroutine[Any, Any, Any], way: str, at: int, around: Around | None = None
+    ) -> None:
         self.work = work
         self.at = at
         self.around = around or Around()
@@ -73,7 +75,9 @@ class Stepped:
                 await self
         except (asyncio.CancelledError, TimeoutError, Failed) as error:
             self.ended = type(error)
-            assert self.ended is not TimeoutError or self.task.cancelling() == 0, "F8: one cancellation, undone once"
+            assert self.ended is not TimeoutError or self.task.cancelling() == 0, (
+                "F8: one cancellation, undone once"
+            )
             while self.task.uncancel():
                 pass
 

@@ -32,7 +32,9 @@ class World:
         self.in_memory = redis_url is None
         self.virtual = self.in_memory and virtual
         self.clock = VirtualClock()
-        self.store: Any = MemoryStore(self.clock if self.virtual else None) if redis_url is None else redis_url
+        self.store: Any = (
+            MemoryStore(self.clock if self.virtual else None) if redis_url is None else redis_url
+        )
         self.beat = 1.0 if self.virtual else scaled(0.02)
         self._stalls = None if self.virtual else Stalls()
 

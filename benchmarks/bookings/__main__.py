@@ -15,9 +15,15 @@ from benchmarks.bookings.works import SESSIONS, WORKS, Outcome, measured
 WAYS = {"a": "(a) booked, shifts", "b": "(b) queue, headgate"}
 Figure = Callable[[Outcome], float]
 ASKING: dict[str, Figure] = {
-    "script time each until all have asked, us": lambda done: done.asking.microseconds / done.work.callers,
-    "script time each until all are through, us": lambda done: done.whole.microseconds / done.work.callers,
-    "server's CPU each until all are through, us": lambda done: done.whole.cpu * 1_000_000 / done.work.callers,
+    "script time each until all have asked, us": lambda done: (
+        done.asking.microseconds / done.work.callers
+    ),
+    "script time each until all are through, us": lambda done: (
+        done.whole.microseconds / done.work.callers
+    ),
+    "server's CPU each until all are through, us": lambda done: (
+        done.whole.cpu * 1_000_000 / done.work.callers
+    ),
     "calls until all have asked": lambda done: done.asking.calls,
     "calls after that": lambda done: done.whole.calls - done.asking.calls,
     "commands inside the scripts, each": lambda done: done.whole.inside / done.work.callers,
@@ -47,7 +53,9 @@ def main() -> int:
 
 
 def run(url: str) -> int:
-    say(f"one bucket, 100 tokens a second, empty at first; callers in {SESSIONS} processes, a session each")
+    say(
+        f"one bucket, 100 tokens a second, empty at first; callers in {SESSIONS} processes, a session each"
+    )
     say("an announcement of (a) is heard by every session, one of (b) by one")
     right = True
     for number, work in enumerate(WORKS):
@@ -57,7 +65,11 @@ def run(url: str) -> int:
             for failure in outcome.failures():
                 right = False
                 say(f"  !!! CHECK FAILED, {way}: {failure}")
-    say("\nall checks hold: never over, in order, never early, nobody lost" if right else "\n!!! A CHECK FAILED: see above")
+    say(
+        "\nall checks hold: never over, in order, never early, nobody lost"
+        if right
+        else "\n!!! A CHECK FAILED: see above"
+    )
     return 0 if right else 1
 
 

@@ -75,7 +75,9 @@ class Queue:
         """The loop's end closes everything."""
 
 
-async def main(session: int, way: str, url: str, name: str, callers: int, apart: float, give_up: float) -> None:
+async def main(
+    session: int, way: str, url: str, name: str, callers: int, apart: float, give_up: float
+) -> None:
     """`apart`: seconds between two askers; `give_up`: between two who give up, or less than 0 when nobody does."""
     side: Side = Shifts(url, name) if way == "a" else Queue(url, name)
     await side.open()

@@ -97,7 +97,15 @@ class ShiftingBucket:
             cancelled, self._cancelled = self._cancelled[:MOST], self._cancelled[MOST:]
             heard, self._curious = len(self._shifts), False
             self._call += 1
-            words: tuple[str | int, ...] = (self._step, self._capacity, self._session, self._call, heard, len(asking), *cancelled)
+            words: tuple[str | int, ...] = (
+                self._step,
+                self._capacity,
+                self._session,
+                self._call,
+                heard,
+                len(asking),
+                *cancelled,
+            )
             keys = (self._name, f"{self._name}:ahead", f"{self._name}:shifts")
             reply = await self._client.evalsha(self._digest, len(keys), *keys, *words)
             self._replied(asking, heard, reply.decode())
@@ -106,11 +114,15 @@ class ShiftingBucket:
         session, call, index, now, first, start, *shifts = reply.split()
         assert (session, int(call)) == (self._session, self._call), "the reply to another call"
         self._learn(heard, [int(number) for number in shifts])
-        later = sorted(self._shifts[int(index) :])  # announced before this reply, recorded after these were booked
+        later = sorted(
+            self._shifts[int(index) :]
+        )  # announced before this reply, recorded after these were booked
         for offset, booking in enumerate(asking):
             booking.number = int(first) + offset
             booking.moment = max(int(now), int(start) + (offset + 1) * self._step)
-            booking.due = asyncio.get_running_loop().time() + (booking.moment - int(now)) / 1_000_000
+            booking.due = (
+                asyncio.get_running_loop().time() + (booking.moment - int(now)) / 1_000_000
+            )
             booking.move(self._step * bisect_left(later, booking.number))
             self._booked.append(booking)
         for booking in asking:

@@ -37,7 +37,12 @@ WORKS = (
     Work("1,000 at once", 1000),
     Work("1,000, each process's 1 ms apart", 1000, apart=0.001),
     Work("the same, and then every other one gives up, at once", 1000, apart=0.001, give_up=0.0),
-    Work("the same, and then every other one gives up, each process's 4 ms apart", 1000, apart=0.001, give_up=0.004),
+    Work(
+        "the same, and then every other one gives up, each process's 4 ms apart",
+        1000,
+        apart=0.001,
+        give_up=0.004,
+    ),
 )
 
 
@@ -79,7 +84,9 @@ class Outcome:
             yield "S6: somebody overtook, or two have one booking"
         callers = self.work.callers // SESSIONS
         stayed = range(callers) if self.work.give_up < 0 else (*range(0, callers, 2), callers)
-        if not {(session, place) for session in range(SESSIONS) for place in stayed} <= {one[:2] for one in self.through}:
+        if not {(session, place) for session in range(SESSIONS) for place in stayed} <= {
+            one[:2] for one in self.through
+        }:
             yield "L5: somebody who stayed did not get through"
         if not 0 <= self.lost <= HORIZON // STEP:
             yield f"T5: {self.lost} tokens were lost"
@@ -101,7 +108,9 @@ def measured(work: Work, way: str, url: str, name: str) -> Outcome:
 @contextmanager
 def process(words: tuple[object, ...]) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "benchmarks.bookings.session", *map(str, words)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as running:
         try:
             yield running
         finally:

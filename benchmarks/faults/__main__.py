@@ -28,7 +28,9 @@ SOUND = (  # what headgate has to say to each
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
-    parser.add_argument("--entrant", default="", metavar="WORD", help="only those whose names contain it")
+    parser.add_argument(
+        "--entrant", default="", metavar="WORD", help="only those whose names contain it"
+    )
     asked = parser.parse_args(arguments)
     return tool.on_private_server(lambda url: told(url, asked.entrant))
 

@@ -51,7 +51,9 @@ def our_semaphore(url: str, name: str) -> Maker:
 def our_bucket(url: str, name: str) -> Maker:
     from headgate import TokenBucket
 
-    bucket = TokenBucket(name, capacity=TOKENS, refill_amount=1, refill_frequency=HOUR, redis_url=url)
+    bucket = TokenBucket(
+        name, capacity=TOKENS, refill_amount=1, refill_frequency=HOUR, redis_url=url
+    )
     return lambda: bucket
 
 
@@ -68,7 +70,9 @@ def rust_semaphore(url: str, name: str) -> Maker:
 def rust_bucket(url: str, name: str) -> Maker:
     from self_limiters import TokenBucket
 
-    bucket = TokenBucket(name=name, capacity=TOKENS, refill_amount=TOKENS, refill_frequency=1, redis_url=url)
+    bucket = TokenBucket(
+        name=name, capacity=TOKENS, refill_amount=TOKENS, refill_frequency=1, redis_url=url
+    )
     return lambda: bucket
 
 
@@ -87,7 +91,9 @@ def limiters_bucket(client_of: ClientOf) -> Making:
         from limiters import AsyncTokenBucket
 
         client = client_of(url)
-        bucket = AsyncTokenBucket(name=name, capacity=TOKENS, refill_amount=1, refill_frequency=HOUR, connection=client)
+        bucket = AsyncTokenBucket(
+            name=name, capacity=TOKENS, refill_amount=1, refill_frequency=HOUR, connection=client
+        )
         return lambda: bucket
 
     return making
@@ -97,7 +103,9 @@ def steindamm_semaphore(client_of: ClientOf) -> Making:
     def making(url: str, name: str) -> Maker:
         from steindamm import AsyncSemaphore
 
-        made: Any = AsyncSemaphore.create(name=name, capacity=5, expiry=LEASE, max_sleep=0, connection=client_of(url))
+        made: Any = AsyncSemaphore.create(
+            name=name, capacity=5, expiry=LEASE, max_sleep=0, connection=client_of(url)
+        )
         return lambda: made
 
     return making
@@ -108,7 +116,12 @@ def steindamm_bucket(client_of: ClientOf) -> Making:
         from steindamm import AsyncTokenBucket
 
         made: Any = AsyncTokenBucket.create(
-            name=name, capacity=TOKENS, refill_amount=1, refill_frequency=HOUR, max_sleep=0, connection=client_of(url)
+            name=name,
+            capacity=TOKENS,
+            refill_amount=1,
+            refill_frequency=HOUR,
+            max_sleep=0,
+            connection=client_of(url),
         )
         return lambda: made
 
@@ -122,7 +135,9 @@ def throttled_bucket(url: str, name: str) -> Maker:
     from throttled.asyncio import RedisStore, Throttled, rate_limiter
 
     quota = rate_limiter.per_hour(TOKENS)
-    throttled = Throttled(key=name, using="token_bucket", quota=quota, store=RedisStore(server=url), timeout=HOUR)
+    throttled = Throttled(
+        key=name, using="token_bucket", quota=quota, store=RedisStore(server=url), timeout=HOUR
+    )
     return lambda: throttled
 
 
@@ -155,7 +170,9 @@ def on_redis_py(client_of: ClientOf, note: str) -> tuple[Entrant, ...]:
     """Those who are given a client of redis-py."""
     semaphores, buckets = limiters_semaphore(client_of), limiters_bucket(client_of)
     return (
-        Entrant(f"redis-rate-limiters{note}", Kind(semaphores, 5, BLPOP), Kind(buckets, TOKENS, EVALSHA)),
+        Entrant(
+            f"redis-rate-limiters{note}", Kind(semaphores, 5, BLPOP), Kind(buckets, TOKENS, EVALSHA)
+        ),
         Entrant(
             f"steindamm{note}",
             Kind(steindamm_semaphore(client_of), 5, BLPOP),
@@ -167,7 +184,11 @@ def on_redis_py(client_of: ClientOf, note: str) -> tuple[Entrant, ...]:
 
 ENTRANTS = (
     Entrant("headgate", Kind(our_semaphore, 5, FCALL), Kind(our_bucket, TOKENS, FCALL)),
-    Entrant("self-limiters", Kind(rust_semaphore, 5, BLPOP), Kind(rust_bucket, TOKENS, EVALSHA, counts_runs=True)),
+    Entrant(
+        "self-limiters",
+        Kind(rust_semaphore, 5, BLPOP),
+        Kind(rust_bucket, TOKENS, EVALSHA, counts_runs=True),
+    ),
     Entrant("throttled-py", None, Kind(throttled_bucket, TOKENS, EVALSHA)),
     *on_redis_py(by_url, ""),
     *on_redis_py(by_host, ", Redis(host)"),

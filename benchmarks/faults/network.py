@@ -18,7 +18,9 @@ class Loser:
         self._port = port
         self._word = word
 
-    async def accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def accept(
+        self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
         asked: list[bool] = []
         pumps = [
@@ -33,13 +35,17 @@ class Loser:
         to_client.transport.abort()
         to_server.transport.abort()
 
-    async def _forth(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bool]) -> None:
+    async def _forth(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bool]
+    ) -> None:
         while piece := await reader.read(1 << 20):
             if self.armed and self._word in piece:
                 asked.append(True)
             writer.write(piece)
 
-    async def _back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bool]) -> None:
+    async def _back(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, asked: list[bool]
+    ) -> None:
         while piece := await reader.read(1 << 20):
             if asked and not self.lost:
                 self.lost += 1

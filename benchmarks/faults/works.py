@@ -27,7 +27,9 @@ CROWD = 60
 NONE = "-"  # it has nothing that this could be done to
 
 
-async def outcome(work: Callable[[Entrant, str, str], Awaitable[str]], entrant: Entrant, url: str) -> str:
+async def outcome(
+    work: Callable[[Entrant, str, str], Awaitable[str]], entrant: Entrant, url: str
+) -> str:
     """What `work` says, or why it says nothing."""
     name = f"{work.__name__}-{entrant.name}".replace(" ", "-")
     try:
@@ -85,7 +87,9 @@ async def cancellation(entrant: Entrant, url: str, name: str) -> str:
         tasks = [asyncio.create_task(visit(chance.uniform(0, 0.002))) for _ in range(CALLERS)]
         for task in chance.sample(tasks, CALLERS // 2):
             asyncio.get_running_loop().call_later(chance.uniform(0, 0.02), task.cancel)
-        await asyncio.wait(tasks, timeout=MOMENT / 4)  # who waits for a permit that is lost would wait for ever
+        await asyncio.wait(
+            tasks, timeout=MOMENT / 4
+        )  # who waits for a permit that is lost would wait for ever
         await dismissed(tasks)
     at_once = await free(maker, 2 * kind.capacity)
     await asyncio.sleep(LEASE + MOMENT)
@@ -97,7 +101,15 @@ async def kill(entrant: Entrant, url: str, name: str) -> str:
     if (kind := entrant.semaphore) is None:
         return NONE
     maker = kind.maker(url, name)
-    words = [sys.executable, "-m", "benchmarks.faults.holder", entrant.name, url, name, str(max(1, kind.capacity - 1))]
+    words = [
+        sys.executable,
+        "-m",
+        "benchmarks.faults.holder",
+        entrant.name,
+        url,
+        name,
+        str(max(1, kind.capacity - 1)),
+    ]
     process = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     await process.stdout.readline()
@@ -151,14 +163,20 @@ async def lost_charge(entrant: Entrant, url: str, name: str) -> str:
         return NONE
     before = runs(url)
     heard = await lost(kind, url, name)
-    gone = runs(url) - before if kind.counts_runs else TOKENS - await free(kind.maker(url, name), 2 * TOKENS)
+    gone = (
+        runs(url) - before
+        if kind.counts_runs
+        else TOKENS - await free(kind.maker(url, name), 2 * TOKENS)
+    )
     return f"{heard}, charged {gone - 1}"  # one was before
 
 
 def runs(url: str) -> int:
     """How often a script has run, by the server's count."""
     with Redis.from_url(url) as server:
-        counted = server.info("commandstats").get("cmdstat_evalsha", {"calls": 0, "failed_calls": 0})
+        counted = server.info("commandstats").get(
+            "cmdstat_evalsha", {"calls": 0, "failed_calls": 0}
+        )
     return int(counted["calls"] - counted["failed_calls"])
 
 
@@ -167,7 +185,9 @@ async def lost_permit(entrant: Entrant, url: str, name: str) -> str:
     if (kind := entrant.semaphore) is None:
         return NONE
     heard = await lost(kind, url, name)
-    return f"{heard}; {await free(kind.maker(url, name), 2 * kind.capacity)} of {kind.capacity} left"
+    return (
+        f"{heard}; {await free(kind.maker(url, name), 2 * kind.capacity)} of {kind.capacity} left"
+    )
 
 
 # Order and connections ------------------------------------------------------------------------------------------------------------
@@ -197,14 +217,20 @@ async def queued(kind: Kind, url: str, name: str, meanwhile: Callable[[], None])
         await entry.__aexit__(None, None, None)
     await asyncio.wait(tasks, timeout=PATIENCE / 3)
     await dismissed(tasks)
-    overtaken = sum(any(later > number for later in order[:index]) for index, number in enumerate(order))
+    overtaken = sum(
+        any(later > number for later in order[:index]) for index, number in enumerate(order)
+    )
     told = f"{len(order)} of {QUEUE} through, {overtaken} overtaken"
     return told + (f", {len(failed)} got {failed[0]}" if failed else "")
 
 
 async def order(entrant: Entrant, url: str, name: str) -> str:
     """Callers who arrive one after another wait for a capacity that is taken."""
-    return NONE if entrant.semaphore is None else await queued(entrant.semaphore, url, name, lambda: None)
+    return (
+        NONE
+        if entrant.semaphore is None
+        else await queued(entrant.semaphore, url, name, lambda: None)
+    )
 
 
 async def order_after_a_break(entrant: Entrant, url: str, name: str) -> str:
@@ -215,7 +241,9 @@ async def order_after_a_break(entrant: Entrant, url: str, name: str) -> str:
             server.client_kill_filter(_type="normal", skipme=True)
             server.client_kill_filter(_type="pubsub", skipme=True)
 
-    return NONE if entrant.semaphore is None else await queued(entrant.semaphore, url, name, break_off)
+    return (
+        NONE if entrant.semaphore is None else await queued(entrant.semaphore, url, name, break_off)
+    )
 
 
 async def connections(entrant: Entrant, url: str, name: str) -> str:

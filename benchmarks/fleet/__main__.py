@@ -35,17 +35,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fleet", description="many processes, many waiters, one limiter")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.fleet", description="many processes, many waiters, one limiter"
+    )
     add = parser.add_argument
-    add("--work", nargs="+", choices=WORKS, default=WORKS, help="which works; all of them unless told")
+    add(
+        "--work",
+        nargs="+",
+        choices=WORKS,
+        default=WORKS,
+        help="which works; all of them unless told",
+    )
     add("--processes", type=int, default=8)
-    add("--waiters", type=int, default=500, help="in each process; each asks again as soon as it was through")
+    add(
+        "--waiters",
+        type=int,
+        default=500,
+        help="in each process; each asks again as soon as it was through",
+    )
     add("--seconds", type=float, default=30.0, help="for each work")
     add(
-        "--spread", type=float, default=2.0, help="seconds over which they arrive, all processes mixed; 0: all of a process at once"
+        "--spread",
+        type=float,
+        default=2.0,
+        help="seconds over which they arrive, all processes mixed; 0: all of a process at once",
     )
-    add("--capacity", type=int, default=4, help="permits at once, for hand-over; twice as many for both, so that the rate decides")
-    add("--hold", type=float, default=0.005, help="seconds for which each permit is held, for hand-over and both")
+    add(
+        "--capacity",
+        type=int,
+        default=4,
+        help="permits at once, for hand-over; twice as many for both, so that the rate decides",
+    )
+    add(
+        "--hold",
+        type=float,
+        default=0.005,
+        help="seconds for which each permit is held, for hand-over and both",
+    )
     add("--rate", type=int, default=500, help="tokens a second, for rate and both")
     add("--burst", type=int, default=50, help="the most tokens saved up")
     return parser.parse_args(arguments)
@@ -72,7 +98,10 @@ def measured(plan: Plan, url: str) -> Report:
     name = f"fleet-{plan.title}"
     with asyncio.Runner() as runner, ExitStack() as stack:
         watch = Watch(url, name, runner, stack)
-        pipes = [stack.enter_context(process(plan, url, name, number)) for number in range(plan.processes)]
+        pipes = [
+            stack.enter_context(process(plan, url, name, number))
+            for number in range(plan.processes)
+        ]
         for pipe in pipes:
             said(pipe)  # ready
         start = perf_counter() + SOON
@@ -88,7 +117,11 @@ def process(plan: Plan, url: str, name: str, number: int) -> Iterator[Connection
     """Its connections have its number in their names."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    running = context.Process(target=play, args=(theirs, plan, f"{url}?client_name={name}-{number}", name, number), daemon=True)
+    running = context.Process(
+        target=play,
+        args=(theirs, plan, f"{url}?client_name={name}-{number}", name, number),
+        daemon=True,
+    )
     running.start()
     theirs.close()
     try:

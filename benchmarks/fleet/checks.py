@@ -8,7 +8,9 @@ from itertools import pairwise
 
 from benchmarks.fleet.plan import Grant
 
-STRAY = 0.0002  # seconds: so far two clocks of one machine may go apart while a booking is slept until
+STRAY = (
+    0.0002  # seconds: so far two clocks of one machine may go apart while a booking is slept until
+)
 
 
 def most_at_once(grants: Iterable[Grant]) -> int:
@@ -36,13 +38,18 @@ def overtaken(grants: Iterable[Grant]) -> int:
     sessions: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         sessions[grant.session].append(grant)
-    return sum(descents([one.fence for one in sorted(its, key=lambda one: one.number)]) for its in sessions.values())
+    return sum(
+        descents([one.fence for one in sorted(its, key=lambda one: one.number)])
+        for its in sessions.values()
+    )
 
 
 def overtaken_by_place(grants: Iterable[Grant], places: Mapping[str, float]) -> tuple[int, int]:
     """The same over all processes, by the places that the server's queue was seen to give them; and how many were seen there."""
     seen = [grant for grant in grants if grant.caller in places]
-    return descents([one.fence for one in sorted(seen, key=lambda one: places[one.caller])]), len(seen)
+    return descents([one.fence for one in sorted(seen, key=lambda one: places[one.caller])]), len(
+        seen
+    )
 
 
 def descents(fences: Iterable[int]) -> int:
@@ -63,7 +70,10 @@ def hand_offs(grants: Sequence[Grant], capacity: int) -> list[float]:
     """Seconds from each release to the grant that it made possible: the k-th release is that of the (capacity + k)-th grant."""
     in_order = sorted(grants, key=lambda grant: grant.fence)
     releases = sorted(grant.released for grant in grants)
-    return [grant.granted - released for grant, released in zip(in_order[capacity:], releases, strict=False)]
+    return [
+        grant.granted - released
+        for grant, released in zip(in_order[capacity:], releases, strict=False)
+    ]
 
 
 def abroad(grants: Iterable[Grant]) -> float:

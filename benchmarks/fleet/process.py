@@ -27,15 +27,22 @@ def play(pipe: Connection, plan: Plan, url: str, name: str, number: int) -> None
 async def played(pipe: Connection, plan: Plan, url: str, name: str, number: int) -> list[Grant]:
     from headgate import Limiter
 
-    async with Limiter(f"{name}-first", "1m/second burst 1m", store=url):  # connects, and lets the server know the library
+    async with Limiter(
+        f"{name}-first", "1m/second burst 1m", store=url
+    ):  # connects, and lets the server know the library
         pipe.send("ready")
     start = await asyncio.get_running_loop().run_in_executor(None, pipe.recv)
     limiter = Limiter(name, *plan.limits(), store=url)
     grants: list[Grant] = []
     between = plan.spread / plan.waiters
     moments = [start + (index + number / plan.processes) * between for index in range(plan.waiters)]
-    tasks = [asyncio.create_task(caller(limiter, plan.hold, moment, number, grants)) for moment in moments]
-    _, pending = await asyncio.wait(tasks, timeout=start + plan.seconds - perf_counter(), return_when=asyncio.FIRST_EXCEPTION)
+    tasks = [
+        asyncio.create_task(caller(limiter, plan.hold, moment, number, grants))
+        for moment in moments
+    ]
+    _, pending = await asyncio.wait(
+        tasks, timeout=start + plan.seconds - perf_counter(), return_when=asyncio.FIRST_EXCEPTION
+    )
     for task in pending:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -44,7 +51,9 @@ async def played(pipe: Connection, plan: Plan, url: str, name: str, number: int)
     return grants
 
 
-async def caller(limiter: Limiter, hold: float, start: float, process: int, grants: list[Grant]) -> None:
+async def caller(
+    limiter: Limiter, hold: float, start: float, process: int, grants: list[Grant]
+) -> None:
     await asyncio.sleep(start - perf_counter())
     while True:
         permit = await limiter.acquire()
@@ -55,4 +64,6 @@ async def caller(limiter: Limiter, hold: float, start: float, process: int, gran
         finally:
             released = perf_counter()
             permit.release()
-            grants.append(Grant(process, str(permit.key), permit.fence, permit.t, acted, granted, released))
+            grants.append(
+                Grant(process, str(permit.key), permit.fence, permit.t, acted, granted, released)
+            )

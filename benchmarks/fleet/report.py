@@ -33,7 +33,9 @@ class Line:
 class Report:
     """All lines of one work. Times are seconds; `start` and `end` are the run's, on the monotonic clock."""
 
-    def __init__(self, plan: Plan, grants: Sequence[Grant], seen: Seen, start: float, end: float) -> None:
+    def __init__(
+        self, plan: Plan, grants: Sequence[Grant], seen: Seen, start: float, end: float
+    ) -> None:
         self._plan, self._grants, self._seen = plan, grants, seen
         self._start, self._end = start + max(plan.spread, RAMP * plan.seconds), end
         self._steady = [grant for grant in grants if self._start <= grant.granted < end]
@@ -59,15 +61,30 @@ class Report:
         plan, grants = self._plan, self._grants
         if plan.capacity:
             most = checks.most_at_once(grants)
-            yield Line("permits in flight at once, the most", f"{most}", f"at most {plan.capacity}", most <= plan.capacity)
+            yield Line(
+                "permits in flight at once, the most",
+                f"{most}",
+                f"at most {plan.capacity}",
+                most <= plan.capacity,
+            )
         if plan.rate:
             over = checks.most_over((grant.booked for grant in grants), plan.rate, plan.burst)
             goal = f"at most {plan.burst} + {plan.rate} a second"
-            yield Line("tokens beyond the limit, in the worst interval", f"{max(0.0, over):.3f}", goal, over <= 0.001)
+            yield Line(
+                "tokens beyond the limit, in the worst interval",
+                f"{max(0.0, over):.3f}",
+                goal,
+                over <= 0.001,
+            )
         overtaken = checks.overtaken(grants)
         yield Line("overtaken within a session, by fences", f"{overtaken}", "none", overtaken == 0)
         overtaken, seen = checks.overtaken_by_place(grants, self._seen.places)
-        yield Line(f"overtaken over all processes, of {seen:,} seen in the server's queue", f"{overtaken}", "none", overtaken == 0)
+        yield Line(
+            f"overtaken over all processes, of {seen:,} seen in the server's queue",
+            f"{overtaken}",
+            "none",
+            overtaken == 0,
+        )
         early = checks.early(grants)
         yield Line("gone before the booked moment", f"{early}", "none", early == 0)
 
@@ -77,11 +94,20 @@ class Report:
         busy = checks.busy(self._grants, self._start, self._end) / (plan.capacity * seconds)
         decides = not plan.rate
         yield Line(f"held each, on average (asked for {plan.hold * 1000:g} ms)", milliseconds(held))
-        yield Line("throughput, of capacity / time held, as if a hand-off took no time", percent(busy))
+        yield Line(
+            "throughput, of capacity / time held, as if a hand-off took no time", percent(busy)
+        )
         for trips in (1.0, TRIPS):
             share = len(self._steady) * (held + trips * self._trip) / (plan.capacity * seconds)
-            goal, reached = (at_least(SHARE), share >= SHARE) if decides and trips == TRIPS else ("", None)
-            yield Line(f"throughput, of capacity / (time held + bare round trips: {trips:.0f})", percent(share), goal, reached)
+            goal, reached = (
+                (at_least(SHARE), share >= SHARE) if decides and trips == TRIPS else ("", None)
+            )
+            yield Line(
+                f"throughput, of capacity / (time held + bare round trips: {trips:.0f})",
+                percent(share),
+                goal,
+                reached,
+            )
         if decides:
             yield from self._hand_offs()
 
@@ -91,13 +117,22 @@ class Report:
         what = "hand-off, from a release to the grant that it made possible: p50, p99"
         yield Line(what, f"{milliseconds(p50)}, {milliseconds(p99)}")
         for name, trip in ((WIRE, self._trip), (REDIS_PY, self._slow_trip)):
-            goal, reached = (f"p50 at most {TRIPS:.0f}", p50 <= TRIPS * trip) if name == WIRE else ("", None)
-            yield Line(f"the same, in bare round trips by {name}", f"{p50 / trip:.1f}, {p99 / trip:.1f}", goal, reached)
+            goal, reached = (
+                (f"p50 at most {TRIPS:.0f}", p50 <= TRIPS * trip) if name == WIRE else ("", None)
+            )
+            yield Line(
+                f"the same, in bare round trips by {name}",
+                f"{p50 / trip:.1f}, {p99 / trip:.1f}",
+                goal,
+                reached,
+            )
 
     def _rate(self) -> Iterator[Line]:
         plan = self._plan
         first = min(grant.booked for grant in self._grants)
-        seconds = 0.95 * plan.seconds  # from the first grant; the last moments are not over for everybody at once
+        seconds = (
+            0.95 * plan.seconds
+        )  # from the first grant; the last moments are not over for everybody at once
         count = sum(grant.booked <= first + seconds * 1_000_000 for grant in self._grants)
         share = count / (plan.burst + plan.rate * seconds)
         what = f"throughput, of burst + rate x time, {seconds:.1f} s from the first grant"
@@ -109,22 +144,41 @@ class Report:
         yield Line(what, f"{milliseconds(p50)}, {milliseconds(p99)}")
         for name, seconds in self._seen.bare.items():
             p50, p99 = middle_and_tail(seconds)
-            yield Line(f"a bare round trip beside the fleet, by {name}: p50, p99", f"{milliseconds(p50)}, {milliseconds(p99)}")
+            yield Line(
+                f"a bare round trip beside the fleet, by {name}: p50, p99",
+                f"{milliseconds(p50)}, {milliseconds(p99)}",
+            )
 
     def _cost(self) -> Iterator[Line]:
         done, count, plan = self._seen.done, len(self._grants), self._plan
-        most, whole = max(self._seen.connections.values(), default=0), sum(self._seen.connections.values())
-        what, reached = f"connections of a process, the most (all {plan.processes}: {whole})", 0 < most <= CONNECTIONS
+        most, whole = (
+            max(self._seen.connections.values(), default=0),
+            sum(self._seen.connections.values()),
+        )
+        what, reached = (
+            f"connections of a process, the most (all {plan.processes}: {whole})",
+            0 < most <= CONNECTIONS,
+        )
         yield Line(what, f"{most}", f"at most {CONNECTIONS}", reached)
-        calls = done.calls - sum(map(len, self._seen.bare.values()))  # our bare round trips are calls of a script, too
-        yield Line("calls of the script, announcements, each grant", f"{calls / count:.2f}, {done.announced / count:.2f}")
-        yield Line("script time, each grant (our bare round trips included)", f"{done.microseconds / count:.0f} us")
+        calls = done.calls - sum(
+            map(len, self._seen.bare.values())
+        )  # our bare round trips are calls of a script, too
+        yield Line(
+            "calls of the script, announcements, each grant",
+            f"{calls / count:.2f}, {done.announced / count:.2f}",
+        )
+        yield Line(
+            "script time, each grant (our bare round trips included)",
+            f"{done.microseconds / count:.0f} us",
+        )
         yield Line("the server's CPU, of one core", percent(done.cpu / plan.seconds))
 
 
 def show(report: Report, plan: Plan) -> None:
     limits = ", ".join(map(str, plan.limits()))
-    table.say(f"\n{plan.title}: {plan.processes} processes x {plan.waiters} waiters, {plan.seconds:g} s, {limits}")
+    table.say(
+        f"\n{plan.title}: {plan.processes} processes x {plan.waiters} waiters, {plan.seconds:g} s, {limits}"
+    )
     rows = [(line.what, line.figure, line.goal, verdict(line)) for line in report.lines]
     table.columns(("", "", "goal", ""), rows, {2})
 

@@ -27,7 +27,9 @@ LOOKS = 2.0  # seconds between two looks at connections and places
 @dataclass
 class Seen:
     bare: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in BARE})
-    connections: Counter[str] = field(default_factory=Counter)  # the most at once, by the name of a process
+    connections: Counter[str] = field(
+        default_factory=Counter
+    )  # the most at once, by the name of a process
     places: dict[str, float] = field(default_factory=dict)
     before: Stats = field(default_factory=Stats)
     after: Stats = field(default_factory=Stats)
@@ -45,7 +47,10 @@ class Watch:
         self._server: Redis = Redis.from_url(url, decode_responses=True)
         stack.callback(lambda: runner.run(self._server.aclose()))
         stage = Stage(url, runner, name)
-        self._calls = {each: stack.enter_context(opening(stage))(f"{name}-bare") for each, opening in BARE.items()}
+        self._calls = {
+            each: stack.enter_context(opening(stage))(f"{name}-bare")
+            for each, opening in BARE.items()
+        }
         self._who = f"headgate:{{{name}}}:who"
         self._prefix = f"{name}-"
 
@@ -72,6 +77,10 @@ class Watch:
 
     async def _look(self, seen: Seen) -> None:
         names = Counter(client["name"] for client in await self._server.client_list())
-        seen.connections |= Counter({name: count for name, count in names.items() if name.startswith(self._prefix)})
+        seen.connections |= Counter(
+            {name: count for name, count in names.items() if name.startswith(self._prefix)}
+        )
         scores: Any = await self._server.zrange(self._who, 0, -1, withscores=True)
-        seen.places.update({who: score for who, score in scores if ":" in who and not who.startswith("+")})  # those who wait
+        seen.places.update(
+            {who: score for who, score in scores if ":" in who and not who.startswith("+")}
+        )  # those who wait

@@ -26,7 +26,9 @@ SAY = b"return redis.call('PUBLISH', KEYS[1], '')"
 def bucket(stage: Stage) -> Iterator[Maker]:
     from headgate import Rate
 
-    with deciding(stage, Rate(PLENTY, per=PERIOD), lambda calls: Gate(PLENTY, calls.acquire, granted)) as make:
+    with deciding(
+        stage, Rate(PLENTY, per=PERIOD), lambda calls: Gate(PLENTY, calls.acquire, granted)
+    ) as make:
         yield make
 
 
@@ -83,7 +85,17 @@ class Calls:
 
         self._number += 1
         said = KNOWN if self._number > 1 else DECLARED
-        header = (len(self._keys), *self._keys, self._program, self._session, self._number, said, 0, 0, HORIZON)
+        header = (
+            len(self._keys),
+            *self._keys,
+            self._program,
+            self._session,
+            self._number,
+            said,
+            0,
+            0,
+            HORIZON,
+        )
         return self._talk.ask("FCALL", function, *header, *words)
 
 

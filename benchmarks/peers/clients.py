@@ -30,7 +30,9 @@ def async_client(stage: Stage) -> Iterator[AsyncRedis]:
 
 @contextmanager
 def patient_client(stage: Stage) -> Iterator[AsyncRedis]:
-    pool = BlockingConnectionPool.from_url(stage.redis_url, max_connections=PATIENT_POOL, timeout=None)
+    pool = BlockingConnectionPool.from_url(
+        stage.redis_url, max_connections=PATIENT_POOL, timeout=None
+    )
     client = AsyncRedis.from_pool(pool)
     try:
         yield client

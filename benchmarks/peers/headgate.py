@@ -30,7 +30,13 @@ def concurrency(capacity: int) -> Opening:
 def token_bucket(stage: Stage) -> Iterator[Maker]:
     from headgate import TokenBucket
 
-    yield lambda name: TokenBucket(name, capacity=PLENTY, refill_amount=PLENTY, refill_frequency=PERIOD, redis_url=stage.redis_url)
+    yield lambda name: TokenBucket(
+        name,
+        capacity=PLENTY,
+        refill_amount=PLENTY,
+        refill_frequency=PERIOD,
+        redis_url=stage.redis_url,
+    )
 
 
 def semaphore(capacity: int) -> Opening:

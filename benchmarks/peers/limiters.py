@@ -10,7 +10,9 @@ from benchmarks.peers.clients import async_client, patient_client, sync_client
 from benchmarks.stage import PERIOD, PLENTY, Maker, Opening, Stage
 
 
-def bucket_opening(client_of: Callable[[Stage], AbstractContextManager[Any]], class_name: str) -> Opening:
+def bucket_opening(
+    client_of: Callable[[Stage], AbstractContextManager[Any]], class_name: str
+) -> Opening:
     @contextmanager
     def opening(stage: Stage) -> Iterator[Maker]:
         import limiters

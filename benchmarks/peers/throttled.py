@@ -26,7 +26,9 @@ def on_redis(algorithm: str, options: dict[str, Any] | None = None) -> Opening:
 
         store = RedisStore(server=stage.redis_url, options=options)
         quota = rate_limiter.per_hour(PLENTY)
-        yield lambda name: Throttled(key=name, using=algorithm, quota=quota, store=store, timeout=WAIT)
+        yield lambda name: Throttled(
+            key=name, using=algorithm, quota=quota, store=store, timeout=WAIT
+        )
 
     return opening
 
@@ -38,7 +40,9 @@ def on_redis_sync(algorithm: str) -> Opening:
 
         store = RedisStore(server=stage.redis_url)
         quota = rate_limiter.per_hour(PLENTY)
-        yield lambda name: Throttled(key=name, using=algorithm, quota=quota, store=store, timeout=WAIT)
+        yield lambda name: Throttled(
+            key=name, using=algorithm, quota=quota, store=store, timeout=WAIT
+        )
 
     return opening
 

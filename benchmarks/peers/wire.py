@@ -83,7 +83,9 @@ class Gate:
     Nothing is decided, nobody is safe: so many are let in as were there when the last had left.
     """
 
-    def __init__(self, capacity: int, ask: Callable[[int], asyncio.Future[Any]], check: Callable[[Any], None]) -> None:
+    def __init__(
+        self, capacity: int, ask: Callable[[int], asyncio.Future[Any]], check: Callable[[Any], None]
+    ) -> None:
         self._capacity = capacity
         self._ask = ask  # for so many
         self._check = check

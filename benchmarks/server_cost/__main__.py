@@ -22,7 +22,9 @@ CYCLES, QUICK_CYCLES = 200, 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.server_cost", description=batches.__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server_cost", description=batches.__doc__.partition("\n")[0]
+    )
     add = parser.add_argument
     add(
         "--sizes",
@@ -34,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     add("--quick", action="store_true", help="fewer rounds and cycles: a look, not a figure")
     options = parser.parse_args(arguments)
-    return tool.on_private_server(lambda url: asyncio.run(measured(url, options.sizes, options.quick)))
+    return tool.on_private_server(
+        lambda url: asyncio.run(measured(url, options.sizes, options.quick))
+    )
 
 
 async def measured(url: str, sizes: Sequence[int], quick: bool) -> bool:

@@ -24,7 +24,15 @@ BATCHES = (1, 10, 100)
 ACQUIRES = 2_000  # in one round, whatever the batch
 PLENTY = 1_000_000_000  # nobody waits
 LEASE = 3_600.0  # nothing is renewed meanwhile
-HEADS = ("limits", "acquires in a call", "us an acquire", "calls an acquire", "us a release", "calls a release", "")
+HEADS = (
+    "limits",
+    "acquires in a call",
+    "us an acquire",
+    "calls an acquire",
+    "us a release",
+    "calls a release",
+    "",
+)
 
 
 @dataclass(frozen=True)
@@ -39,21 +47,37 @@ def works() -> dict[str, tuple[Limit, ...]]:
     from headgate import Concurrency, Rate
 
     rate, concurrency = Rate(PLENTY, per=1), Concurrency(PLENTY, lease=LEASE)
-    return {"Rate": (rate,), "Concurrency": (concurrency,), "Rate and Concurrency": (rate, concurrency)}
+    return {
+        "Rate": (rate,),
+        "Concurrency": (concurrency,),
+        "Rate and Concurrency": (rate, concurrency),
+    }
 
 
 async def measured(url: str, server: Redis, rounds: int) -> None:
     from headgate import Limiter
 
-    table.say("\nmicroseconds in the script (INFO commandstats), all in one process, nobody waits; medians of the rounds")
+    table.say(
+        "\nmicroseconds in the script (INFO commandstats), all in one process, nobody waits; medians of the rounds"
+    )
     rows = []
     for name, limits in works().items():
         for batch in BATCHES:
             each = [
-                await one_round(Limiter(f"{name} {batch} {number}", *limits, store=url), batch, server)
+                await one_round(
+                    Limiter(f"{name} {batch} {number}", *limits, store=url), batch, server
+                )
                 for number in range(1 + rounds)  # the first lets the server know the library
             ]
-            rows.append((name, f"{batch}", *cells(acquired for acquired, _ in each[1:]), *cells(each for _, each in each[1:]), ""))
+            rows.append(
+                (
+                    name,
+                    f"{batch}",
+                    *cells(acquired for acquired, _ in each[1:]),
+                    *cells(each for _, each in each[1:]),
+                    "",
+                )
+            )
     table.columns(HEADS, rows)
 
 
@@ -85,4 +109,6 @@ def cells(rounds: Iterable[Each | None]) -> tuple[str, str]:
     each = [one for one in rounds if one is not None]
     if not each:
         return "-", "-"
-    return table.figure(median(one.microseconds for one in each)), f"{median(one.calls for one in each):.2f}"
+    return table.figure(
+        median(one.microseconds for one in each)
+    ), f"{median(one.calls for one in each):.2f}"

@@ -26,9 +26,20 @@ PAUSE = 0.002  # seconds after a call whose end nobody hears of
 KEPT = 100_000  # entries of the log
 LOGGED = 10  # microseconds: calls take longer, and the commands inside of them, whose logging would be counted too, do not
 STEADY = 2.0  # times as long at most, from the smallest to the largest: then it does not grow
-HEADER = 6  # words between the keys and the requests: limits, session, call, declares, waits, horizon
-VERBS = {"acquire": "an acquire that joins the queue", "release": "a release that hands over", "": "a heartbeat"}
-VERBS |= {"renew": "a renewal", "cancel": "a cancel in the middle", "status": "a status", "quick": "an acquire granted at once"}
+HEADER = (
+    6  # words between the keys and the requests: limits, session, call, declares, waits, horizon
+)
+VERBS = {
+    "acquire": "an acquire that joins the queue",
+    "release": "a release that hands over",
+    "": "a heartbeat",
+}
+VERBS |= {
+    "renew": "a renewal",
+    "cancel": "a cancel in the middle",
+    "status": "a status",
+    "quick": "an acquire granted at once",
+}
 FREE = "a release, and nobody waits"
 Times = dict[str, list[int]]
 
@@ -164,9 +175,14 @@ async def measured(url: str, server: Redis, sizes: Sequence[int], cycles: int) -
     """Show it; True when nothing grows."""
     server.config_set("slowlog-max-len", KEPT)
     server.config_set("slowlog-log-slower-than", LOGGED)
-    table.say(f"\nmicroseconds in the script for one call (SLOWLOG), medians of {cycles} of each kind")
+    table.say(
+        f"\nmicroseconds in the script for one call (SLOWLOG), medians of {cycles} of each kind"
+    )
     steady = True
-    for title, made in (("one holds, and so many wait", with_waiters), ("so many hold, and one waits", with_holders)):
+    for title, made in (
+        ("one holds, and so many wait", with_waiters),
+        ("so many hold, and one waits", with_holders),
+    ):
         by_size = [await made(url, size, cycles, server) for size in sizes]
         steady &= show(title, sizes, by_size)
     return steady

@@ -29,7 +29,12 @@ DESCRIPTION = (
     "and with limits twice too high, beside peers (429s, and when the last of them came)"
 )
 TOLERANCE = 0.03
-REQUESTS, PER, AT_ONCE, CALL_TIME = 750, 20.0, 80, 1.0  # slow enough for SDKs that need 3 ms of a processor for each call
+REQUESTS, PER, AT_ONCE, CALL_TIME = (
+    750,
+    20.0,
+    80,
+    1.0,
+)  # slow enough for SDKs that need 3 ms of a processor for each call
 # A grant counts when the call leaves, the service counts when it arrives: as in demo/calls.py, with clients that need more of a
 # processor for each call: of the first burst, which is granted at once, the last leaves late. It costs as much for each period.
 SLACK = 0.25
@@ -52,9 +57,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.services", description=DESCRIPTION)
     add = parser.add_argument
-    add("--calls", type=int, default=2000, help="calls through each client, over all processes (2000)")
+    add(
+        "--calls",
+        type=int,
+        default=2000,
+        help="calls through each client, over all processes (2000)",
+    )
     add("--processes", type=int, default=4, help="processes that share the limits (4)")
-    add("--rows", default="*", metavar="PATTERN", help="only rows whose name matches, as in 'httpx*' or 'twice: *'")
+    add(
+        "--rows",
+        default="*",
+        metavar="PATTERN",
+        help="only rows whose name matches, as in 'httpx*' or 'twice: *'",
+    )
     return parser.parse_args(arguments)
 
 
@@ -84,7 +99,9 @@ def through_clients(clients: Sequence[str], calls: int, processes: int, store: s
             told[client] = each
             table.say(f"  {client}: {each.seconds:.2f} s")
     show(told, calls, processes, best)
-    return len(told) == len(clients) and all(as_promised(each, calls, best) for each in told.values())
+    return len(told) == len(clients) and all(
+        as_promised(each, calls, best) for each in told.values()
+    )
 
 
 def tried(row: str, run: Callable[[], T]) -> T | None:
@@ -101,19 +118,27 @@ def name() -> str:
 
 
 def as_promised(told: Told, calls: int, best: float) -> bool:
-    return told.statuses == {200: calls} and not told.refused and told.seconds <= best * (1 + TOLERANCE)
+    return (
+        told.statuses == {200: calls}
+        and not told.refused
+        and told.seconds <= best * (1 + TOLERANCE)
+    )
 
 
 def show(told: dict[str, Told], calls: int, processes: int, best: float) -> None:
     rule = f"{REQUESTS} in any {PER} s, {AT_ONCE} at once, {CALL_TIME * 1000:.0f} ms a call; of the SDKs tokens, too"
-    table.say(f"\n{calls:,} calls from {processes} processes that share Redis; the service allows {rule}")
+    table.say(
+        f"\n{calls:,} calls from {processes} processes that share Redis; the service allows {rule}"
+    )
     rows = []
     for client, each in told.items():
         verdict = "as promised" if as_promised(each, calls, best) else "NOT AS PROMISED"
         times = (f"{each.seconds:.2f} s", f"{best:.2f} s", f"{each.seconds / best - 1:.1%}")
         refused = ", ".join(f"{many} for {unit}" for unit, many in each.refused.items()) or "0"
         rows.append((client, str(each.statuses[200]), refused, str(each.most), *times, verdict))
-    table.columns(("client", "answered", "429s", "most at once", "time", "best", "over it", ""), rows)
+    table.columns(
+        ("client", "answered", "429s", "most at once", "time", "best", "over it", ""), rows
+    )
 
 
 # Limits that are wrong ---------------------------------------------------------------------------------------------------------
@@ -127,7 +152,9 @@ def with_wrong_limits(entrants: Sequence[str], processes: int, store: str) -> bo
             outcomes[entrant] = each
             table.say(f"  {WRONG}{entrant}: {each.refused} refused")
     show_wrong(outcomes, processes)
-    return len(outcomes) == len(entrants) and all(each.settled is not None for row, each in outcomes.items() if "adopt" in row)
+    return len(outcomes) == len(entrants) and all(
+        each.settled is not None for row, each in outcomes.items() if "adopt" in row
+    )
 
 
 def show_wrong(outcomes: dict[str, Outcome], processes: int) -> None:
@@ -136,8 +163,20 @@ def show_wrong(outcomes: dict[str, Outcome], processes: int) -> None:
     rows = []
     for entrant, each in outcomes.items():
         settled = "never" if each.settled is None else f"after {each.settled:.1f} s"
-        rows.append((entrant, str(each.answered), str(each.refused), f"{each.last:.1f} s", settled, f"{each.share:.0%}"))
-    table.columns(("limiter", "answered", "429s", "the last at", "settled", "of what the service allows"), rows)
+        rows.append(
+            (
+                entrant,
+                str(each.answered),
+                str(each.refused),
+                f"{each.last:.1f} s",
+                settled,
+                f"{each.share:.0%}",
+            )
+        )
+    table.columns(
+        ("limiter", "answered", "429s", "the last at", "settled", "of what the service allows"),
+        rows,
+    )
 
 
 if __name__ == "__main__":

@@ -70,7 +70,9 @@ async def by_openai(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Call]
 
     from headgate.http.openai import limit
 
-    async with limit(openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key) as client:
+    async with limit(
+        openai.AsyncOpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key
+    ) as client:
         arguments: Any = {"model": "m", "input": QUESTION, "max_output_tokens": 4000}
         yield lambda: astatus_of(client.responses.create(**arguments), openai.APIStatusError)
 
@@ -81,7 +83,9 @@ async def by_anthropic(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Ca
 
     from headgate.http.anthropic import limit
 
-    async with limit(anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key) as client:
+    async with limit(
+        anthropic.AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key
+    ) as client:
         arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
         yield lambda: astatus_of(client.messages.create(**arguments), anthropic.APIStatusError)
 
@@ -136,7 +140,9 @@ def by_openai_in_threads(url: str, limiter: Limiter, key: Key) -> Iterator[Call]
 
     from headgate.http.openai import limit
 
-    with limit(openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key) as client:
+    with limit(
+        openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0), limiter, key=key
+    ) as client:
         arguments: Any = {"model": "m", "input": QUESTION, "max_output_tokens": 4000}
         yield lambda: status_of(lambda: client.responses.create(**arguments), openai.APIStatusError)
 
@@ -147,9 +153,13 @@ def by_anthropic_in_threads(url: str, limiter: Limiter, key: Key) -> Iterator[Ca
 
     from headgate.http.anthropic import limit
 
-    with limit(anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key) as client:
+    with limit(
+        anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0), limiter, key=key
+    ) as client:
         arguments: Any = {"model": "m", "messages": QUESTION, "max_tokens": 4000}
-        yield lambda: status_of(lambda: client.messages.create(**arguments), anthropic.APIStatusError)
+        yield lambda: status_of(
+            lambda: client.messages.create(**arguments), anthropic.APIStatusError
+        )
 
 
 def status_of(call: Callable[[], Any], refusal: type[Any]) -> int:

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 FIRST = 25  # calls in each process before the run: the first of a client find nothing open nor imported, and take long to leave
 REST = 0.5  # seconds, after which nothing is left of them
-CALLERS = 25  # in each process: more than the service bears at once, and they all have something to do
+CALLERS = (
+    25  # in each process: more than the service bears at once, and they all have something to do
+)
 TOO_LONG = 120.0  # seconds for one run
 
 
@@ -44,7 +46,10 @@ class Order:
     def limiter(self) -> Limiter:
         """The service's own rules; tokens where it counts any."""
         rules = self.rules
-        limits: list[Any] = [Window(rules.requests or 1, rules.per, slack=self.slack), Concurrency(rules.at_once or 1)]
+        limits: list[Any] = [
+            Window(rules.requests or 1, rules.per, slack=self.slack),
+            Concurrency(rules.at_once or 1),
+        ]
         tokens = {"input_tokens": rules.input_tokens, "output_tokens": rules.output_tokens}
         limits += [Rate(amount, rules.per, unit=unit) for unit, amount in tokens.items() if amount]
         return Limiter(self.name, *limits, store=self.store)
@@ -73,16 +78,27 @@ class Told:
 
 
 def run(order: Order, processes: int) -> Told:
-    with started(order.rules, work, replace(order, calls=order.calls // processes), processes) as (service, fleet):
+    with started(order.rules, work, replace(order, calls=order.calls // processes), processes) as (
+        service,
+        fleet,
+    ):
         began = told_to_go(fleet)
         answers = [heard(pipe) for pipe in fleet]
         counts = counted(service)
     statuses = sum((each for each, _ in answers), Counter[int]())
-    return Told(statuses, counts.calls, counts.refused, counts.most, max(ended for _, ended in answers) - began)
+    return Told(
+        statuses,
+        counts.calls,
+        counts.refused,
+        counts.most,
+        max(ended for _, ended in answers) - began,
+    )
 
 
 @contextmanager
-def started(rules: Rules, work: Callable[..., None], order: Any, processes: int) -> Iterator[tuple[Connection, list[Connection]]]:
+def started(
+    rules: Rules, work: Callable[..., None], order: Any, processes: int
+) -> Iterator[tuple[Connection, list[Connection]]]:
     """A service and its callers, who have made their first calls, and of which the service knows nothing any more."""
     with ExitStack() as stack:
         service = stack.enter_context(child(serve, rules))
@@ -189,7 +205,11 @@ class Phase:
 
 
 def work(pipe: Connection, order: Order) -> None:
-    statuses = asyncio.run(in_coroutines(pipe, order)) if order.client in COROUTINES else in_threads(pipe, order)
+    statuses = (
+        asyncio.run(in_coroutines(pipe, order))
+        if order.client in COROUTINES
+        else in_threads(pipe, order)
+    )
     pipe.send((statuses, time.monotonic()))
 
 
@@ -211,7 +231,10 @@ async def in_coroutines(pipe: Connection, order: Order) -> Counter[int]:
 
 def in_threads(pipe: Connection, order: Order) -> Counter[int]:
     phase = Phase()
-    with THREADS[order.client](order.url, order.limiter(), phase) as call, ThreadPoolExecutor(CALLERS) as threads:
+    with (
+        THREADS[order.client](order.url, order.limiter(), phase) as call,
+        ThreadPoolExecutor(CALLERS) as threads,
+    ):
         list(threads.map(lambda _: call(), range(FIRST)))
         phase.name = "run"
         pipe.send("ready")

@@ -26,9 +26,7 @@ Call = Callable[[], Awaitable[Headers | None]]  # the headers of a refusal
 
 TOO_HIGH = 2  # times what the service allows
 RULES = Rules(requests=150, per=5.0, call_time=0.1)
-CALLERS = (
-    50  # in each process: together more than the service allows at once, so that nobody finds out by himself before others ask
-)
+CALLERS = 50  # in each process: together more than the service allows at once, so that nobody finds out by himself before others ask
 LENGTH = 17.0  # seconds: four bursts of the service's window, and calls that wait for the fifth
 REFUSED = 0.01  # of the calls of a fleet that has settled: the service sees them when they arrive, a limiter when they leave
 SETTLED_BY = 0.75  # of the length: who has not settled by then has not settled
@@ -60,7 +58,9 @@ class Trial:
         return self.wrong // self.processes
 
     def limiter(self) -> Limiter:
-        return Limiter(self.name, Window(self.wrong, self.rules.per, slack=self.slack), store=self.store)
+        return Limiter(
+            self.name, Window(self.wrong, self.rules.per, slack=self.slack), store=self.store
+        )
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,9 @@ def run(trial: Trial) -> Outcome:
 
 
 def outcome(trial: Trial, counts: Counts, began: float) -> Outcome:
-    answered, refused = ([moment - began for moment in moments] for moments in (counts.admitted, counts.turned_away))
+    answered, refused = (
+        [moment - began for moment in moments] for moments in (counts.admitted, counts.turned_away)
+    )
     settled = settled_at(answered, refused)
     in_time = settled if settled <= trial.seconds * SETTLED_BY else None
     return Outcome(len(answered), len(refused), max(refused, default=0.0), in_time, best(trial))
@@ -96,7 +98,11 @@ def outcome(trial: Trial, counts: Counts, began: float) -> Outcome:
 def settled_at(answered: Sequence[float], refused: Sequence[float]) -> float:
     """The first moment after which at most so many of the calls were refused: the start, or that of a refusal."""
     calls = [*answered, *refused]
-    return next(then for then in (0.0, *sorted(refused)) if later(refused, then) <= REFUSED * later(calls, then))
+    return next(
+        then
+        for then in (0.0, *sorted(refused))
+        if later(refused, then) <= REFUSED * later(calls, then)
+    )
 
 
 def later(moments: Sequence[float], then: float) -> int:
@@ -116,7 +122,9 @@ async def by_httpx(trial: Trial, transport: Any = None) -> AsyncIterator[Call]:
     """Nothing in between."""
     import httpx
 
-    async with httpx.AsyncClient(transport=transport, limits=httpx.Limits(max_connections=None)) as client:
+    async with httpx.AsyncClient(
+        transport=transport, limits=httpx.Limits(max_connections=None)
+    ) as client:
         yield lambda: refusal_of(client.get(trial.url))
 
 
@@ -180,7 +188,9 @@ async def by_openai_with_headgate(trial: Trial) -> AsyncIterator[Call]:
 
     from headgate.http.openai import limit
 
-    async with limit(openai.AsyncOpenAI(api_key=KEY, base_url=f"{trial.url}/v1"), trial.limiter(), adopt=True) as client:
+    async with limit(
+        openai.AsyncOpenAI(api_key=KEY, base_url=f"{trial.url}/v1"), trial.limiter(), adopt=True
+    ) as client:
         yield lambda: failure_of(client)
 
 

@@ -101,7 +101,10 @@ class Budgets:
 
     def said(self, now: float) -> dict[str, tuple[int, int, float]]:
         """Of each: limit, remaining, seconds until it is full."""
-        return {unit: (each.amount, max(0, each.left(now)), each.reset(now)) for unit, each in self._all.items()}
+        return {
+            unit: (each.amount, max(0, each.left(now)), each.reset(now))
+            for unit, each in self._all.items()
+        }
 
     def _take(self, now: float, **many: int) -> None:
         for unit, number in many.items():

@@ -136,7 +136,9 @@ class Handler(BaseHTTPRequestHandler):
         with suppress(ConnectionError):  # a caller may leave
             with self.service.call(call.into) as refused:
                 last = self.refuse(speech, refused) if refused else self.answer(speech, call)
-            self.wfile.write(last)  # what comes last is not inside any more: whoever has read it may call again
+            self.wfile.write(
+                last
+            )  # what comes last is not inside any more: whoever has read it may call again
 
     def do_GET(self) -> None:
         """A call that is no model's."""
@@ -155,7 +157,11 @@ class Handler(BaseHTTPRequestHandler):
         unit, wait = max(refused.items(), key=lambda each: each[1])
         said = json.dumps(speech.refusal(unit)).encode()
         retry = {"retry-after": str(ceil(wait)), "retry-after-ms": str(ceil(wait * 1000))}
-        self.begin(int(unit) if unit.isdigit() else 429, {**speech.headers(self.service.said()), **retry}, len(said))
+        self.begin(
+            int(unit) if unit.isdigit() else 429,
+            {**speech.headers(self.service.said()), **retry},
+            len(said),
+        )
         return said
 
     def answer(self, speech: Speech, call: Call) -> bytes:
@@ -170,7 +176,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def stream(self, speech: Speech, call: Call) -> bytes:
         pack, coding = self.packed()
-        self.begin(200, {**speech.headers(self.service.said()), **coding, "content-type": "text/event-stream"}, None)
+        self.begin(
+            200,
+            {**speech.headers(self.service.said()), **coding, "content-type": "text/event-stream"},
+            None,
+        )
         *events, end = [event_of(name, self.told(told)) for name, told in speech.events(call)]
         written = 0
         try:
@@ -193,13 +203,18 @@ class Handler(BaseHTTPRequestHandler):
         if "gzip" not in taken:
             return lambda data, last: data, {}
         packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
-        return lambda data, last: packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH), {
-            "content-encoding": "gzip"
-        }
+        return (
+            lambda data, last: (
+                packer.compress(data) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+            ),
+            {"content-encoding": "gzip"},
+        )
 
     def begin(self, status: int, headers: dict[str, str], length: int | None) -> None:
         self.send_response(status)
-        size = {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
+        size = (
+            {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
+        )
         for name, value in {"content-type": "application/json", **headers, **size}.items():
             self.send_header(name, value)
         self.end_headers()

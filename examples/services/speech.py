@@ -45,7 +45,14 @@ def call_of(body: bytes, *, silent: bool) -> Call:
     told = json.loads(body)
     text = " ".join(filter(None, texts(told)))
     wanted = re.search(r"(\d+) words", text)
-    most = next((told[word] for word in ("max_tokens", "max_completion_tokens", "max_output_tokens") if told.get(word)), 10**9)
+    most = next(
+        (
+            told[word]
+            for word in ("max_tokens", "max_completion_tokens", "max_output_tokens")
+            if told.get(word)
+        ),
+        10**9,
+    )
     out = 0 if silent else min(most, int(wanted[1]) if wanted else USUAL)
     counted = bool((told.get("stream_options") or {}).get("include_usage"))
     return Call(told["model"], ceil(len(text) / CHARACTERS), out, bool(told.get("stream")), counted)
@@ -54,7 +61,11 @@ def call_of(body: bytes, *, silent: bool) -> Call:
 def texts(told: Told) -> Iterator[str]:
     for word, inside in TEXT_OF.items():
         value = told.get(word, "")
-        yield from [value] if isinstance(value, str) else [each if isinstance(each, str) else each[inside] for each in value]
+        yield from (
+            [value]
+            if isinstance(value, str)
+            else [each if isinstance(each, str) else each[inside] for each in value]
+        )
 
 
 class OpenAI:
@@ -68,18 +79,38 @@ class OpenAI:
             limit, remaining, reset = said[unit]
             found[f"x-ratelimit-limit-{unit}"] = str(limit)
             found[f"x-ratelimit-remaining-{unit}"] = str(remaining)
-            found[f"x-ratelimit-reset-{unit}"] = f"{int(reset // 60)}m{reset % 60:.3f}s" if reset >= 60 else f"{reset:.3f}s"
+            found[f"x-ratelimit-reset-{unit}"] = (
+                f"{int(reset // 60)}m{reset % 60:.3f}s" if reset >= 60 else f"{reset:.3f}s"
+            )
         return found
 
     def refusal(self, unit: str) -> Told:
         if unit == SPENT:
             code = "insufficient_quota"
-            return {"error": {"message": "There is no quota left on this account.", "type": code, "param": None, "code": code}}
+            return {
+                "error": {
+                    "message": "There is no quota left on this account.",
+                    "type": code,
+                    "param": None,
+                    "code": code,
+                }
+            }
         message = f"Rate limit reached for {unit}. Please try again."
-        return {"error": {"message": message, "type": unit, "param": None, "code": "rate_limit_exceeded"}}
+        return {
+            "error": {
+                "message": message,
+                "type": unit,
+                "param": None,
+                "code": "rate_limit_exceeded",
+            }
+        }
 
     def usage(self, call: Call) -> Told:
-        return {"prompt_tokens": call.into, "completion_tokens": call.out, "total_tokens": call.into + call.out}
+        return {
+            "prompt_tokens": call.into,
+            "completion_tokens": call.out,
+            "total_tokens": call.into + call.out,
+        }
 
 
 class Chat(OpenAI):
@@ -88,14 +119,29 @@ class Chat(OpenAI):
     last = b"data: [DONE]\n\n"
 
     def answer(self, call: Call) -> Told:
-        choice = {"index": 0, "message": {"role": "assistant", "content": call.text}, "finish_reason": "stop"}
-        return {**self._head(call, "chat.completion"), "choices": [choice], "usage": self.usage(call)}
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": call.text},
+            "finish_reason": "stop",
+        }
+        return {
+            **self._head(call, "chat.completion"),
+            "choices": [choice],
+            "usage": self.usage(call),
+        }
 
     def events(self, call: Call) -> Iterator[Event]:
         head = self._head(call, "chat.completion.chunk")
         more = {"usage": None} if call.counted else {}
         for word in call.words:
-            yield "", {**head, "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}], **more}
+            yield (
+                "",
+                {
+                    **head,
+                    "choices": [{"index": 0, "delta": {"content": word}, "finish_reason": None}],
+                    **more,
+                },
+            )
         yield "", {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], **more}
         if call.counted:
             yield "", {**head, "choices": [], "usage": self.usage(call)}
@@ -125,16 +171,28 @@ class Responses(OpenAI):
         place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
         told: list[tuple[str, Told]] = [
             ("response.created", {"response": begun}),
-            ("response.output_item.added", {"output_index": 0, "item": self._message("in_progress", [])}),
+            (
+                "response.output_item.added",
+                {"output_index": 0, "item": self._message("in_progress", [])},
+            ),
             ("response.content_part.added", {**place, "part": self._part("")}),
-            *(("response.output_text.delta", {**place, "delta": word, "logprobs": []}) for word in call.words),
+            *(
+                ("response.output_text.delta", {**place, "delta": word, "logprobs": []})
+                for word in call.words
+            ),
             ("response.completed", {"response": self.answer(call)}),
         ]
         for number, (kind, event) in enumerate(told):
             yield kind, {"type": kind, "sequence_number": number, **event}
 
     def _message(self, status: str, content: list[Told]) -> Told:
-        return {"type": "message", "id": "msg_1", "status": status, "role": "assistant", "content": content}
+        return {
+            "type": "message",
+            "id": "msg_1",
+            "status": status,
+            "role": "assistant",
+            "content": content,
+        }
 
     def _part(self, text: str) -> Told:
         return {"type": "output_text", "text": text, "annotations": []}
@@ -177,19 +235,32 @@ class Messages:
 
     def refusal(self, unit: str) -> Told:
         message = f"This request would exceed your rate limit of {unit}."
-        details = {"details": {"error_code": "enforced_spend_limit_reached"}} if unit == SPENT else {}
-        return {"type": "error", "error": {"type": "rate_limit_error", "message": message, **details}}
+        details = (
+            {"details": {"error_code": "enforced_spend_limit_reached"}} if unit == SPENT else {}
+        )
+        return {
+            "type": "error",
+            "error": {"type": "rate_limit_error", "message": message, **details},
+        }
 
     def answer(self, call: Call) -> Told:
         done = {"stop_reason": "end_turn", "content": [{"type": "text", "text": call.text}]}
-        return {**self._head(call), **done, "usage": {**self._into(call), "output_tokens": call.out}}
+        return {
+            **self._head(call),
+            **done,
+            "usage": {**self._into(call), "output_tokens": call.out},
+        }
 
     def events(self, call: Call) -> Iterator[Event]:
         usage = {**self._into(call), "output_tokens": 1}
         yield from self._said("message_start", message={**self._head(call), "usage": usage})
-        yield from self._said("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        yield from self._said(
+            "content_block_start", index=0, content_block={"type": "text", "text": ""}
+        )
         for word in call.words:
-            yield from self._said("content_block_delta", index=0, delta={"type": "text_delta", "text": word})
+            yield from self._said(
+                "content_block_delta", index=0, delta={"type": "text_delta", "text": word}
+            )
         yield from self._said("content_block_stop", index=0)
         end = {"stop_reason": "end_turn", "stop_sequence": None}
         yield from self._said("message_delta", delta=end, usage={"output_tokens": call.out})
@@ -203,7 +274,11 @@ class Messages:
         return {**head, "content": [], "stop_reason": None, "stop_sequence": None}
 
     def _into(self, call: Call) -> Told:
-        return {"input_tokens": call.into, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+        return {
+            "input_tokens": call.into,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        }
 
 
 Speech = Chat | Responses | Embeddings | Messages
@@ -217,7 +292,11 @@ SPEECHES: dict[str, Speech] = {
 
 def without_usage(told: Told) -> Told:
     """As answers of some servers are."""
-    return {word: without_usage(value) if isinstance(value, dict) else value for word, value in told.items() if word != "usage"}
+    return {
+        word: without_usage(value) if isinstance(value, dict) else value
+        for word, value in told.items()
+        if word != "usage"
+    }
 
 
 def event_of(name: str, told: Told) -> bytes:

@@ -58,7 +58,9 @@ def handler_of(service: Strict) -> type[BaseHTTPRequestHandler]:
             with suppress(ConnectionError):  # a caller may leave
                 with service.call() as welcome:
                     lines = self.answer(welcome)
-                self.wfile.write(lines)  # what comes last is not inside any more: whoever has read it may call again
+                self.wfile.write(
+                    lines
+                )  # what comes last is not inside any more: whoever has read it may call again
 
         def answer(self, welcome: bool) -> bytes:
             status = 200 if welcome else 429

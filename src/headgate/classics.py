@@ -18,7 +18,14 @@ from headgate.pickles import attributes, remade
 from headgate.request import Request, sleep_of
 from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.registry import StoreLike, check_portable, store_of
-from headgate.validation import check_count, check_max_sleep, check_name, filling, positive_int, seconds
+from headgate.validation import (
+    check_count,
+    check_max_sleep,
+    check_name,
+    filling,
+    positive_int,
+    seconds,
+)
 
 Numbers = ParamSpec("Numbers")
 Terms = TypeVar("Terms")
@@ -57,7 +64,11 @@ class Semaphore(Entrance):
         self._name = check_name(name, "Semaphore")
         self._terms = terms = check_semaphore(capacity, max_sleep, expiry, max_position)
         self._where = redis_url if store is None else store
-        super().__init__(line_of("Semaphore", name, terms.declared, redis_url, store), terms.request, terms.declared)
+        super().__init__(
+            line_of("Semaphore", name, terms.declared, redis_url, store),
+            terms.request,
+            terms.declared,
+        )
 
     @property
     def name(self) -> str:
@@ -88,7 +99,11 @@ class Semaphore(Entrance):
         """For pickle: the arguments by which another process makes the same semaphore."""
         check_portable(f"Semaphore({self.name!r})", self._where)
         terms = self._terms
-        options: dict[str, Any] = {"expiry": terms.expiry, "max_position": terms.max_position, "store": self._where}
+        options: dict[str, Any] = {
+            "expiry": terms.expiry,
+            "max_position": terms.max_position,
+            "store": self._where,
+        }
         kind, numbers = made_from(self), (self.name, terms.capacity, terms.max_sleep)
         return remade, (kind, Semaphore, numbers, options), attributes(self, kind, Semaphore)
 
@@ -125,9 +140,15 @@ class TokenBucket(Entrance):
     ) -> None:
         check_pool_size("TokenBucket", connection_pool_size)
         self._name = check_name(name, "TokenBucket")
-        self._terms = terms = check_bucket(capacity, refill_frequency, refill_amount, max_sleep, initial_tokens)
+        self._terms = terms = check_bucket(
+            capacity, refill_frequency, refill_amount, max_sleep, initial_tokens
+        )
         self._where = redis_url if store is None else store
-        super().__init__(line_of("TokenBucket", name, terms.declared, redis_url, store), terms.request, terms.declared)
+        super().__init__(
+            line_of("TokenBucket", name, terms.declared, redis_url, store),
+            terms.request,
+            terms.declared,
+        )
 
     @property
     def name(self) -> str:
@@ -163,8 +184,15 @@ class TokenBucket(Entrance):
         """For pickle: the arguments by which another process makes the same bucket."""
         check_portable(f"TokenBucket({self.name!r})", self._where)
         terms = self._terms
-        options: dict[str, Any] = {"max_sleep": terms.max_sleep, "initial_tokens": terms.initial_tokens, "store": self._where}
-        kind, numbers = made_from(self), (self.name, terms.capacity, terms.refill_frequency, terms.refill_amount)
+        options: dict[str, Any] = {
+            "max_sleep": terms.max_sleep,
+            "initial_tokens": terms.initial_tokens,
+            "store": self._where,
+        }
+        kind, numbers = (
+            made_from(self),
+            (self.name, terms.capacity, terms.refill_frequency, terms.refill_amount),
+        )
         return remade, (kind, TokenBucket, numbers, options), attributes(self, kind, TokenBucket)
 
     def __repr__(self) -> str:
@@ -185,7 +213,9 @@ class RateLimiter:
         self.rate_limit = positive_int("RateLimiter", "rate_limit", rate_limit)
         self.concurrency_limit = positive_int("RateLimiter", "concurrency_limit", concurrency_limit)
         declared = declaration([Concurrency(concurrency_limit), Rate(rate_limit, per=1)])
-        self._entrance = Entrance(MemoryStore().line("RateLimiter/", declared), Request({}), declared)
+        self._entrance = Entrance(
+            MemoryStore().line("RateLimiter/", declared), Request({}), declared
+        )
 
     def __copy__(self) -> RateLimiter:
         """A copy would share its state: it is the same one."""
@@ -248,7 +278,9 @@ def remembered(check: Callable[Numbers, Terms]) -> Callable[Numbers, Terms]:
 
 
 @remembered
-def check_semaphore(capacity: int, max_sleep: float | None, expiry: float | None, max_position: int | None) -> SemaphoreTerms:
+def check_semaphore(
+    capacity: int, max_sleep: float | None, expiry: float | None, max_position: int | None
+) -> SemaphoreTerms:
     capacity = positive_int("Semaphore", "capacity", capacity)
     lease = DEFAULT_LEASE if expiry is None else seconds("Semaphore", "expiry", expiry)
     patience = check_max_sleep(max_sleep, "Semaphore")
@@ -260,7 +292,9 @@ def check_semaphore(capacity: int, max_sleep: float | None, expiry: float | None
 
 
 @remembered
-def check_bucket(capacity: int, per: float, amount: int, max_sleep: float | None, initial: int | None) -> BucketTerms:
+def check_bucket(
+    capacity: int, per: float, amount: int, max_sleep: float | None, initial: int | None
+) -> BucketTerms:
     capacity = positive_int("TokenBucket", "capacity", capacity)
     initial = filling("TokenBucket", "initial_tokens", initial, capacity)
     amount = positive_int("TokenBucket", "refill_amount", amount)
@@ -276,8 +310,12 @@ def check_pool_size(call: str, size: int | None) -> None:
         positive_int(call, "connection_pool_size", size)
 
 
-def line_of(kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike) -> Any:
+def line_of(
+    kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike
+) -> Any:
     """The line that all instances of one kind and name share."""
     if redis_url is not None and store is not None:
-        raise TypeError(f"{kind}({name!r}) got redis_url and store, which mean the same: give one of them.")
+        raise TypeError(
+            f"{kind}({name!r}) got redis_url and store, which mean the same: give one of them."
+        )
     return store_of(redis_url if store is None else store).line(f"{kind}/{encoded(name)}", declared)

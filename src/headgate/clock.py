@@ -56,4 +56,6 @@ class SystemClock(Clock):
         self.now = now
 
 
-made: Callable[[], Clock] = SystemClock  # by what a new store goes that is not told: testing.py may put another in its place
+made: Callable[[], Clock] = (
+    SystemClock  # by what a new store goes that is not told: testing.py may put another in its place
+)

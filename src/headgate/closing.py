@@ -114,7 +114,11 @@ class Closing:
         """Whether an acquire that blocks its thread waits there."""
         while stack is not None:
             ours = stack.f_globals.get("__name__", "").startswith("headgate.")
-            if ours and "closing" in stack.f_code.co_varnames and stack.f_locals.get("closing") is self:
+            if (
+                ours
+                and "closing" in stack.f_code.co_varnames
+                and stack.f_locals.get("closing") is self
+            ):
                 return True
             stack = stack.f_back
         return False
@@ -141,7 +145,9 @@ class Closing:
 
     def _waits(self) -> bool:
         """Whether an acquire waits. Only a look can tell: a loop that is closed says nothing, and a signal handler stops code."""
-        return any(self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None)
+        return any(
+            self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None
+        )
 
     def _goes_on(self, waiter: Any) -> bool:
         """Whether a listed acquire waits still. A task's ends with its loop, and if it is refused, when its loop runs again."""

@@ -56,7 +56,9 @@ class Undeclared:
     @property
     def declared(self) -> Declaration:
         present = self._line.declared
-        same = self._begun or present.program == self._own.program  # known without a call: each key of the limiter asks
+        same = (
+            self._begun or present.program == self._own.program
+        )  # known without a call: each key of the limiter asks
         return present if same else self._line.foresee(self._own)
 
     def _begin(self) -> Front:
@@ -127,7 +129,12 @@ class Attached:
     def __init__(self, owner: AttachedOwner, line: Front, whole: Front | None) -> None:
         self.name = line.name
         self.enter = self.enter_task = shut
-        self.leave, self.describe, self.flush, self.aflush = line.leave, line.describe, line.flush, line.aflush
+        self.leave, self.describe, self.flush, self.aflush = (
+            line.leave,
+            line.describe,
+            line.flush,
+            line.aflush,
+        )
         self.follow, self.foresee, self.accept = line.follow, line.foresee, line.accept
         self._owner = ref(owner)
         self._line = line

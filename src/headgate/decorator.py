@@ -41,7 +41,9 @@ def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
         (inspect.iscoroutinefunction, limited_coroutine),
         (inspect.isgeneratorfunction, limited_generator),
     )
-    body = inspect.unwrap(body_of(function), stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds))
+    body = inspect.unwrap(
+        body_of(function), stop=lambda wrapped: any(is_kind(wrapped) for is_kind, _ in kinds)
+    )
     wrap = next((wrap for is_kind, wrap in kinds if is_kind(body)), limited_function)
     return cast("Callable[P, R]", functools.wraps(function)(wrap(limiter, function)))
 
@@ -50,7 +52,11 @@ def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """What runs when `function` is called: behind a partial, or in an object's own `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
-    return function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+    return (
+        function
+        if inspect.isroutine(function) or inspect.isclass(function)
+        else type(function).__call__
+    )
 
 
 def limited_function(limiter: Decorator, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +99,9 @@ def limited_async_generator(limiter: Decorator, function: Callable[..., Any]) ->
                     step = items.asend(sent)
                 except GeneratorExit:
                     raise
-                except BaseException as error:  # whatever is thrown in belongs to the inner generator
+                except (
+                    BaseException
+                ) as error:  # whatever is thrown in belongs to the inner generator
                     step = items.athrow(error)
 
     return call

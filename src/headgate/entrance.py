@@ -36,7 +36,10 @@ class Entrance:
         self._line = line if own is None else cast("Front", Undeclared(self, line, own))
         self._default = default
         kind = type(self)
-        if not isinstance(line, MemoryLine) and (kind.__enter__, kind.__exit__) == (Entrance.__enter__, Entrance.__exit__):
+        if not isinstance(line, MemoryLine) and (kind.__enter__, kind.__exit__) == (
+            Entrance.__enter__,
+            Entrance.__exit__,
+        ):
             self.__class__ = with_blocks(kind)  # type: ignore[arg-type]  # a class is hashable
 
     def __copy__(self) -> Self:
@@ -47,7 +50,9 @@ class Entrance:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError(f"{self!r} cannot be pickled: its state belongs to this process; send what it was made from.")
+        raise TypeError(
+            f"{self!r} cannot be pickled: its state belongs to this process; send what it was made from."
+        )
 
     def _shut(self) -> None:
         """Refuse all acquires from now on. A second call does nothing."""

@@ -37,7 +37,9 @@ class MaxSleepExceededError(HeadgateError):
     """
 
     def __init__(self, message: str, retry_after: float | None) -> None:
-        super().__init__(message, retry_after)  # both: pickle and copy rebuild an error from its args
+        super().__init__(
+            message, retry_after
+        )  # both: pickle and copy rebuild an error from its args
         self.retry_after = retry_after
 
     def __str__(self) -> str:

@@ -17,7 +17,9 @@ class Front(Protocol):
     """The queue of one name, as limiters see it: the ways in."""
 
     name: str
-    enter: Callable[[], bool]  # one of each unit if it can be had this instant, without a word to anybody; false: ask properly
+    enter: Callable[
+        [], bool
+    ]  # one of each unit if it can be had this instant, without a word to anybody; false: ask properly
     enter_task: Callable[[], bool]  # the same for a task
 
     @property
@@ -70,7 +72,9 @@ class RemoteLine(Line, Protocol):
     def check_thread(self) -> None: ...
     def quickly(self, request: Request) -> Permit | None: ...
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-    def waited(self, request: Request, acquire: Callable[[Request], Coroutine[Any, Any, Permit]]) -> Permit: ...
+    def waited(
+        self, request: Request, acquire: Callable[[Request], Coroutine[Any, Any, Permit]]
+    ) -> Permit: ...
 
 
 class RemoteStore(Protocol):

@@ -33,7 +33,17 @@ SHARE = 1 / 20  # of what is left at most
 class Watch:
     """Over one body, from its first line to its last."""
 
-    __slots__ = ("_alone", "_asked", "_began", "_cancelled", "_name", "_permit", "_task", "_timer", "lost")
+    __slots__ = (
+        "_alone",
+        "_asked",
+        "_began",
+        "_cancelled",
+        "_name",
+        "_permit",
+        "_task",
+        "_timer",
+        "lost",
+    )
 
     def __init__(self, permit: Permit, line: Front) -> None:
         self.lost = False  # once it has ended: whether the body ran on without its permit
@@ -115,7 +125,9 @@ class Watch:
     def _arm(self, task: asyncio.Task[Any]) -> None:
         if self._permit.held and self._permit.believed < inf:
             left = max(0.0, self._permit.believed - monotonic())
-            self._timer = task.get_loop().call_later(left - min(EARLY, left * SHARE), self._too_late)
+            self._timer = task.get_loop().call_later(
+                left - min(EARLY, left * SHARE), self._too_late
+            )
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -193,7 +205,12 @@ class Watched:
         self.name = line.name
         self.enter = self.enter_task = shut
         self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
-        self.update, self.aupdate, self.pause, self.apause = line.update, line.aupdate, line.pause, line.apause
+        self.update, self.aupdate, self.pause, self.apause = (
+            line.update,
+            line.aupdate,
+            line.pause,
+            line.apause,
+        )
         self.drain = line.drain
         self._line = line
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread

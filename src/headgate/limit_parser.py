@@ -108,7 +108,9 @@ def parse_limit(text: str) -> Limit:
     Raises ValueError, which points at the fault, for any other text; TypeError for a value that is no str.
     """
     if not isinstance(text, str):
-        raise TypeError(f"parse_limit({show(text)}): a limit is written as a str, such as {_EXAMPLES['']}.")
+        raise TypeError(
+            f"parse_limit({show(text)}): a limit is written as a str, such as {_EXAMPLES['']}."
+        )
     if len(text) > LONGEST_TEXT:
         raise ValueError(
             f"parse_limit({show(text)}): a limit has at most {LONGEST_TEXT} characters, and this text has "
@@ -149,7 +151,9 @@ class _Draft:
                 return Window(int(self.amount), self.period, unit, self.slack)
             case "quota":
                 return Quota(int(self.amount), self.period, self.anchor, unit, self.slack)
-        return Rate(self.amount, self.period, self.burst, self.initial, kind == "steps", unit, self.slack)
+        return Rate(
+            self.amount, self.period, self.burst, self.initial, kind == "steps", unit, self.slack
+        )
 
 
 class _Parser:
@@ -169,7 +173,10 @@ class _Parser:
         self.shape(draft)
         self.options(draft)
         if not isinstance(draft.amount, int) and self.kind not in {"rate", "steps"}:
-            self.fail(first, f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}")
+            self.fail(
+                first,
+                f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}",
+            )
         try:
             return draft.limit(self.kind)
         except ValueError as error:  # two numbers, each good, that do not go together
@@ -195,11 +202,16 @@ class _Parser:
             self.kind = self.kind or STYLES.get(option.text, "")
             self.value(option.text, draft)
         if not self.kind and "initial" in seen:
-            self.fail(seen["initial"], "'initial' goes with a burst; write both, as in 'burst 20 initial 0'")
+            self.fail(
+                seen["initial"],
+                "'initial' goes with a burst; write both, as in 'burst 20 initial 0'",
+            )
         self.kind = self.kind or "window"
         for option in seen.values():  # only now, because any of them may decide the kind
             if option.text not in FITTING[self.kind]:
-                self.fail(option, f"{option.text!r} does not go with {NOUNS[self.kind]}; leave it out")
+                self.fail(
+                    option, f"{option.text!r} does not go with {NOUNS[self.kind]}; leave it out"
+                )
 
     def value(self, option: str, draft: _Draft) -> None:
         match option:
@@ -219,7 +231,9 @@ class _Parser:
         number = self.here
         total = self.quantity()
         if not 0 < total < BEYOND:
-            self.fail(number, f"{number.text!r} is out of range; write a number above 0 and below 2**53")
+            self.fail(
+                number, f"{number.text!r} is out of range; write a number above 0 and below 2**53"
+            )
         return int(total) if total.denominator == 1 else float(total)
 
     def amount(self, *, least: int = 1) -> int:
@@ -229,7 +243,10 @@ class _Parser:
         if total.denominator != 1:
             self.fail(number, f"{number.text!r} is not whole; write a whole number")
         if not least <= total < BEYOND:
-            self.fail(number, f"{number.text!r} is out of range; write a number from {least} to below 2**53")
+            self.fail(
+                number,
+                f"{number.text!r} is out of range; write a number from {least} to below 2**53",
+            )
         return int(total)
 
     def quantity(self) -> Fraction:
@@ -266,10 +283,18 @@ class _Parser:
         if start.kind == "number" or not bare:
             many = Fraction(self.number("a length of time, such as 10s or 500 ms").text)
         if self.here.text in UNEVEN:
-            self.fail(self.here, f"a {self.here.text.removesuffix('s')} has no fixed length; write it in days")
-        length = many * TIMES[self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text]
+            self.fail(
+                self.here,
+                f"a {self.here.text.removesuffix('s')} has no fixed length; write it in days",
+            )
+        length = (
+            many
+            * TIMES[self.expect(TIMES, "a unit of time, such as 's', 'minute' or 'hours'").text]
+        )
         if not (SHORTEST <= length < TEN_YEARS or (zero and not length)):
-            self.fail(start, "out of range; write a time of a microsecond or more and below ten years")
+            self.fail(
+                start, "out of range; write a time of a microsecond or more and below ten years"
+            )
         return int(length) if length.denominator == 1 else float(length)
 
     def anchor(self) -> float | None:
@@ -277,7 +302,9 @@ class _Parser:
         if token.text == "midnight":
             return None
         if token.kind != "stamp":
-            self.fail(token, "expected 'midnight' or a moment such as 1970-01-01T00:00:00Z", found=True)
+            self.fail(
+                token, "expected 'midnight' or a moment such as 1970-01-01T00:00:00Z", found=True
+            )
         try:
             moment = datetime.fromisoformat(token.text.upper())
         except ValueError:
@@ -287,7 +314,9 @@ class _Parser:
         try:
             return instant("Quota", "anchor", moment)
         except ValueError:
-            self.fail(token, f"{token.text!r} is too far away; write a moment between 1834 and 2105")
+            self.fail(
+                token, f"{token.text!r} is too far away; write a moment between 1834 and 2105"
+            )
 
     # Helpers: look at a token, take it, refuse it.
 
@@ -351,7 +380,10 @@ class _Parser:
         if first in _LETTERS:
             word = _Token("word", self.run(at, _WORD).lower(), at, tight)
             if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
-                self.fail(word, "digits, letters and digits in one; write the number in full, or a space after it")
+                self.fail(
+                    word,
+                    "digits, letters and digits in one; write the number in full, or a space after it",
+                )
             return word
         if first == "/":
             return _Token("sign", first, at)

@@ -100,7 +100,16 @@ class Limiter(Entrance):
         self._attached = False
         check_name(name)
         self.limits = declared_limits(f"Limiter({name!r})", limits)
-        options = (store, max_sleep, max_waiters, on_wait, on_lost, on_store_error, processes, retry_for)
+        options = (
+            store,
+            max_sleep,
+            max_waiters,
+            on_wait,
+            on_lost,
+            on_store_error,
+            processes,
+            retry_for,
+        )
         self._make(name, declaration(self.limits), *options)
 
     @classmethod
@@ -133,7 +142,16 @@ class Limiter(Entrance):
         limiter = cls.__new__(cls)
         limiter._attached = True
         limiter.limits = ()
-        options = (store, max_sleep, max_waiters, on_wait, on_lost, on_store_error, processes, retry_for)
+        options = (
+            store,
+            max_sleep,
+            max_waiters,
+            on_wait,
+            on_lost,
+            on_store_error,
+            processes,
+            retry_for,
+        )
         limiter._make(name, NO_LIMITS, *options)
         return limiter
 
@@ -170,7 +188,9 @@ class Limiter(Entrance):
         self._unavailable = check_retry_for(retry_for), on_store_error == "raise"
         self._closing = Closing(encoded(name))
         CLOSINGS.add(self._closing)
-        request = Request({}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable, self._closing)
+        request = Request(
+            {}, self._max_sleep, self._max_waiters, self._on_wait, *self._unavailable, self._closing
+        )
         self._open(declared, request)
         self._closing.add(self)
 
@@ -178,8 +198,12 @@ class Limiter(Entrance):
         line: Front = self._store.line(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
             line = Watched(line)
-        direct = self._attached or (self.key is not None and line.declared.program == declared.program)
-        super().__init__(line, request, None if direct else declared)  # a key is mostly used at once
+        direct = self._attached or (
+            self.key is not None and line.declared.program == declared.program
+        )
+        super().__init__(
+            line, request, None if direct else declared
+        )  # a key is mostly used at once
         if self._attached:
             self._line = Attached(self, line, whole)
 
@@ -202,13 +226,23 @@ class Limiter(Entrance):
         holders, waiters or debts. Raises TypeError on a limiter that is itself one key's.
         """
         if self.key is not None:
-            raise TypeError(f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the whole limiter.")
+            raise TypeError(
+                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the whole limiter."
+            )
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
         child.limits = self.limits
         child._store, child._on_lost = self._store, self._on_lost
-        child._max_sleep, child._max_waiters, child._on_wait = self._max_sleep, self._max_waiters, self._on_wait
-        child._options, child._unavailable, child._closing = self._options, self._unavailable, self._closing
+        child._max_sleep, child._max_waiters, child._on_wait = (
+            self._max_sleep,
+            self._max_waiters,
+            self._on_wait,
+        )
+        child._options, child._unavailable, child._closing = (
+            self._options,
+            self._unavailable,
+            self._closing,
+        )
         child._attached = self._attached
         if self._attached:
             child._open(NO_LIMITS, self._default, self._line)
@@ -217,7 +251,14 @@ class Limiter(Entrance):
         child._closing.add(child)
         return child
 
-    def acquire(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Acquire:
+    def acquire(
+        self,
+        cost: int = 1,
+        *,
+        max_sleep: float | None = None,
+        on_wait: OnWait | None = None,
+        **units: int,
+    ) -> Acquire:
         """Ask for a permit: `cost` of each limit that counts requests, and the given number of each named unit, all or nothing.
 
             async with limiter.acquire(tokens=900) as permit: ...     # or `with`
@@ -234,7 +275,14 @@ class Limiter(Entrance):
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
-    def acquire_sync(self, cost: int = 1, *, max_sleep: float | None = None, on_wait: OnWait | None = None, **units: int) -> Permit:
+    def acquire_sync(
+        self,
+        cost: int = 1,
+        *,
+        max_sleep: float | None = None,
+        on_wait: OnWait | None = None,
+        **units: int,
+    ) -> Permit:
         """`acquire(...)` for threads: blocks this thread until it has the permit, and returns it. In a coroutine, use `acquire`."""
         return self._line.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
@@ -364,12 +412,16 @@ class Limiter(Entrance):
     async def aclose(self, refuse_waiters: bool = False) -> None:
         """`close` for coroutines."""
         self._check_whole("aclose")
-        await self._closing.aclose(flag(f"{self._called()}.aclose", "refuse_waiters", refuse_waiters))
+        await self._closing.aclose(
+            flag(f"{self._called()}.aclose", "refuse_waiters", refuse_waiters)
+        )
         await self._line.aflush()
 
     def _check_whole(self, method: str) -> None:
         if self.key is not None:
-            raise TypeError(f"{self._called()}.{method}() would close one key of many: call {method}() of the whole limiter.")
+            raise TypeError(
+                f"{self._called()}.{method}() would close one key of many: call {method}() of the whole limiter."
+            )
 
     def drain(self, **left: int) -> None:
         """Lower the remaining budget to what the service says is left, if it is higher: `api.drain(requests=12)`.
@@ -400,7 +452,9 @@ class Limiter(Entrance):
         """
         return limited(self, function)
 
-    def _request(self, cost: int, max_sleep: float | None, on_wait: OnWait | None, units: dict[str, int]) -> Request:
+    def _request(
+        self, cost: int, max_sleep: float | None, on_wait: OnWait | None, units: dict[str, int]
+    ) -> Request:
         if max_sleep is None and not units and type(cost) is int and cost == 1 and on_wait is None:
             return self._default
         declared = self._line.declared
@@ -485,7 +539,9 @@ class Acquire(Coroutine[Any, Any, Permit]):
 
     def _once(self) -> Request:
         if self._used:
-            raise RuntimeError(f"{self!r} asks for one permit, once: call acquire() again for another permit.")
+            raise RuntimeError(
+                f"{self!r} asks for one permit, once: call acquire() again for another permit."
+            )
         self._used = True
         self.__class__ = Acquire
         return self._request
@@ -498,7 +554,9 @@ class Acquire(Coroutine[Any, Any, Permit]):
 
     def __repr__(self) -> str:
         cost = "" if self._request.text == NOTHING else f": {self._request.text.replace(',', ', ')}"
-        return f"<acquire() of {title(self._owner._line.name)}{cost}{', used' if self._used else ''}>"
+        return (
+            f"<acquire() of {title(self._owner._line.name)}{cost}{', used' if self._used else ''}>"
+        )
 
 
 class Unused(Acquire):
@@ -519,10 +577,20 @@ class Unused(Acquire):
 
 def check_retry_for(value: float | None) -> float | None:
     """`retry_for` as it is passed on: seconds from 0 on; None: the store's default."""
-    return None if value is None else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
+    return (
+        None
+        if value is None
+        else check_seconds("Limiter", "retry_for", value, zero=True, least=0.0)
+    )
 
 
-def unpickled(kind: type[Limiter], name: str, key: str | None, limits: tuple[Limit, ...], options: dict[str, Any]) -> Limiter:
+def unpickled(
+    kind: type[Limiter],
+    name: str,
+    key: str | None,
+    limits: tuple[Limit, ...],
+    options: dict[str, Any],
+) -> Limiter:
     """Make the limiter that was pickled, from what `__reduce__` returned. One without limits was attached."""
     if limits:
         whole: Limiter = remade(kind, Limiter, (name, *limits), options)
@@ -533,10 +601,14 @@ def unpickled(kind: type[Limiter], name: str, key: str | None, limits: tuple[Lim
 
 def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, ...]:
     if not limits:
-        raise ValueError(f"{call} has no limits: give it at least one, such as '100/minute' or Concurrency(5).")
+        raise ValueError(
+            f"{call} has no limits: give it at least one, such as '100/minute' or Concurrency(5)."
+        )
     for limit in limits:
         if isinstance(limit, str) and "://" in limit:
-            raise TypeError(f"{call} got a URL as a limit: pass it by keyword, store='redis://...'.")
+            raise TypeError(
+                f"{call} got a URL as a limit: pass it by keyword, store='redis://...'."
+            )
         if not isinstance(limit, (str, Concurrency, Rate, Window, Quota)):
             raise TypeError(
                 f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "

@@ -84,7 +84,11 @@ class Rate:
 
     def __post_init__(self) -> None:
         amount, per = tokens("Rate", "amount", self.amount), seconds("Rate", "per", self.per)
-        capacity = ceil(amount) if self.capacity is None else positive_int("Rate", "capacity", self.capacity)
+        capacity = (
+            ceil(amount)
+            if self.capacity is None
+            else positive_int("Rate", "capacity", self.capacity)
+        )
         _refuse_uncountable(amount, per, capacity)
         _store(
             self,

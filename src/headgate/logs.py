@@ -76,7 +76,9 @@ class Writer:
             _flush_at_the_end_of_a_child()
             try:
                 begin(self._run, "headgate-log")
-            except RuntimeError:  # there are too many threads, or the interpreter ends: the line stays queued
+            except (
+                RuntimeError
+            ):  # there are too many threads, or the interpreter ends: the line stays queued
                 return False
         return True
 
@@ -93,7 +95,9 @@ class Writer:
         self._hand_over(line)
         dropped, self._dropped = self._dropped, 0
         if dropped:
-            message = "%d log lines of headgate were dropped: a logging handler was too slow for them."
+            message = (
+                "%d log lines of headgate were dropped: a logging handler was too slow for them."
+            )
             self._hand_over(Line(logging.WARNING, message, (dropped,), None))
 
     def _hand_over(self, line: Line) -> None:

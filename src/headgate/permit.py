@@ -63,12 +63,30 @@ class Permit:
     """
 
     __slots__ = (
-        *("__weakref__", "_actual", "_line", "_lost", "_reported", "believed", "fence", "guard", "held", "home"),
+        *(
+            "__weakref__",
+            "_actual",
+            "_line",
+            "_lost",
+            "_reported",
+            "believed",
+            "fence",
+            "guard",
+            "held",
+            "home",
+        ),
         *("key", "t", "units", "waited", "watch"),
     )
 
     def __init__(
-        self, line: Issuer, units: Units, grant: Grant, waited: float, key: Hashable, believed: float | None, home: object = None
+        self,
+        line: Issuer,
+        units: Units,
+        grant: Grant,
+        waited: float,
+        key: Hashable,
+        believed: float | None,
+        home: object = None,
     ) -> None:
         self._line = line
         self._actual: Mapping[str, int] = {}
@@ -79,9 +97,13 @@ class Permit:
         self.key = key
         self.home = home  # where the store keeps what renews this permit
         self.held = believed is not None
-        self.believed = inf if believed is None else believed  # until when the lease is certain, on the monotonic clock
+        self.believed = (
+            inf if believed is None else believed
+        )  # until when the lease is certain, on the monotonic clock
         self.watch: BlockWatch | None = None  # over the block that holds it: see lease_watch.py
-        self.guard: Callable[[Permit], BlockWatch] | None = None  # makes the watch of a block, if there is to be one
+        self.guard: Callable[[Permit], BlockWatch] | None = (
+            None  # makes the watch of a block, if there is to be one
+        )
         self._lost: bool | None = None  # once it is released: whether it was lost then
         if self.held:
             self.__class__ = Held
@@ -115,9 +137,13 @@ class Permit:
 
     def _check_unreleased(self) -> None:
         if self._lost is not None:
-            raise RuntimeError(f"{self!r} was released before, and a block would hold nothing: acquire another permit.")
+            raise RuntimeError(
+                f"{self!r} was released before, and a block would hold nothing: acquire another permit."
+            )
         if self.watch is not None:
-            raise RuntimeError(f"{self!r} is held by a block already: acquire another permit for this block.")
+            raise RuntimeError(
+                f"{self!r} is held by a block already: acquire another permit for this block."
+            )
 
     def leave(self, error: object) -> None:
         """The end of a block, which `error` ended if it is one."""
@@ -152,7 +178,9 @@ class Permit:
             self._lost = self.lost
         self._line.release(self)
         if not self.held:
-            self.__class__ = Permit  # without a finalizer: what a signal handler raises in one reaches nobody
+            self.__class__ = (
+                Permit  # without a finalizer: what a signal handler raises in one reaches nobody
+            )
 
     async def arelease(self) -> bool:
         """`release`, awaited until the store knows. Returns False when the permit was not held any more.
@@ -207,7 +235,12 @@ class Held(Permit):
     def __del__(self) -> None:
         if self.held and not self.lost:
             try:
-                warnings.warn(f"{self!r} was dropped without a release; it goes back now", ResourceWarning, 2, self)
+                warnings.warn(
+                    f"{self!r} was dropped without a release; it goes back now",
+                    ResourceWarning,
+                    2,
+                    self,
+                )
             finally:  # a warning may be an error
                 self._line.abandon(self)
 

@@ -10,17 +10,26 @@ from types import MemberDescriptorType
 from typing import Any
 
 
-def remade(kind: type[Any], base: type[Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def remade(
+    kind: type[Any], base: type[Any], arguments: tuple[Any, ...], options: dict[str, Any]
+) -> Any:
     """An object of `kind`, made by the `__init__` of `base`."""
     made: Any = object.__new__(kind)
     base.__init__(made, *arguments, **options)
     return made
 
 
-def attributes(of: object, kind: type[Any], base: type[Any]) -> tuple[dict[str, Any] | None, dict[str, Any]] | None:
+def attributes(
+    of: object, kind: type[Any], base: type[Any]
+) -> tuple[dict[str, Any] | None, dict[str, Any]] | None:
     """What `kind`, a subclass of `base`, has added to its object, in the form that pickle restores; None: nothing."""
     between = kind.__mro__[: kind.__mro__.index(base)]
-    names = [name for each in between for name, slot in vars(each).items() if isinstance(slot, MemberDescriptorType)]
+    names = [
+        name
+        for each in between
+        for name, slot in vars(each).items()
+        if isinstance(slot, MemberDescriptorType)
+    ]
     slots = {name: getattr(of, name) for name in names if hasattr(of, name)}
     own = dict(getattr(of, "__dict__", {}))
     return (own or None, slots) if own or slots else None

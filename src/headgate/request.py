@@ -34,7 +34,17 @@ class Request:
     `closing`: the list of the acquires that wait.
     """
 
-    __slots__ = ("closing", "max_sleep", "max_waiters", "on_wait", "plain", "raises", "retry_for", "text", "units")
+    __slots__ = (
+        "closing",
+        "max_sleep",
+        "max_waiters",
+        "on_wait",
+        "plain",
+        "raises",
+        "retry_for",
+        "text",
+        "units",
+    )
 
     def __init__(
         self,
@@ -54,7 +64,9 @@ class Request:
         self.max_waiters = max_waiters
         self.on_wait = on_wait
         self.text = cost_text(units) if units else NOTHING
-        self.plain = not units and max_sleep is None and max_waiters is None and on_wait is None  # one of each, come what may
+        self.plain = (
+            not units and max_sleep is None and max_waiters is None and on_wait is None
+        )  # one of each, come what may
 
 
 def cost_text(units: Units) -> str:
@@ -89,15 +101,23 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
 
 
 def check_cost(declared: Declaration, name: str, unit: str, number: object) -> int:
-    call = f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
+    call = (
+        f"acquire({show(number)})" if unit == "requests" else f"acquire({unit[:64]}={show(number)})"
+    )
     if unit in MISTAKES and unit not in declared.capacity:
         raise TypeError(f"{call} of {title(name)}: {MISTAKES[unit]}.")
     if unit in ("max_sleep", "on_wait"):
-        raise TypeError(f"{call} of {title(name)}: a try never waits and takes no {unit}; leave it out, or call acquire.")
+        raise TypeError(
+            f"{call} of {title(name)}: a try never waits and takes no {unit}; leave it out, or call acquire."
+        )
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an int such as 3.")
+        raise TypeError(
+            f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an int such as 3."
+        )
     if not 0 < number < LARGEST:
-        raise ValueError(f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to take none of it.")
+        raise ValueError(
+            f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to take none of it."
+        )
     check_unit(declared, name, call, unit)
     return int(number)
 
@@ -110,15 +130,21 @@ def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
         )
 
 
-def check_settlement(declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle") -> None:
+def check_settlement(
+    declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle"
+) -> None:
     """Check `settle(tokens=1234)` or `drain(tokens=1234)`: whole numbers from 0, of units that a Rate, Window or Quota counts."""
     was = "was used" if verb == "settle" else "is left"
     for unit, number in actual.items():
         call = f"{verb}({unit[:64]}={show(number)})"
         if isinstance(number, bool) or not isinstance(number, int):
-            raise TypeError(f"{call} of {title(name)}: what {was} is an int; pass the total of {unit}.")
+            raise TypeError(
+                f"{call} of {title(name)}: what {was} is an int; pass the total of {unit}."
+            )
         if not 0 <= number < LARGEST:
-            raise ValueError(f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of {unit}.")
+            raise ValueError(
+                f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of {unit}."
+            )
         check_unit(declared, name, call, unit)
         if declared.program and unit not in declared.rated:
             raise ValueError(

@@ -35,15 +35,28 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.stores.memory.queue import STORES, MemoryLine, MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
-from headgate.validation import MICROSECOND, flag, instant, microseconds, positive_int, rational, seconds, show
+from headgate.validation import (
+    MICROSECOND,
+    flag,
+    instant,
+    microseconds,
+    positive_int,
+    rational,
+    seconds,
+    show,
+)
 
 __all__ = ["Call", "ManualClock", "Recorder", "Standstill", "assert_at_rest", "assert_never_over"]
 
 T = TypeVar("T")
 NEW_YEAR = datetime(2025, 1, 1, tzinfo=UTC)
-TURNS = 50  # of an event loop, after which each task that can go on has gone on until it waits again
+TURNS = (
+    50  # of an event loop, after which each task that can go on has gone on until it waits again
+)
 BREATH = 0.001  # real seconds in which threads that can go on do so
-PATIENCE = 1.0  # real seconds in which a thread may still wake a loop that has nothing ready and no timer
+PATIENCE = (
+    1.0  # real seconds in which a thread may still wake a loop that has nothing ready and no timer
+)
 
 
 # Time --------------------------------------------------------------------------------------------------------------------------
@@ -114,7 +127,9 @@ class ManualClock(Clock):
 
     def __enter__(self) -> ManualClock:
         if clocks.made is not SystemClock:
-            raise RuntimeError("Another ManualClock is in use already: leave its block first, or use that clock.")
+            raise RuntimeError(
+                "Another ManualClock is in use already: leave its block first, or use that clock."
+            )
         clocks.made = lambda: self
         for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
             self._former.update({line: line.declared for line in _lines(store)})
@@ -138,7 +153,9 @@ class ManualClock(Clock):
         if timer is not None:
             timer.cancel()
 
-    def later(self, loop: asyncio.AbstractEventLoop, timeout: float, call: Callable[[], None]) -> clocks.Timer:
+    def later(
+        self, loop: asyncio.AbstractEventLoop, timeout: float, call: Callable[[], None]
+    ) -> clocks.Timer:
         """Run `call` in `loop` when the clock has moved by `timeout` seconds."""
         if self.moves(loop):
             return loop.call_later(timeout, call)
@@ -159,7 +176,10 @@ class ManualClock(Clock):
     def _plan(self, timeout: float, call: Callable[[], None]) -> _Timer:
         timer = _Timer(call)
         with self._lock:
-            heapq.heappush(self._timers, (self.moment + math.ceil(timeout * 1_000_000 - 1e-3), next(self._numbers), timer))
+            heapq.heappush(
+                self._timers,
+                (self.moment + math.ceil(timeout * 1_000_000 - 1e-3), next(self._numbers), timer),
+            )
         return timer
 
     def _skip(self, loop: asyncio.AbstractEventLoop, turns: int) -> None:
@@ -275,7 +295,9 @@ def _lines(store: MemoryStore) -> list[MemoryLine]:
 
 
 def _limiters(store: MemoryStore) -> list[Limiter]:
-    return [owner for closing in list(CLOSINGS) for owner in closing.owners() if owner._store is store]
+    return [
+        owner for closing in list(CLOSINGS) for owner in closing.owners() if owner._store is store
+    ]
 
 
 def _begin_again(
@@ -375,7 +397,9 @@ def _assert_not_too_many(calls: list[Call], limit: Concurrency) -> None:
     held = 0
     for call in calls:
         if call.end == math.inf:
-            raise TypeError(f"assert_never_over: {show(call)} has no end, so the calls beside it are unknown: use a Recorder.")
+            raise TypeError(
+                f"assert_never_over: {show(call)} has no end, so the calls beside it are unknown: use a Recorder."
+            )
         while running and running[0][0] <= call.begin:
             held -= heapq.heappop(running)[1]
         heapq.heappush(running, (call.end, _cost(call, limit)))
@@ -395,7 +419,9 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
     for last, end in enumerate(moments):
         while first < last and sums[last] - sums[first] <= _gained(limit, moments[first], end):
             first += 1  # an interval that begins later has at least as much, whatever follows
-        for begin in range(first, last + 1) if isinstance(limit, Rate) and limit.steps else (first,):  # a step may fall anywhere
+        for begin in (
+            range(first, last + 1) if isinstance(limit, Rate) and limit.steps else (first,)
+        ):  # a step may fall anywhere
             taken, most = sums[last + 1] - sums[begin], _most(limit, moments[begin], end)
             if taken > most:
                 raise AssertionError(
@@ -418,7 +444,9 @@ def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fractio
             return limit.amount if span < per else math.inf
         case Quota():
             origin, period = microseconds(limit.origin), microseconds(limit.per)
-            return limit.amount if (begin - origin) // period == (end - origin) // period else math.inf
+            return (
+                limit.amount if (begin - origin) // period == (end - origin) // period else math.inf
+            )
         case Rate() if limit.steps:
             return limit.burst + rational(limit.amount) * (span // per + 1)
         case Rate():
@@ -437,7 +465,9 @@ def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryLine) -> None:
     asked = [_line(limiter).status() for limiter in limiters or restless()]
     left = [f"{status.name!r}: {status.line()}" for status in asked if not _rests(status)]
     if left:
-        raise AssertionError(f"Not at rest: {'; '.join(left)}. Release every permit, and await or cancel every acquire.")
+        raise AssertionError(
+            f"Not at rest: {'; '.join(left)}. Release every permit, and await or cancel every acquire."
+        )
 
 
 def restless() -> set[MemoryLine]:
@@ -450,9 +480,13 @@ def _line(limiter: object) -> Front:
     if isinstance(entrance, MemoryLine):
         return entrance
     if not isinstance(entrance, Entrance):
-        raise TypeError(f"assert_at_rest({show(limiter)}): give it limiters, such as Limiter('api', '100/minute').")
+        raise TypeError(
+            f"assert_at_rest({show(limiter)}): give it limiters, such as Limiter('api', '100/minute')."
+        )
     return entrance._line
 
 
 def _rests(status: Status) -> bool:
-    return status.waiting == 0 and not any(limit.used for limit in status.limits if limit.kind == "Concurrency")
+    return status.waiting == 0 and not any(
+        limit.used for limit in status.limits if limit.kind == "Concurrency"
+    )

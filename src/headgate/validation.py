@@ -17,16 +17,27 @@ from fractions import Fraction
 
 BEYOND = 2**53  # Lua counts in doubles: from here on neighbouring integers are one number
 MICROSECOND = 1e-6  # the clock's step
-TEN_YEARS = 10 * 365 * 86_400  # in microseconds far below BEYOND, so that sums of moments stay there too
-FAR = 2**32  # seconds from 1970 (to 2106, back to 1833): so far a float of seconds tells microseconds apart
+TEN_YEARS = (
+    10 * 365 * 86_400
+)  # in microseconds far below BEYOND, so that sums of moments stay there too
+FAR = (
+    2**32
+)  # seconds from 1970 (to 2106, back to 1833): so far a float of seconds tells microseconds apart
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
-RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})  # acquire has arguments of these names
+RESERVED_UNITS = frozenset(
+    {"cost", "max_sleep", "on_wait", "self"}
+)  # acquire has arguments of these names
 PARTS = 1_000_000  # of a token: as finely as an amount that is not whole is counted
-WHOLE_FROM = 2**21  # tokens: buckets below it count parts of a token, exactly in Lua, and ticks stay shorter than periods
-SINGULARS = {"request": "requests", "permit": "permits"}  # counted by nobody, one letter short of one that is
+WHOLE_FROM = (
+    2**21
+)  # tokens: buckets below it count parts of a token, exactly in Lua, and ticks stay shorter than periods
+SINGULARS = {
+    "request": "requests",
+    "permit": "permits",
+}  # counted by nobody, one letter short of one that is
 
 _UNIT = re.compile(r"[a-z][a-z0-9_]*")
 _LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at all
@@ -44,7 +55,9 @@ def tokens(call: str, field: str, value: object) -> float:
         return positive_int(call, field, int(number))
     if number * PARTS < 1:
         rule = f"{field} must be at least a millionth of a token"
-        raise ValueError(_sentence(call, field, value, rule, "write a larger amount, over a longer period"))
+        raise ValueError(
+            _sentence(call, field, value, rule, "write a larger amount, over a longer period")
+        )
     if number > WHOLE_FROM:
         rule = f"{field} must be whole from {WHOLE_FROM} on"
         raise ValueError(_sentence(call, field, value, rule, "round it"))
@@ -55,7 +68,9 @@ def rational(value: float) -> Fraction:
     """What `value` was written for, in whole parts of a token and never more: 2.5 is 5/2, and 1/3 a third."""
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)
-    return near if near <= written or float(near) == value else Fraction(int(written * PARTS), PARTS)
+    return (
+        near if near <= written or float(near) == value else Fraction(int(written * PARTS), PARTS)
+    )
 
 
 def count(call: str, field: str, value: object) -> int:
@@ -73,11 +88,21 @@ def filling(call: str, field: str, value: object, capacity: int) -> int | None:
     initial = check_count(value, call, field)
     if initial is not None and initial > capacity:
         rule = f"a bucket cannot start with more than its capacity of {capacity}"
-        raise ValueError(_sentence(call, field, value, rule, f"write at most {capacity}, or a larger capacity"))
+        raise ValueError(
+            _sentence(call, field, value, rule, f"write at most {capacity}, or a larger capacity")
+        )
     return initial
 
 
-def seconds(call: str, field: str, value: object, *, zero: bool = False, least: float = MICROSECOND, way: str = "") -> float:
+def seconds(
+    call: str,
+    field: str,
+    value: object,
+    *,
+    zero: bool = False,
+    least: float = MICROSECOND,
+    way: str = "",
+) -> float:
     """`value` as finite seconds from `least` to below ten years, or 0 where `zero` allows it.
 
     `way` is the way out where the call knows a better one than to write another number.
@@ -99,7 +124,9 @@ def check_max_sleep(value: object, call: str = "acquire") -> float | None:
     """Seconds, 0 for not at all, or None for as long as it takes."""
     if value is None:
         return None
-    if type(value) is float and 0 < value < TEN_YEARS:  # every acquire comes by here: the usual case at once
+    if (
+        type(value) is float and 0 < value < TEN_YEARS
+    ):  # every acquire comes by here: the usual case at once
         return value
     way = "pass None to wait as long as it takes, 0 not to wait at all, or call try_acquire"
     return seconds(call, "max_sleep", value, zero=True, least=0.0, way=way)
@@ -128,7 +155,9 @@ def choice(call: str, field: str, value: object, choices: tuple[str, ...]) -> st
     """One of a few words."""
     way = f"write {' or '.join(map(repr, choices))}"
     if not isinstance(value, str):
-        raise TypeError(_sentence(call, field, value, f"{field} must be a str, not {_kind(value)}", way))
+        raise TypeError(
+            _sentence(call, field, value, f"{field} must be a str, not {_kind(value)}", way)
+        )
     if value not in choices:
         raise ValueError(_sentence(call, field, value, f"{field} has no such value", way))
     return value
@@ -138,7 +167,9 @@ def check_unit(call: str, value: object) -> str:
     """The name of a budget: something that can stand as a keyword in `acquire(tokens=900)`."""
     way = "write a short lower-case word such as 'tokens'"
     if not isinstance(value, str):
-        raise TypeError(_sentence(call, "unit", value, f"unit must be a str, not {_kind(value)}", way))
+        raise TypeError(
+            _sentence(call, "unit", value, f"unit must be a str, not {_kind(value)}", way)
+        )
     if value in SINGULARS:
         rule = f"acquire counts {SINGULARS[value]!r} by itself, and would never count {value!r}"
         raise ValueError(_sentence(call, "unit", value, rule, f"write {SINGULARS[value]!r}"))
@@ -165,14 +196,18 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
     """Text of 1 to 256 bytes in UTF-8. Names are data: spaces, colons, braces, NUL and emoji are fine."""
     if not isinstance(name, str):
         rule = f"a {field} must be a str, not {_kind(name)}"
-        raise TypeError(_sentence(call, field, name, rule, "write it in quotes or convert it with str(...)"))
+        raise TypeError(
+            _sentence(call, field, name, rule, "write it in quotes or convert it with str(...)")
+        )
     if not name:
         rule = f"a {field} must have at least one character"
         raise ValueError(_sentence(call, field, name, rule, "name what the limit belongs to"))
     size = len(name) if len(name) > LONGEST_NAME else len(_encoded(name, call, field))
     if size > LONGEST_NAME:
         rule = f"a {field} may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} or more"
-        raise ValueError(_sentence(call, field, name, rule, "shorten it, or use a digest of it (hashlib)"))
+        raise ValueError(
+            _sentence(call, field, name, rule, "shorten it, or use a digest of it (hashlib)")
+        )
     return name
 
 
@@ -249,8 +284,12 @@ def _real(call: str, field: str, value: object, way: str) -> float:
 
 def _since_epoch(call: str, field: str, value: datetime) -> int:
     if value.utcoffset() is None:
-        rule = f"{field} is a datetime without a time zone, which is another moment on every machine"
-        raise ValueError(_sentence(call, field, value, rule, "give it one: tzinfo=datetime.timezone.utc"))
+        rule = (
+            f"{field} is a datetime without a time zone, which is another moment on every machine"
+        )
+        raise ValueError(
+            _sentence(call, field, value, rule, "give it one: tzinfo=datetime.timezone.utc")
+        )
     return (value - EPOCH) // timedelta(microseconds=1)
 
 

@@ -25,7 +25,11 @@ class Waiting:
 
 
 OnWait = Callable[[Waiting], object]
-LATER = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)  # a call does not run their body
+LATER = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)  # a call does not run their body
 
 
 def queued_at(position: int, delay: int) -> Waiting:

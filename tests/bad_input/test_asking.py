@@ -9,8 +9,25 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, CostExceedsCapacityError, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Window
-from tests.bad_input.values import NO_COUNT, NO_INT, NO_NUMBER, NO_TIME, Hostile, assert_sentence, shown
+from headgate import (
+    Concurrency,
+    CostExceedsCapacityError,
+    Limiter,
+    MaxSleepExceededError,
+    Permit,
+    Quota,
+    Rate,
+    Window,
+)
+from tests.bad_input.values import (
+    NO_COUNT,
+    NO_INT,
+    NO_NUMBER,
+    NO_TIME,
+    Hostile,
+    assert_sentence,
+    shown,
+)
 from tests.world import HOUR, World, soon, told, used
 
 Ask = Callable[..., Any]
@@ -19,11 +36,18 @@ WAYS: dict[str, Ask] = {
     "acquire": lambda limiter, *cost, **units: limiter.acquire(*cost, **units),
     "acquire_sync": lambda limiter, *cost, **units: limiter.acquire_sync(*cost, **units),
     "try_acquire": lambda limiter, *cost, **units: limiter.try_acquire(*cost, **units),
-    "atry_acquire": lambda limiter, *cost, **units: asyncio.run(limiter.atry_acquire(*cost, **units)),
+    "atry_acquire": lambda limiter, *cost, **units: asyncio.run(
+        limiter.atry_acquire(*cost, **units)
+    ),
     "of a key": lambda limiter, *cost, **units: limiter["tenant-7"].acquire(*cost, **units),
 }
 WAITING = ["acquire", "acquire_sync", "of a key"]
-LIMITS = (Rate(10, per=1), Rate(1000, per=60, unit="tokens"), Concurrency(64, unit="mb"), Concurrency(5))
+LIMITS = (
+    Rate(10, per=1),
+    Rate(1000, per=60, unit="tokens"),
+    Concurrency(64, unit="mb"),
+    Concurrency(5),
+)
 # limits, cost, the words for what can never pass
 NEVER = [
     ([Rate(10, per=1)], {"requests": 11}, "11 requests", "10"),
@@ -34,8 +58,18 @@ NEVER = [
     ([Concurrency(5)], {"permits": 6}, "6 permits", "5"),
     ([Concurrency(64, unit="mb")], {"mb": 65}, "65 mb", "64"),
     (["10/second", "20 in any minute"], {"requests": 11}, "11 requests", "10"),
-    ([Rate(10, per=1), Window(100, per=60), Quota(7, per=HOUR)], {"requests": 8}, "8 requests", "7"),
-    ([Rate(10, per=1), Rate(900, per=60, unit="tokens")], {"requests": 1, "tokens": 901}, "901 tokens", "900"),
+    (
+        [Rate(10, per=1), Window(100, per=60), Quota(7, per=HOUR)],
+        {"requests": 8},
+        "8 requests",
+        "7",
+    ),
+    (
+        [Rate(10, per=1), Rate(900, per=60, unit="tokens")],
+        {"requests": 1, "tokens": 901},
+        "901 tokens",
+        "900",
+    ),
     ([Rate(10, per=1)], {"requests": 2**53 - 1}, f"{2**53 - 1} requests", "10"),
 ]
 
@@ -60,7 +94,9 @@ def test_what_is_no_int_is_no_cost(way: str, cost: Any, limiter: Limiter) -> Non
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cost", NO_COUNT, ids=shown)
-def test_a_cost_is_above_zero_and_below_what_lua_can_count(way: str, cost: int, limiter: Limiter) -> None:
+def test_a_cost_is_above_zero_and_below_what_lua_can_count(
+    way: str, cost: int, limiter: Limiter
+) -> None:
     """T7, F19."""
     for unit, units in (("", {}), ("tokens=", {"tokens": cost})):
         with pytest.raises(ValueError, match="at least 1 and below") as caught:
@@ -70,7 +106,11 @@ def test_a_cost_is_above_zero_and_below_what_lua_can_count(way: str, cost: int, 
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("unit", ["words", "token", "permit", "Tokens", "to kens", "🎟", "", "cost_", "u" * 10**6], ids=shown)
+@pytest.mark.parametrize(
+    "unit",
+    ["words", "token", "permit", "Tokens", "to kens", "🎟", "", "cost_", "u" * 10**6],
+    ids=shown,
+)
 def test_a_unit_that_no_limit_counts_is_refused(way: str, unit: str, limiter: Limiter) -> None:
     with pytest.raises(ValueError, match="none of its limits counts") as caught:
         WAYS[way](limiter, **{unit: 1})
@@ -138,7 +178,12 @@ def test_a_try_has_no_patience_to_speak_of(way: str, limiter: Limiter) -> None:
 async def test_bad_input_charges_nothing(world: World) -> None:
     """T8: by everybody's books, after every kind of bad acquire."""
     limiter = world.limiter(*LIMITS)
-    bad: list[dict[str, Any]] = [{"tokens": 0}, {"tokens": 1, "mb": True}, {"tokens": 1, "words": 1}, {"tokens": 1, "mb": 65}]
+    bad: list[dict[str, Any]] = [
+        {"tokens": 0},
+        {"tokens": 1, "mb": True},
+        {"tokens": 1, "words": 1},
+        {"tokens": 1, "mb": 65},
+    ]
 
     for units in bad:
         with pytest.raises((TypeError, ValueError)):
@@ -173,14 +218,21 @@ class AsyncCall:
 
 @pytest.mark.parametrize("way", ["Limiter", *WAITING])
 @pytest.mark.parametrize("value", [5, "print", True, [print], Hostile()], ids=shown)
-def test_what_cannot_be_called_is_no_callback(way: str, value: Any, limiter: Limiter, nowhere: str) -> None:
+def test_what_cannot_be_called_is_no_callback(
+    way: str, value: Any, limiter: Limiter, nowhere: str
+) -> None:
     with pytest.raises(TypeError) as caught:
-        Limiter("api", *LIMITS, store=nowhere, on_wait=value) if way == "Limiter" else WAYS[way](limiter, on_wait=value)
+        Limiter("api", *LIMITS, store=nowhere, on_wait=value) if way == "Limiter" else WAYS[way](
+            limiter, on_wait=value
+        )
     call = "Limiter" if way == "Limiter" else "acquire"
     assert_sentence(caught.value, f"{call}(on_wait={shown(value)})", "function of one argument")
 
 
-@pytest.mark.parametrize("value", [a_coroutine, partial(a_coroutine), AsyncCall(), an_async_generator, partial(a_generator)])
+@pytest.mark.parametrize(
+    "value",
+    [a_coroutine, partial(a_coroutine), AsyncCall(), an_async_generator, partial(a_generator)],
+)
 def test_a_callback_is_not_awaited(value: Any, limiter: Limiter) -> None:
     with pytest.raises(TypeError) as caught:
         limiter.acquire(on_wait=value)
@@ -198,8 +250,15 @@ def test_a_try_takes_nothing_that_is_about_waiting(way: str, option: str, limite
 # Settling ----------------------------------------------------------------------------------------------------------------------
 
 UNSETTLED: list[tuple[type[Exception], dict[str, Any], str]] = [
-    *[(TypeError, {"tokens": value}, f"settle(tokens={shown(value)})") for value in [None, *NO_INT]],
-    *[(ValueError, {"tokens": value}, f"settle(tokens={shown(value)})") for value in NO_COUNT if value],
+    *[
+        (TypeError, {"tokens": value}, f"settle(tokens={shown(value)})")
+        for value in [None, *NO_INT]
+    ],
+    *[
+        (ValueError, {"tokens": value}, f"settle(tokens={shown(value)})")
+        for value in NO_COUNT
+        if value
+    ],
     (ValueError, {"words": 1}, "settle(words=1)"),
     (ValueError, {"mb": 1}, "settle(mb=1)"),
     (ValueError, {"permits": 0}, "settle(permits=0)"),
@@ -216,7 +275,11 @@ def permit() -> Permit:
     return held
 
 
-@pytest.mark.parametrize(("error", "actual", "call"), UNSETTLED, ids=lambda value: shown(value) if isinstance(value, dict) else "")
+@pytest.mark.parametrize(
+    ("error", "actual", "call"),
+    UNSETTLED,
+    ids=lambda value: shown(value) if isinstance(value, dict) else "",
+)
 def test_a_settlement_is_of_whole_numbers_and_known_rates(
     error: type[Exception], actual: dict[str, Any], call: str, permit: Permit
 ) -> None:
@@ -228,7 +291,12 @@ def test_a_settlement_is_of_whole_numbers_and_known_rates(
 @told
 async def test_a_bad_settlement_changes_nothing(world: World) -> None:
     """T8: nothing of it, not even the part that was fine; and the right one is still possible."""
-    limiter = world.limiter(Rate(10, per=HOUR), Rate(1000, per=HOUR, unit="tokens"), Concurrency(64, unit="mb"), Concurrency(5))
+    limiter = world.limiter(
+        Rate(10, per=HOUR),
+        Rate(1000, per=HOUR, unit="tokens"),
+        Concurrency(64, unit="mb"),
+        Concurrency(5),
+    )
     permit = await limiter.acquire(2, tokens=100, mb=1)
 
     for error, actual, _ in UNSETTLED:
@@ -247,7 +315,11 @@ async def test_a_bad_settlement_changes_nothing(world: World) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("argument", "value", "way_out"),
-    [("timeout", 3, "max_sleep"), ("timeout", 2.5, "max_sleep"), ("blocking", False, "try_acquire")],
+    [
+        ("timeout", 3, "max_sleep"),
+        ("timeout", 2.5, "max_sleep"),
+        ("blocking", False, "try_acquire"),
+    ],
 )
 def test_an_argument_of_another_librarys_acquire_names_ours(
     way: str, argument: str, value: Any, way_out: str, limiter: Limiter
@@ -271,12 +343,17 @@ def test_a_limiter_is_no_container_of_its_keys(limiter: Limiter) -> None:
     assert_sentence(asked.value, "'key' in Limiter('api')", "does not list its keys", way_out)
     with pytest.raises(TypeError) as iterated:
         iter(limiter)
-    assert_sentence(iterated.value, "iteration over Limiter('api')", "does not list its keys", way_out)
+    assert_sentence(
+        iterated.value, "iteration over Limiter('api')", "does not list its keys", way_out
+    )
 
 
 def test_a_class_is_not_decorated(limiter: Limiter) -> None:
     class Client:
         pass
 
-    with pytest.raises(TypeError, match=r"Limiter 'api' decorates functions, not the class Client.*decorate its methods"):
+    with pytest.raises(
+        TypeError,
+        match=r"Limiter 'api' decorates functions, not the class Client.*decorate its methods",
+    ):
         limiter(Client)

@@ -12,7 +12,13 @@ from tests.bad_input.values import NO_COUNT, NO_INT, Hostile, assert_sentence, s
 NO_WAY = [None, True, 0, 5.0, b"open", ["open"], Hostile()]
 
 
-def refused(error: type[Exception], store: str | None, *words: str, limit: Any = "100/second", **options: Any) -> None:
+def refused(
+    error: type[Exception],
+    store: str | None,
+    *words: str,
+    limit: Any = "100/second",
+    **options: Any,
+) -> None:
     with pytest.raises(error) as caught:
         Limiter("x", limit, store=store, **options)
     assert type(caught.value) is error
@@ -26,35 +32,74 @@ def test_what_is_no_text_is_no_way(way: object, nowhere: str) -> None:
 
 @pytest.mark.parametrize("way", ["", "Open", "close", "local ", "x" * 10**6], ids=shown)
 def test_there_are_three_ways(way: str, nowhere: str) -> None:
-    refused(ValueError, nowhere, f"Limiter(on_store_error={shown(way)})", "'raise' or 'open' or 'local'", on_store_error=way)
+    refused(
+        ValueError,
+        nowhere,
+        f"Limiter(on_store_error={shown(way)})",
+        "'raise' or 'open' or 'local'",
+        on_store_error=way,
+    )
 
 
 @pytest.mark.parametrize("value", NO_INT, ids=shown)
 def test_processes_are_an_int(value: object, nowhere: str) -> None:
-    refused(TypeError, nowhere, f"Limiter(processes={shown(value)})", on_store_error="local", processes=value)
+    refused(
+        TypeError,
+        nowhere,
+        f"Limiter(processes={shown(value)})",
+        on_store_error="local",
+        processes=value,
+    )
 
 
 @pytest.mark.parametrize("value", NO_COUNT, ids=shown)
 def test_there_is_a_process_at_least(value: int, nowhere: str) -> None:
-    refused(ValueError, nowhere, f"Limiter(processes={shown(value)})", on_store_error="local", processes=value)
+    refused(
+        ValueError,
+        nowhere,
+        f"Limiter(processes={shown(value)})",
+        on_store_error="local",
+        processes=value,
+    )
 
 
 def test_shares_need_a_number(nowhere: str) -> None:
-    refused(TypeError, nowhere, "Limiter(on_store_error='local')", "processes=", on_store_error="local")
+    refused(
+        TypeError, nowhere, "Limiter(on_store_error='local')", "processes=", on_store_error="local"
+    )
 
 
-@pytest.mark.parametrize("options", [{}, {"on_store_error": "raise"}, {"on_store_error": "open"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"on_store_error": "raise"}, {"on_store_error": "open"}], ids=str
+)
 def test_only_shares_need_a_number(options: dict[str, Any], nowhere: str) -> None:
-    refused(TypeError, nowhere, "Limiter(processes=4)", "on_store_error='local'", processes=4, **options)
+    refused(
+        TypeError, nowhere, "Limiter(processes=4)", "on_store_error='local'", processes=4, **options
+    )
 
 
 @pytest.mark.parametrize(
     "limit",
-    [Concurrency(3), Rate(100, per=1, capacity=3), Window(3, per=1), Quota(3, per=1), "3 tokens/min", Concurrency(3, unit="mb")],
+    [
+        Concurrency(3),
+        Rate(100, per=1, capacity=3),
+        Window(3, per=1),
+        Quota(3, per=1),
+        "3 tokens/min",
+        Concurrency(3, unit="mb"),
+    ],
     ids=str,
 )
 def test_every_process_needs_one_at_least(limit: Any, nowhere: str) -> None:
-    refused(ValueError, nowhere, "Limiter('x', processes=4)", "no more than 3", limit=limit, on_store_error="local", processes=4)
+    refused(
+        ValueError,
+        nowhere,
+        "Limiter('x', processes=4)",
+        "no more than 3",
+        limit=limit,
+        on_store_error="local",
+        processes=4,
+    )
     Limiter("x", limit, store=nowhere, on_store_error="local", processes=3)
 
 

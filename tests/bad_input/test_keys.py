@@ -58,7 +58,9 @@ def assert_together(keys: frozenset[str]) -> None:
     assert {key_slot(key.encode()) for key in keys} == {key_slot(tags.pop().encode())}
 
 
-async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(own_server: Server) -> None:
+async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(
+    own_server: Server,
+) -> None:
     """F19: Given hostile names and keys of limiters, when each is busy, then its keys are its own and stand together."""
     pairs: list[tuple[str, str | None]] = [
         *((name, None) for name in HOSTILE + LONGEST),

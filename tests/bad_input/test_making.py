@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, LeaseLostError, Limiter, Rate, RateLimiter, Semaphore, TokenBucket, Window
+from headgate import (
+    Concurrency,
+    LeaseLostError,
+    Limiter,
+    Rate,
+    RateLimiter,
+    Semaphore,
+    TokenBucket,
+    Window,
+)
 from tests.bad_input.values import (
     BAD_NAME,
     INF,
@@ -27,7 +36,9 @@ from tests.bad_input.values import (
 Make = Callable[..., Any]
 
 
-def limiter(store: str, name: Any = "x", limits: tuple[Any, ...] = ("5/second",), **options: Any) -> Limiter:
+def limiter(
+    store: str, name: Any = "x", limits: tuple[Any, ...] = ("5/second",), **options: Any
+) -> Limiter:
     return Limiter(name, *limits, store=store, **options)
 
 
@@ -36,7 +47,12 @@ def semaphore(store: str, name: Any = "x", capacity: Any = 1, **options: Any) ->
 
 
 def bucket(
-    store: str, name: Any = "x", capacity: Any = 1, refill_amount: Any = 1, refill_frequency: Any = 1, **options: Any
+    store: str,
+    name: Any = "x",
+    capacity: Any = 1,
+    refill_amount: Any = 1,
+    refill_frequency: Any = 1,
+    **options: Any,
 ) -> TokenBucket:
     return TokenBucket(name, capacity, refill_frequency, refill_amount, redis_url=store, **options)
 
@@ -45,14 +61,27 @@ def rate_limiter(store: str, rate_limit: Any = 1, concurrency_limit: Any = 1) ->
     return RateLimiter(rate_limit, concurrency_limit)
 
 
-MAKERS: dict[str, Make] = {"Limiter": limiter, "Semaphore": semaphore, "TokenBucket": bucket, "RateLimiter": rate_limiter}
+MAKERS: dict[str, Make] = {
+    "Limiter": limiter,
+    "Semaphore": semaphore,
+    "TokenBucket": bucket,
+    "RateLimiter": rate_limiter,
+}
 COUNTS = [
     *[("Semaphore", "capacity"), ("TokenBucket", "capacity"), ("TokenBucket", "refill_amount")],
     *[("RateLimiter", "rate_limit"), ("RateLimiter", "concurrency_limit")],
 ]
-BOUNDS = [("Limiter", "max_waiters"), ("Semaphore", "max_position"), ("TokenBucket", "initial_tokens")]  # None and 0 are fine
+BOUNDS = [
+    ("Limiter", "max_waiters"),
+    ("Semaphore", "max_position"),
+    ("TokenBucket", "initial_tokens"),
+]  # None and 0 are fine
 TIMES = [("Semaphore", "expiry"), ("TokenBucket", "refill_frequency")]
-PATIENCE = [("Limiter", "max_sleep"), ("Semaphore", "max_sleep"), ("TokenBucket", "max_sleep")]  # None and 0 are fine
+PATIENCE = [
+    ("Limiter", "max_sleep"),
+    ("Semaphore", "max_sleep"),
+    ("TokenBucket", "max_sleep"),
+]  # None and 0 are fine
 NAMED = ["Limiter", "Semaphore", "TokenBucket"]
 
 
@@ -96,7 +125,9 @@ def test_what_is_no_number_is_no_time(call: str, field: str, value: object, nowh
 
 @pytest.mark.parametrize(("call", "field"), TIMES + PATIENCE)
 @pytest.mark.parametrize("value", NO_TIME, ids=shown)
-def test_a_time_is_finite_and_within_reason(call: str, field: str, value: float, nowhere: str) -> None:
+def test_a_time_is_finite_and_within_reason(
+    call: str, field: str, value: float, nowhere: str
+) -> None:
     refused(ValueError, call, nowhere, **{field: value})
 
 
@@ -116,12 +147,18 @@ def test_a_bucket_cannot_start_fuller_than_full(nowhere: str) -> None:
     assert_sentence(caught.value, "TokenBucket(initial_tokens=4)")
 
 
-@pytest.mark.parametrize("value", [None, True, 1, b"cancel", ["cancel"], LeaseLostError, Hostile()], ids=shown)
-def test_what_is_no_word_does_not_say_what_becomes_of_a_lost_lease(value: object, nowhere: str) -> None:
+@pytest.mark.parametrize(
+    "value", [None, True, 1, b"cancel", ["cancel"], LeaseLostError, Hostile()], ids=shown
+)
+def test_what_is_no_word_does_not_say_what_becomes_of_a_lost_lease(
+    value: object, nowhere: str
+) -> None:
     refused(TypeError, "Limiter", nowhere, on_lost=value)
 
 
-@pytest.mark.parametrize("value", ["", "Cancel", "cancel ", "raise", "x" * 10**6, "a\ud800b"], ids=shown)
+@pytest.mark.parametrize(
+    "value", ["", "Cancel", "cancel ", "raise", "x" * 10**6, "a\ud800b"], ids=shown
+)
 def test_only_two_words_say_what_becomes_of_a_lost_lease(value: str, nowhere: str) -> None:
     refused(ValueError, "Limiter", nowhere, on_lost=value)
 
@@ -142,7 +179,9 @@ def test_a_name_has_1_to_256_bytes(call: str, name: str, nowhere: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "error"), [*((key, TypeError) for key in [*NO_NAME, slice(1)]), *((key, ValueError) for key in BAD_NAME)], ids=shown
+    ("key", "error"),
+    [*((key, TypeError) for key in [*NO_NAME, slice(1)]), *((key, ValueError) for key in BAD_NAME)],
+    ids=shown,
 )
 def test_a_key_is_text_of_1_to_256_bytes(key: Any, error: type[Exception], nowhere: str) -> None:
     with pytest.raises(error) as caught:
@@ -154,7 +193,9 @@ def test_a_key_is_text_of_1_to_256_bytes(key: Any, error: type[Exception], nowhe
 
 
 @pytest.mark.parametrize(
-    "limit", [None, 5, 5.0, NAN, True, b"5/s", ["5/s"], (Rate(1, 1),), Rate, Concurrency, Hostile()], ids=shown
+    "limit",
+    [None, 5, 5.0, NAN, True, b"5/s", ["5/s"], (Rate(1, 1),), Rate, Concurrency, Hostile()],
+    ids=shown,
 )
 def test_what_is_no_limit_is_refused(limit: object, nowhere: str) -> None:
     with pytest.raises(TypeError) as caught:
@@ -164,7 +205,20 @@ def test_what_is_no_limit_is_refused(limit: object, nowhere: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "5", "5/", "0/second", "-1/s", "nan/s", "1e3/s", "inf concurrent", "true/s", "9007199254740992/s", "5 every 0s"],
+    [
+        "",
+        " ",
+        "5",
+        "5/",
+        "0/second",
+        "-1/s",
+        "nan/s",
+        "1e3/s",
+        "inf concurrent",
+        "true/s",
+        "9007199254740992/s",
+        "5 every 0s",
+    ],
 )
 def test_a_text_that_says_no_limit_is_refused(text: str, nowhere: str) -> None:
     """The text of a limit is pointed at, over several lines (tests/unit/test_grammar.py holds how)."""
@@ -201,7 +255,9 @@ def updated(way: str) -> str:
 
 
 @pytest.mark.parametrize("way", UPDATES)
-@pytest.mark.parametrize("limit", [None, 5, True, ["5/s"], Rate, Hostile(), "redis://localhost"], ids=shown)
+@pytest.mark.parametrize(
+    "limit", [None, 5, True, ["5/s"], Rate, Hostile(), "redis://localhost"], ids=shown
+)
 def test_what_is_no_limit_is_no_update(way: str, limit: Any, nowhere: str) -> None:
     with pytest.raises(TypeError) as caught:
         UPDATES[way](limiter(nowhere), "5/second", limit)
@@ -252,7 +308,9 @@ async def test_good_input_comes_to_the_door(door: Door) -> None:
 
 @pytest.mark.parametrize("value", [None, 0, 0.0, 1e-9, 0.5, 315_359_999], ids=shown)
 @pytest.mark.parametrize(("call", "field"), PATIENCE)
-def test_how_long_to_wait_is_up_to_the_caller(call: str, field: str, value: float | None, nowhere: str) -> None:
+def test_how_long_to_wait_is_up_to_the_caller(
+    call: str, field: str, value: float | None, nowhere: str
+) -> None:
     MAKERS[call](nowhere, **{field: value})
 
 

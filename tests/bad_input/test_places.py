@@ -78,16 +78,30 @@ NO_URL = [
     *["unix://", f"unix://user:{CANARY}@"],
     # A password that nobody encoded: each of these characters ends it early, or begins something else.
     *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
-    *[f"redis://default:12345{special}{CANARY}@localhost:6379/0" for special in "?#"],  # what is before it could be a port
-    *[f"redis://:{CANARY}@localhost:{CANARY}", f"redis://:{CANARY}@localhost:99999/0", f"redis://:{CANARY}@localhost/{CANARY}"],
+    *[
+        f"redis://default:12345{special}{CANARY}@localhost:6379/0" for special in "?#"
+    ],  # what is before it could be a port
+    *[
+        f"redis://:{CANARY}@localhost:{CANARY}",
+        f"redis://:{CANARY}@localhost:99999/0",
+        f"redis://:{CANARY}@localhost/{CANARY}",
+    ],
 ]
 UNKNOWN = [
-    ("redis://h?socket_connect_timout=1", "'socket_connect_timout'", "did you mean 'socket_connect_timeout'?"),
+    (
+        "redis://h?socket_connect_timout=1",
+        "'socket_connect_timout'",
+        "did you mean 'socket_connect_timeout'?",
+    ),
     ("redis://h?db=1&tls=true", "'tls'", "it knows client_name, db, "),
     ("redis://h?ssl_ca_certs=ca.crt", "'ssl_ca_certs'", "begin the URL with rediss"),
     ("rediss://h?ssl_ca_cert=ca.crt", "'ssl_ca_cert'", "did you mean 'ssl_ca_certs'?"),
     ("unix:///run/redis.sock?dbb=1", "'dbb'", "did you mean 'db'?"),
-    ("redis+sentinel://h/mymaster?sentinel_pasword=x", "'sentinel_pasword'", "did you mean 'sentinel_password'?"),
+    (
+        "redis+sentinel://h/mymaster?sentinel_pasword=x",
+        "'sentinel_pasword'",
+        "did you mean 'sentinel_password'?",
+    ),
     ("redis+sentinel://h/mymaster?pasword=x", "'pasword'", "did you mean 'password'?"),
     ("redis+cluster://h?nodes=3", "'nodes'", "it knows client_name, "),
     ("redis+cluster://h?sentinel_password=x", "'sentinel_password'", "did you mean 'password'?"),
@@ -110,7 +124,10 @@ NO_FLEET = [
     "redis+cluster://h?socket_connect_timeout=nan",
     *[f"redis+cluster://user:12345{special}{CANARY}@h:6379" for special in "?#"],
     *[f"redis+cluster://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379" for special in "/?#["],
-    *[f"redis+sentinel://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379/mymaster" for special in "/?#["],
+    *[
+        f"redis+sentinel://user:{CANARY[:3]}{special}{CANARY[3:]}@h:6379/mymaster"
+        for special in "/?#["
+    ],
 ]
 NO_CLIENT = [
     5,
@@ -134,7 +151,12 @@ def made(store: Any) -> list[Callable[[], object]]:
         lambda: Limiter("x", "5/second", store=store),
         lambda: Semaphore("x", 1, store=store),
         lambda: TokenBucket("x", 1, 1, 1, store=store),
-        *([lambda: Semaphore("x", 1, redis_url=store), lambda: TokenBucket("x", 1, 1, 1, redis_url=store)]),
+        *(
+            [
+                lambda: Semaphore("x", 1, redis_url=store),
+                lambda: TokenBucket("x", 1, 1, 1, redis_url=store),
+            ]
+        ),
     ]
 
 
@@ -149,7 +171,12 @@ def test_a_parameter_that_is_not_known_is_refused(url: str, parameter: str, way:
 
 @pytest.mark.parametrize(
     "words",
-    ["db=3", "client_name=x", "socket_timeout=3&socket_keepalive=yes&health_check_interval=30", "max_connections=5&protocol=3"],
+    [
+        "db=3",
+        "client_name=x",
+        "socket_timeout=3&socket_keepalive=yes&health_check_interval=30",
+        "max_connections=5&protocol=3",
+    ],
 )
 def test_what_redis_py_reads_in_a_url_is_known(words: str) -> None:
     """One URL serves all clients of a program; a setting of their pools has no meaning here."""
@@ -230,7 +257,12 @@ class FakeRedis(redis.asyncio.Redis):
 
 @pytest.mark.parametrize(
     "client",
-    [FakeRedis(), redis.asyncio.Redis(connection_pool=redis.asyncio.ConnectionPool(connection_class=FakeConnection))],
+    [
+        FakeRedis(),
+        redis.asyncio.Redis(
+            connection_pool=redis.asyncio.ConnectionPool(connection_class=FakeConnection)
+        ),
+    ],
     ids=["client", "connection"],
 )
 def test_a_client_of_fakeredis_is_refused(client: redis.asyncio.Redis) -> None:
@@ -251,21 +283,32 @@ def test_a_client_of_replicas_is_refused() -> None:
 
 def test_what_a_server_repeats_of_a_login_is_not_told() -> None:
     """One that knows no AUTH says what it was sent."""
-    said = words(ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'"))
+    said = words(
+        ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'")
+    )
     assert said == "unknown command 'AUTH'"
 
 
 @pytest.mark.parametrize("library", [redis.asyncio.RedisCluster, valkey.asyncio.ValkeyCluster])
-def test_a_cluster_whose_addresses_are_mapped_is_refused(library: Any, door: Door, nowhere: str) -> None:
+def test_a_cluster_whose_addresses_are_mapped_is_refused(
+    library: Any, door: Door, nowhere: str
+) -> None:
     """We would go where its servers say they are, and not where the user's client goes."""
-    client = library(host="127.0.0.1", port=door.port, password=CANARY, address_remap=lambda address: ("elsewhere", 1))
+    client = library(
+        host="127.0.0.1",
+        port=door.port,
+        password=CANARY,
+        address_remap=lambda address: ("elsewhere", 1),
+    )
     with pytest.raises(TypeError) as caught:
         Limiter("x", "5/second", store=client)
     assert_sentence(caught.value, "store=", "address_remap", "cluster-announce-ip")
 
 
 @pytest.mark.parametrize("library", [redis.Sentinel, redis.asyncio.Sentinel])
-def test_a_primary_whose_address_is_forced_is_refused(library: Any, door: Door, nowhere: str) -> None:
+def test_a_primary_whose_address_is_forced_is_refused(
+    library: Any, door: Door, nowhere: str
+) -> None:
     """The same for Sentinels."""
     sentinel = library([("127.0.0.1", door.port)], force_master_ip="10.0.0.1", password=CANARY)
     with pytest.raises(TypeError) as caught:
@@ -280,7 +323,13 @@ def test_a_check_of_certificates_that_we_cannot_make_is_not_dropped() -> None:
     assert_sentence(caught.value, "store=", "ssl_validate_ocsp", "rediss://")
 
 
-@pytest.mark.parametrize("make", [lambda **place: Semaphore("x", 1, **place), lambda **place: TokenBucket("x", 1, 1, 1, **place)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **place: Semaphore("x", 1, **place),
+        lambda **place: TokenBucket("x", 1, 1, 1, **place),
+    ],
+)
 def test_two_places_are_one_too_many(make: Callable[..., Any]) -> None:
     with pytest.raises(TypeError) as caught:
         make(redis_url=f"redis://:{CANARY}@127.0.0.1:1/0", store="memory://")
@@ -369,8 +418,12 @@ VISITS: dict[str, Visit] = {
     "astatus": awaited(lambda url: Limiter("x", "5/second", store=url).astatus()),
     "Semaphore": awaited(lambda url: entered(Semaphore("x", 1, redis_url=url))),
     "TokenBucket": awaited(lambda url: entered(TokenBucket("x", 1, 1, 1, redis_url=url))),
-    "a client": awaited(lambda url: entered(Limiter("x", "5/second", store=redis.Redis.from_url(url)))),
-    "an asyncio client": awaited(lambda url: entered(Limiter("x", "5/second", store=redis.asyncio.Redis.from_url(url)))),
+    "a client": awaited(
+        lambda url: entered(Limiter("x", "5/second", store=redis.Redis.from_url(url)))
+    ),
+    "an asyncio client": awaited(
+        lambda url: entered(Limiter("x", "5/second", store=redis.asyncio.Redis.from_url(url)))
+    ),
     "status": by_status,
     "try_acquire": by_try,
     "acquire_sync": by_thread,
@@ -412,11 +465,15 @@ def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFix
     assert_sentence(caught.value, place, "Check that it runs")
     assert secrets_in(caught.value) == []
     assert CANARY not in caplog.text
-    assert [record.message for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")] == []
+    assert [
+        record.message for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")
+    ] == []
 
 
 @pytest.mark.parametrize("visit", VISITS)
-def test_a_server_that_refuses_is_told_at_once(visit: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_refuses_is_told_at_once(
+    visit: str, caplog: pytest.LogCaptureFixture
+) -> None:
     assert_told(VISITS[visit], f"redis://user:{CANARY}@127.0.0.1:1/0", "127.0.0.1:1/0", caplog)
 
 
@@ -452,7 +509,9 @@ def parrot() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("visit", ["async with", "with", "an asyncio client", "a client"])
-def test_a_server_that_repeats_the_login_is_told_without_it(visit: str, parrot: Server, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_repeats_the_login_is_told_without_it(
+    visit: str, parrot: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     place = f"127.0.0.1:{parrot.port}/0"
     with redis.Redis(port=parrot.port) as client, pytest.raises(ResponseError, match=CANARY):
         client.execute_command("AUTH", CANARY)
@@ -460,7 +519,12 @@ def test_a_server_that_repeats_the_login_is_told_without_it(visit: str, parrot: 
 
 
 def test_a_socket_that_does_not_exist_is_told_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    assert_told(VISITS["async with"], f"unix://user:{CANARY}@/nowhere/redis.sock?db=1", "/nowhere/redis.sock/1", caplog)
+    assert_told(
+        VISITS["async with"],
+        f"unix://user:{CANARY}@/nowhere/redis.sock?db=1",
+        "/nowhere/redis.sock/1",
+        caplog,
+    )
 
 
 def test_what_is_no_redis_is_told(silence: int, caplog: pytest.LogCaptureFixture) -> None:
@@ -475,7 +539,9 @@ def test_a_password_of_special_characters_is_percent_encoded(own_server: Server,
     with redis.Redis.from_url(own_server.url) as admin:
         admin.config_set("requirepass", password)
 
-    limiter = Limiter(name, "5/second", store=own_server.url.replace("://", f"://:{quote(password, safe='')}@"))
+    limiter = Limiter(
+        name, "5/second", store=own_server.url.replace("://", f"://:{quote(password, safe='')}@")
+    )
 
     assert limiter.try_acquire()
 

@@ -14,7 +14,9 @@ from tests.world import LONG
 
 NAN, INF = math.nan, math.inf
 CANARY = "k4naryb1rd"  # a password that must never be seen, nor any half of it
-A_WAY_OUT = re.compile(r"(;|[.:]) \w[^;]+ [^;]+\.$")  # the last clause, of some words: what to do instead
+A_WAY_OUT = re.compile(
+    r"(;|[.:]) \w[^;]+ [^;]+\.$"
+)  # the last clause, of some words: what to do instead
 
 
 class Hostile:
@@ -24,7 +26,20 @@ class Hostile:
         raise RuntimeError("no repr")
 
 
-NO_NUMBER = [True, False, "5", "", b"5", Decimal(5), Fraction(5), 5j, [5], timedelta(seconds=5), Hostile(), "5" * 10**6]
+NO_NUMBER = [
+    True,
+    False,
+    "5",
+    "",
+    b"5",
+    Decimal(5),
+    Fraction(5),
+    5j,
+    [5],
+    timedelta(seconds=5),
+    Hostile(),
+    "5" * 10**6,
+]
 NO_INT = [*NO_NUMBER, 5.0, 1.5, NAN, INF, -INF, -0.0, 1e-320]
 NO_COUNT = [0, -1, -(2**63), 2**53, 2**63, 10**5_000]
 NO_TIME = [-1, -0.5, NAN, INF, -INF, 2**63, 315_360_000, 1e300, 10**400]

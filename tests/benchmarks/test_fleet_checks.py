@@ -11,7 +11,13 @@ SECOND = 1_000_000
 
 
 def grant(
-    fence: int, granted: float = 0.0, released: float = 0.0, *, caller: str = "a:1:-", booked: int = 0, process: int = 0
+    fence: int,
+    granted: float = 0.0,
+    released: float = 0.0,
+    *,
+    caller: str = "a:1:-",
+    booked: int = 0,
+    process: int = 0,
 ) -> Grant:
     return Grant(process, caller, fence, booked, granted, granted, released)
 
@@ -26,7 +32,10 @@ def test_a_token_too_many_is_seen_in_any_interval() -> None:
     """Given a burst of 2 and 10 a second, when three go at once, or a third comes 0.05 s later, then that is over."""
     assert checks.most_over([0, 0, SECOND // 10, 2 * SECOND // 10], rate=10, burst=2) <= 0
     assert checks.most_over([0, 0, 0], rate=10, burst=2) == 1
-    assert checks.most_over([0, 9 * SECOND, 9 * SECOND, 9 * SECOND + SECOND // 20], rate=10, burst=2) == 0.5
+    assert (
+        checks.most_over([0, 9 * SECOND, 9 * SECOND, 9 * SECOND + SECOND // 20], rate=10, burst=2)
+        == 0.5
+    )
 
 
 def test_who_is_overtaken_is_seen_within_a_session_and_by_the_places_of_the_server() -> None:
@@ -55,9 +64,21 @@ def test_the_share_that_goes_to_another_process() -> None:
 
 def test_a_small_fleet_is_never_over_and_nobody_is_overtaken(own_server: Server) -> None:
     """Given two processes on two limits, when they crowd them for a moment, then what is not about speed holds."""
-    plan = Plan("both", capacity=2, rate=500, burst=5, hold=0.001, processes=2, waiters=20, seconds=0.5, spread=0.05)
+    plan = Plan(
+        "both",
+        capacity=2,
+        rate=500,
+        burst=5,
+        hold=0.001,
+        processes=2,
+        waiters=20,
+        seconds=0.5,
+        spread=0.05,
+    )
     report = measured(plan, own_server.url)
     speedy = ("throughput", "the same, in bare round trips")
-    wrong = [line for line in report.lines if line.reached is False and not line.what.startswith(speedy)]
+    wrong = [
+        line for line in report.lines if line.reached is False and not line.what.startswith(speedy)
+    ]
     assert wrong == []
     assert sum(line.reached is True for line in report.lines) >= 6

@@ -11,7 +11,19 @@ import pytest
 from benchmarks.services import __main__ as services
 from benchmarks.services import twice
 from benchmarks.services.clients import CLIENTS, COROUTINES, THREADS
-from benchmarks.services.fleet import Counts, Order, Told, asked, child, counted, heard, run, serve, started, told_to_go
+from benchmarks.services.fleet import (
+    Counts,
+    Order,
+    Told,
+    asked,
+    child,
+    counted,
+    heard,
+    run,
+    serve,
+    started,
+    told_to_go,
+)
 from benchmarks.services.twice import Outcome, Trial
 from examples.services.budgets import Rules
 
@@ -36,9 +48,16 @@ def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> N
 
 @pytest.mark.parametrize(
     ("answered", "refused", "seconds", "met"),
-    [(100, {}, 10.2, True), (100, {}, 10.4, False), (99, {}, 10.0, False), (100, {"requests": 1}, 10.0, False)],
+    [
+        (100, {}, 10.2, True),
+        (100, {}, 10.4, False),
+        (99, {}, 10.0, False),
+        (100, {"requests": 1}, 10.0, False),
+    ],
 )
-def test_what_is_promised(answered: int, refused: dict[str, int], seconds: float, met: bool) -> None:
+def test_what_is_promised(
+    answered: int, refused: dict[str, int], seconds: float, met: bool
+) -> None:
     """All answered, no 429, and at most 3 % over the best time."""
     told = Told(Counter({200: answered}), 100, Counter(refused), 20, seconds)
 
@@ -46,10 +65,17 @@ def test_what_is_promised(answered: int, refused: dict[str, int], seconds: float
 
 
 def test_what_came_of_it_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    services.show({"httpx": Told(Counter({200: 99, 429: 1}), 100, Counter(requests=1), 20, 10.5)}, 100, 4, 10.0)
+    services.show(
+        {"httpx": Told(Counter({200: 99, 429: 1}), 100, Counter(requests=1), 20, 10.5)},
+        100,
+        4,
+        10.0,
+    )
 
     said = capsys.readouterr().out
-    assert all(word in said for word in ("httpx", "99", "1 for requests", "5.0%", "NOT AS PROMISED"))
+    assert all(
+        word in said for word in ("httpx", "99", "1 for requests", "5.0%", "NOT AS PROMISED")
+    )
 
 
 def test_a_row_that_nobody_knows_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +100,12 @@ def test_what_was_called_before_the_run_is_forgotten() -> None:
         url = heard(service)
         assert [httpx.get(url).status_code, httpx.get(url).status_code] == [200, 429]
         counts = counted(service)
-        assert (counts.calls, len(counts.admitted), len(counts.turned_away), counts.refused) == (2, 1, 1, {"requests": 1})
+        assert (counts.calls, len(counts.admitted), len(counts.turned_away), counts.refused) == (
+            2,
+            1,
+            1,
+            {"requests": 1},
+        )
 
         asked(service, "anew")
 
@@ -106,8 +137,16 @@ def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: 
 
 def told(admitted: list[float], turned_away: list[float]) -> Outcome:
     """Of a run of 12 s that began at 100."""
-    counts = Counts(0, Counter(), 0, [100 + moment for moment in admitted], [100 + moment for moment in turned_away])
-    return twice.outcome(Trial("", "", "", "", Rules(100, per=5.0), 0.0, 4, seconds=12.0), counts, 100.0)
+    counts = Counts(
+        0,
+        Counter(),
+        0,
+        [100 + moment for moment in admitted],
+        [100 + moment for moment in turned_away],
+    )
+    return twice.outcome(
+        Trial("", "", "", "", Rules(100, per=5.0), 0.0, 4, seconds=12.0), counts, 100.0
+    )
 
 
 def test_a_fleet_has_settled_when_hardly_anything_is_refused() -> None:
@@ -123,7 +162,24 @@ def test_a_fleet_has_settled_when_hardly_anything_is_refused() -> None:
 
 
 def test_what_came_of_wrong_limits_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    services.show_wrong({"aiolimiter": Outcome(450, 70, 16.5, None, 600), "headgate": Outcome(600, 3, 0.5, 0.5, 600)}, 4)
+    services.show_wrong(
+        {
+            "aiolimiter": Outcome(450, 70, 16.5, None, 600),
+            "headgate": Outcome(600, 3, 0.5, 0.5, 600),
+        },
+        4,
+    )
 
     said = capsys.readouterr().out
-    assert all(word in said for word in ("150 in any 5.0 s", "2 times as many", "never", "16.5 s", "75%", "after 0.5 s", "100%"))
+    assert all(
+        word in said
+        for word in (
+            "150 in any 5.0 s",
+            "2 times as many",
+            "never",
+            "16.5 s",
+            "75%",
+            "after 0.5 s",
+            "100%",
+        )
+    )

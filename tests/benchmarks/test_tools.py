@@ -35,11 +35,17 @@ def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
     """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead is reached, and below is not."""
     ahead, below = goals.lines_of(
         [
-            outcome(Goal("{times} at once", Role.PEER, 10.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
+            outcome(
+                Goal("{times} at once", Role.PEER, 10.0), headgate=1e-6, peer=12e-6, floor=0.5e-6
+            ),
             outcome(Goal("one by one", Role.FLOOR, 1.0), headgate=1e-6, peer=12e-6, floor=0.5e-6),
         ]
     )
-    assert (ahead.work, ahead.peer, ahead.floor) == ("10 at once", "peer 12.0 us, x12.00 slower", "floor 0.50 us, x2.00 faster")
+    assert (ahead.work, ahead.peer, ahead.floor) == (
+        "10 at once",
+        "peer 12.0 us, x12.00 slower",
+        "floor 0.50 us, x2.00 faster",
+    )
     assert (ahead.goal, ahead.reached) == ("x10 ahead of the best peer", True)
     assert (below.goal, below.reached) == ("below floor", False)
 
@@ -47,7 +53,12 @@ def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
 def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
     """Given a floor that is only 5 times ahead of the peer, then a goal of 10 is missed for everybody, and one of 4 is not."""
     beyond, missed = goals.lines_of(
-        [outcome(Goal("{times} at once", Role.PEER, factor), headgate=2e-6, peer=5e-6, floor=1e-6) for factor in (10.0, 4.0)]
+        [
+            outcome(
+                Goal("{times} at once", Role.PEER, factor), headgate=2e-6, peer=5e-6, floor=1e-6
+            )
+            for factor in (10.0, 4.0)
+        ]
     )
     assert (beyond.reached, beyond.verdict) == (False, "NOT REACHED, the floor is x5.00 ahead")
     assert (missed.reached, missed.verdict) == (False, "NOT REACHED")
@@ -55,8 +66,21 @@ def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
 
 def test_of_several_floors_the_highest_counts() -> None:
     """Given a floor 20 times ahead of the peer, and one that does more of the work, 8 times ahead, then 10 is out of reach."""
-    (line,) = goals.lines_of([outcome(Goal("at once", Role.PEER, 10.0), headgate=2e-6, peer=8e-6, floor=0.4e-6, decided=1e-6)])
-    assert (line.floor, line.verdict) == ("floor 0.40 us, x5.00 faster", "NOT REACHED, the floor is x8.00 ahead")
+    (line,) = goals.lines_of(
+        [
+            outcome(
+                Goal("at once", Role.PEER, 10.0),
+                headgate=2e-6,
+                peer=8e-6,
+                floor=0.4e-6,
+                decided=1e-6,
+            )
+        ]
+    )
+    assert (line.floor, line.verdict) == (
+        "floor 0.40 us, x5.00 faster",
+        "NOT REACHED, the floor is x8.00 ahead",
+    )
 
 
 def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
@@ -65,7 +89,11 @@ def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
         stage = Stage(own_server.url, runner, "alone")
         with alone.bucket(stage) as make:
             shapes.entered_at_once(stage, make, "crowd", 5)
-        assert b" grant 5 " in next(value for name, value in server.hgetall("headgate:{crowd}").items() if name.startswith(b"r"))
+        assert b" grant 5 " in next(
+            value
+            for name, value in server.hgetall("headgate:{crowd}").items()
+            if name.startswith(b"r")
+        )
 
 
 def test_a_crowd_that_holds_gives_back_what_it_held(own_server: Server) -> None:
@@ -78,7 +106,9 @@ def test_a_crowd_that_holds_gives_back_what_it_held(own_server: Server) -> None:
 
 
 async def given_back(server: Redis) -> None:
-    await eventually(lambda: any(b" 4 ok " in value for value in server.hgetall("headgate:{crowd}").values()))
+    await eventually(
+        lambda: any(b" 4 ok " in value for value in server.hgetall("headgate:{crowd}").values())
+    )
     assert not [who for who in server.zrange("headgate:{crowd}:who", 0, -1) if who.startswith(b"+")]
 
 
@@ -88,10 +118,15 @@ def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
 
 
 @pytest.mark.parametrize("work", ["lost reply: a token", "order, connections killed"])
-async def test_headgate_comes_through_the_faults_of_the_peers(own_server: Server, work: str) -> None:
+async def test_headgate_comes_through_the_faults_of_the_peers(
+    own_server: Server, work: str
+) -> None:
     """F24, F26, S6: what python -m benchmarks.faults does to everybody, done to us."""
     (ours,) = works.entrants(OURS.name)
-    assert await works.outcome(works.WORKS[work], ours, own_server.url) == SOUND[list(works.WORKS).index(work)]
+    assert (
+        await works.outcome(works.WORKS[work], ours, own_server.url)
+        == SOUND[list(works.WORKS).index(work)]
+    )
 
 
 def test_the_connections_of_a_process_do_not_grow_with_its_waiters(own_server: Server) -> None:
@@ -101,7 +136,9 @@ def test_the_connections_of_a_process_do_not_grow_with_its_waiters(own_server: S
 
 
 @pytest.mark.parametrize("entrant", [OURS, handoff.ENTRANTS[-1]], ids=lambda entrant: entrant.name)
-def test_a_permit_goes_to_and_fro_between_two_processes(own_server: Server, entrant: Entrant) -> None:
+def test_a_permit_goes_to_and_fro_between_two_processes(
+    own_server: Server, entrant: Entrant
+) -> None:
     handed = handoff.handed_over(entrant, own_server.url, "to-and-fro", times=3)
     assert handed.failure == ""
     assert len(handed.seconds) == 3
@@ -115,7 +152,10 @@ async def test_every_kind_of_call_is_told_apart(own_server: Server) -> None:
         server.config_set("slowlog-log-slower-than", 0)
         waiters = await growth.with_waiters(own_server.url, 5, 3, server)
         holders = await growth.with_holders(own_server.url, 5, 3, server)
-    assert counted(waiters) >= {"a renewal": 3, "a cancel in the middle": 3, "a release that hands over": 3}.items()
+    assert (
+        counted(waiters)
+        >= {"a renewal": 3, "a cancel in the middle": 3, "a release that hands over": 3}.items()
+    )
     assert holders.keys() - waiters.keys() == {"an acquire granted at once", growth.FREE}
 
 
@@ -140,7 +180,9 @@ def test_a_key_without_a_ttl_is_found(own_server: Server) -> None:
 
 
 @pytest.mark.proof
-def test_nothing_is_left_of_keys_after_their_ttl(own_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_left_of_keys_after_their_ttl(
+    own_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     """S8, L6: and the script of the process that leaves them behind has the shortened constants."""
     found = many_keys.Findings()
     with Redis.from_url(own_server.url) as server:
@@ -149,8 +191,14 @@ def test_nothing_is_left_of_keys_after_their_ttl(own_server: Server, capsys: pyt
     assert " 0 Redis keys are left" in capsys.readouterr().out
 
 
-def test_the_floor_is_measured_with_all_its_parts(own_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_floor_is_measured_with_all_its_parts(
+    own_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert floor.measured(own_server.url, rounds=1)
     shown = capsys.readouterr().out
-    wanted: Sequence[str] = ("headgate's wire, EVALSHA", "redis-py, EVALSHA", "headgate, `async with`")
+    wanted: Sequence[str] = (
+        "headgate's wire, EVALSHA",
+        "redis-py, EVALSHA",
+        "headgate, `async with`",
+    )
     assert [name for name in wanted if name not in shown] == []

@@ -39,13 +39,17 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
     assert time.monotonic() - killed <= EXPIRY + slack()
 
 
-async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(name: str, redis_url: str) -> None:
+async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(
+    name: str, redis_url: str
+) -> None:
     """S2: leases are renewed while they are held: more than an expiry later the place is still taken."""
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
 
         with pytest.raises(MaxSleepExceededError):
-            await _visit(Semaphore(name, 1, max_sleep=1.2 * EXPIRY, expiry=EXPIRY, redis_url=redis_url))
+            await _visit(
+                Semaphore(name, 1, max_sleep=1.2 * EXPIRY, expiry=EXPIRY, redis_url=redis_url)
+            )
 
         holder.tell("leave")
         assert await holder.said() == "left"
@@ -69,7 +73,9 @@ async def test_thirty_seconds_is_the_expiry_unless_said_otherwise(
     assert (await status_of(impatient)).limits[0].used == 0
 
 
-async def test_a_killed_waiter_does_not_hold_up_the_queue(name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_killed_waiter_does_not_hold_up_the_queue(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L3: a dead one stands first in the queue; once it has been silent for long enough, those behind it go."""
     clock = ServerClock(monkeypatch)
     semaphore = Semaphore(name, 1, expiry=60, redis_url=redis_url)
@@ -114,7 +120,10 @@ async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(
     """L5, L6: three processes, two inside and one waiting, all killed; a minute later the whole capacity is there, once."""
     clock = ServerClock(monkeypatch)
     semaphore = Semaphore(name, 2, redis_url=redis_url)
-    with running("hold", redis_url, name, 2, 30) as one, running("hold", redis_url, name, 2, 30) as two:
+    with (
+        running("hold", redis_url, name, 2, 30) as one,
+        running("hold", redis_url, name, 2, 30) as two,
+    ):
         assert [await each.said() for each in (one, one, two, two)] == ["asks", "inside"] * 2
         with running("hold", redis_url, name, 2, 30) as three:
             assert await three.said() == "asks"

@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 import headgate
-from headgate import MaxSleepExceededError, QueueFullError, RedisError, Semaphore, StoreError, TokenBucket
+from headgate import (
+    MaxSleepExceededError,
+    QueueFullError,
+    RedisError,
+    Semaphore,
+    StoreError,
+    TokenBucket,
+)
 from tests.processes import finished
 from tests.world import HOUR, LONG, World, at_rest, told
 
@@ -137,7 +144,9 @@ def test_every_keyword_of_theirs_is_taken(kind: type[Any]) -> None:
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 def test_what_they_tell_about_themselves_is_told(kind: type[Any]) -> None:
     made = kind(**first(kind))
-    assert {each: getattr(made, each) for each in ATTRIBUTES[kind]} == {each: first(kind)[each] for each in ATTRIBUTES[kind]}
+    assert {each: getattr(made, each) for each in ATTRIBUTES[kind]} == {
+        each: first(kind)[each] for each in ATTRIBUTES[kind]
+    }
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
@@ -192,7 +201,9 @@ def test_the_names_they_import_are_there() -> None:
     for imported in ("Semaphore", "TokenBucket", "MaxSleepExceededError", "RedisError"):
         assert imported in headgate.__all__
     assert RedisError is StoreError
-    assert not issubclass(MaxSleepExceededError, RedisError)  # "too long" and "redis is away" are different handlers
+    assert not issubclass(
+        MaxSleepExceededError, RedisError
+    )  # "too long" and "redis is away" are different handlers
 
 
 @told
@@ -204,10 +215,19 @@ async def test_a_hundred_instances_made_and_entered_at_once(world: World) -> Non
         async with entrance:
             through.append(number)
 
-    semaphores = [Semaphore(name=world.name, capacity=1, max_sleep=LONG, **world.place) for _ in range(100)]
+    semaphores = [
+        Semaphore(name=world.name, capacity=1, max_sleep=LONG, **world.place) for _ in range(100)
+    ]
     await asyncio.gather(*(enter(number, each) for number, each in enumerate(semaphores)))
     buckets = [
-        TokenBucket(name=world.name, capacity=100, refill_amount=1, refill_frequency=HOUR, max_sleep=LONG, **world.place)
+        TokenBucket(
+            name=world.name,
+            capacity=100,
+            refill_amount=1,
+            refill_frequency=HOUR,
+            max_sleep=LONG,
+            **world.place,
+        )
         for _ in range(100)
     ]
     await asyncio.gather(*(enter(100 + number, each) for number, each in enumerate(buckets)))

@@ -22,7 +22,9 @@ def test_it_takes_what_it_has_always_taken() -> None:
     """Names, order and defaults of what can be given by position."""
     parameters = inspect.signature(Semaphore).parameters.values()
 
-    assert [(each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
+    assert [
+        (each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD
+    ] == [
         ("name", inspect.Parameter.empty),
         ("capacity", inspect.Parameter.empty),
         ("max_sleep", None),
@@ -35,7 +37,9 @@ def test_it_takes_what_it_has_always_taken() -> None:
 def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) -> None:
     """The order is that of self-limiters 0.4."""
     by_position = Semaphore(name, 5, 60, 20, redis_url, 15, max_position=3)
-    by_keyword = Semaphore(name=name, capacity=5, max_sleep=60, expiry=20, redis_url=redis_url, max_position=3)
+    by_keyword = Semaphore(
+        name=name, capacity=5, max_sleep=60, expiry=20, redis_url=redis_url, max_position=3
+    )
 
     for each in (by_position, by_keyword):
         seen = (each.name, each.capacity, each.max_sleep, each.expiry, each.max_position)
@@ -118,7 +122,10 @@ def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: st
 
 def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
     with Semaphore(name, 1):
-        assert declared(Semaphore(name, 1, store="memory://"))._line is declared(Semaphore(name, 1))._line
+        assert (
+            declared(Semaphore(name, 1, store="memory://"))._line
+            is declared(Semaphore(name, 1))._line
+        )
         with pytest.raises(MaxSleepExceededError):
             asyncio.run(_visit(Semaphore(name, 1, max_sleep=1e-6)))
 
@@ -141,14 +148,21 @@ async def test_other_names_are_other_semaphores(world: World) -> None:
 
 @told
 async def test_a_bucket_of_the_same_name_is_something_else(world: World) -> None:
-    async with Semaphore(world.name, 1, **world.place), TokenBucket(world.name, 1, HOUR, 1, **world.place):
+    async with (
+        Semaphore(world.name, 1, **world.place),
+        TokenBucket(world.name, 1, HOUR, 1, **world.place),
+    ):
         assert not await _passes(Semaphore(world.name, 1, max_sleep=world.beat, **world.place))
-        assert not await _passes(TokenBucket(world.name, 1, HOUR, 1, max_sleep=world.beat, **world.place))
+        assert not await _passes(
+            TokenBucket(world.name, 1, HOUR, 1, max_sleep=world.beat, **world.place)
+        )
 
 
 @pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
 @told
-async def test_without_max_sleep_it_waits_as_long_as_it_takes(world: World, max_sleep: float | None) -> None:
+async def test_without_max_sleep_it_waits_as_long_as_it_takes(
+    world: World, max_sleep: float | None
+) -> None:
     """None and 0 both say so."""
     semaphore = Semaphore(world.name, 1, max_sleep=max_sleep, **world.place)
     await semaphore.__aenter__()
@@ -188,7 +202,9 @@ async def test_a_wait_shorter_than_max_sleep_is_waited(world: World) -> None:
 
 @pytest.mark.parametrize("position", [0, 1, 2])
 @told
-async def test_max_position_refuses_at_once_whoever_has_more_before_it(world: World, position: int) -> None:
+async def test_max_position_refuses_at_once_whoever_has_more_before_it(
+    world: World, position: int
+) -> None:
     """With 0 before me I may wait; with more than `max_position` I am told so immediately."""
     semaphore = Semaphore(world.name, 1, max_position=position, **world.place)
     await semaphore.__aenter__()

@@ -15,7 +15,9 @@ def test_it_takes_what_it_has_always_taken() -> None:
     """Names, order and defaults of what can be given by position."""
     parameters = inspect.signature(TokenBucket).parameters.values()
 
-    assert [(each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD] == [
+    assert [
+        (each.name, each.default) for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD
+    ] == [
         ("name", inspect.Parameter.empty),
         ("capacity", inspect.Parameter.empty),
         ("refill_frequency", inspect.Parameter.empty),
@@ -40,7 +42,14 @@ def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) ->
     )
 
     for each in (by_position, by_keyword):
-        seen = (each.name, each.capacity, each.refill_amount, each.refill_frequency, each.max_sleep, each.initial_tokens)
+        seen = (
+            each.name,
+            each.capacity,
+            each.refill_amount,
+            each.refill_frequency,
+            each.max_sleep,
+            each.initial_tokens,
+        )
         assert seen == (name, 10, 2, 0.5, 60, 3)
         assert name in repr(each)
 
@@ -76,7 +85,9 @@ async def test_a_burst_and_then_steps(world: World) -> None:
 @told
 async def test_one_after_another(world: World) -> None:
     """T2: the bucket of the documentation: one token, one refill, and a queue that moves once in `refill_frequency`."""
-    bucket = TokenBucket(name=world.name, capacity=1, refill_amount=1, refill_frequency=world.beat, **world.place)
+    bucket = TokenBucket(
+        name=world.name, capacity=1, refill_amount=1, refill_frequency=world.beat, **world.place
+    )
 
     assert_passed(world, await entries(world, bucket, 6), [0, 1, 2, 3, 4, 5])
 
@@ -88,9 +99,13 @@ async def test_a_refill_beyond_the_capacity_is_lost(world: World) -> None:
     assert_passed(world, await entries(world, bucket, 6), [0, 0, 1, 1, 2, 2])
 
 
-@pytest.mark.parametrize(("initial", "beats"), [(0, [1, 2, 3]), (1, [0, 1, 2]), (2, [0, 0, 1]), (None, [0, 0, 0])])
+@pytest.mark.parametrize(
+    ("initial", "beats"), [(0, [1, 2, 3]), (1, [0, 1, 2]), (2, [0, 0, 1]), (None, [0, 0, 0])]
+)
 @told
-async def test_initial_tokens_are_what_a_new_bucket_holds(world: World, initial: int | None, beats: list[int]) -> None:
+async def test_initial_tokens_are_what_a_new_bucket_holds(
+    world: World, initial: int | None, beats: list[int]
+) -> None:
     bucket = TokenBucket(world.name, 3, world.beat, 1, initial_tokens=initial, **world.place)
 
     assert_passed(world, await entries(world, bucket, 3), beats)
@@ -100,11 +115,15 @@ async def test_initial_tokens_are_what_a_new_bucket_holds(world: World, initial:
 async def test_a_second_instance_does_not_fill_the_bucket_again(world: World) -> None:
     """All instances of one name share one bucket; the initial tokens are the first one's."""
     for _ in range(2):
-        async with TokenBucket(world.name, 3, HOUR, 1, max_sleep=world.beat, initial_tokens=2, **world.place):
+        async with TokenBucket(
+            world.name, 3, HOUR, 1, max_sleep=world.beat, initial_tokens=2, **world.place
+        ):
             pass
 
     with pytest.raises(MaxSleepExceededError):
-        async with TokenBucket(world.name, 3, HOUR, 1, max_sleep=world.beat, initial_tokens=2, **world.place):
+        async with TokenBucket(
+            world.name, 3, HOUR, 1, max_sleep=world.beat, initial_tokens=2, **world.place
+        ):
             pass
 
 
@@ -127,7 +146,10 @@ def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
     with TokenBucket(name, 1, HOUR, 1):
         pass
 
-    with pytest.raises(MaxSleepExceededError), TokenBucket(name, 1, HOUR, 1, max_sleep=1, store="memory://"):
+    with (
+        pytest.raises(MaxSleepExceededError),
+        TokenBucket(name, 1, HOUR, 1, max_sleep=1, store="memory://"),
+    ):
         pass
 
 
@@ -166,7 +188,9 @@ async def test_it_is_reusable(world: World) -> None:
 
 
 @told
-async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(world: World) -> None:
+async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(
+    world: World,
+) -> None:
     """T8: the wait is known; twenty refusals later the next token is still the next caller's, at its moment."""
     bucket = TokenBucket(world.name, 1, 3 * world.beat, 1, max_sleep=world.beat, **world.place)
     patient = TokenBucket(world.name, 1, 3 * world.beat, 1, **world.place)
@@ -191,7 +215,10 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(w
 @told
 async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
     """Three wait one, two and three hours; a fourth, who would wait four and is willing to wait three, is refused."""
-    waiters = [asyncio.create_task(_visit(TokenBucket(world.name, 1, HOUR, 1, **world.place))) for _ in range(4)]
+    waiters = [
+        asyncio.create_task(_visit(TokenBucket(world.name, 1, HOUR, 1, **world.place)))
+        for _ in range(4)
+    ]
     await asyncio.sleep(0)
 
     with pytest.raises(MaxSleepExceededError) as refused:
@@ -206,8 +233,12 @@ async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
 
 @pytest.mark.parametrize("max_sleep", [None, 0, 0.0])
 @told
-async def test_without_max_sleep_it_waits_as_long_as_it_takes(world: World, max_sleep: float | None) -> None:
-    bucket = TokenBucket(world.name, 1, HOUR if world.virtual else world.beat, 1, max_sleep=max_sleep, **world.place)
+async def test_without_max_sleep_it_waits_as_long_as_it_takes(
+    world: World, max_sleep: float | None
+) -> None:
+    bucket = TokenBucket(
+        world.name, 1, HOUR if world.virtual else world.beat, 1, max_sleep=max_sleep, **world.place
+    )
 
     await _visit(bucket)
     await _visit(bucket)

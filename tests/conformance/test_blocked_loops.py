@@ -52,37 +52,59 @@ def url(store_kind: str, request: pytest.FixtureRequest) -> str | None:
     return None if store_kind == "memory" else str(request.getfixturevalue("redis_url"))
 
 
-def ended(story: str, name: str, url: str | None, limits: str = "Concurrency(1)") -> subprocess.CompletedProcess[str]:
+def ended(
+    story: str, name: str, url: str | None, limits: str = "Concurrency(1)"
+) -> subprocess.CompletedProcess[str]:
     text = PROGRAM.format(name=name, url=url, limits=limits, story=story)
     return subprocess.run(
-        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=scaled_now(20), check=False
+        [*command(text)[:1], "-c", text],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=scaled_now(20),
+        check=False,
     )
 
 
 @pytest.mark.parametrize("story", ALONE)
-def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(story: str, name: str, url: str | None) -> None:
+def test_a_blocking_acquire_that_only_its_own_loop_could_end_raises(
+    story: str, name: str, url: str | None
+) -> None:
     """H1: it would wait for ever, and the error says what to write instead."""
     done = ended(ALONE[story], name, url)
-    assert f"RuntimeError: A blocking acquire of limiter {name!r} would wait for ever" in done.stderr
+    assert (
+        f"RuntimeError: A blocking acquire of limiter {name!r} would wait for ever" in done.stderr
+    )
     assert "`async with`" in done.stderr
 
 
-def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(name: str, url: str | None) -> None:
+def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(
+    name: str, url: str | None
+) -> None:
     """H1: it does not wait for ever."""
     done = ended("async with api: return block(max_sleep=0.05)", name, url)
     assert "MaxSleepExceededError" in done.stderr
 
 
-def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(name: str, url: str | None) -> None:
+def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(
+    name: str, url: str | None
+) -> None:
     """H1: two calls block the loop for half a second each. The warning names the line that blocks."""
     done = ended("block(); block(); return block()", name, url, limits="Rate(2, per=1, capacity=1)")
     assert done.stdout == "entered\n", done.stderr
     line = PROGRAM[: PROGRAM.index("    with api.acquire")].count("\n") + 1
     assert f"<string>:{line}: RuntimeWarning" in done.stderr
-    assert done.stderr.count(f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop") == 1
+    assert (
+        done.stderr.count(
+            f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop"
+        )
+        == 1
+    )
 
 
-def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(name: str, url: str | None) -> None:
+def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(
+    name: str, url: str | None
+) -> None:
     """H1: a thread holds the permit, and releases it."""
     done = ended(
         name=name,
@@ -99,7 +121,12 @@ def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(name:
     return block()""",
     )
     assert done.stdout == "entered\n", done.stderr
-    assert done.stderr.count(f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop") == 1
+    assert (
+        done.stderr.count(
+            f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop"
+        )
+        == 1
+    )
 
 
 RELEASED = {
@@ -109,7 +136,9 @@ RELEASED = {
 
 
 @pytest.mark.parametrize("way", RELEASED)
-def test_a_blocking_acquire_whose_permit_another_thread_will_release_waits_in_memory(way: str, name: str) -> None:
+def test_a_blocking_acquire_whose_permit_another_thread_will_release_waits_in_memory(
+    way: str, name: str
+) -> None:
     """H1: a task of the blocked loop was granted it. On Redis its release would wait for that loop."""
     done = ended(f"permit = await api.acquire(); {RELEASED[way]}; return block()", name, None)
     assert done.stdout == "entered\n", done.stderr
@@ -152,13 +181,22 @@ ENTERS = {"limiter": "async with api: pass", "acquire": "async with api.acquire(
 
 @pytest.mark.parametrize("way", ENTERS)
 @pytest.mark.parametrize("released", ["before", "after"])
-@pytest.mark.parametrize("limits", ["Concurrency(1)", "Concurrency(1), Rate(10**6, per=1)"], ids=["places", "and a rate"])
-def test_a_loop_that_is_closed_under_waiters_prints_nothing_and_keeps_nothing(way: str, released: str, limits: str) -> None:
+@pytest.mark.parametrize(
+    "limits", ["Concurrency(1)", "Concurrency(1), Rate(10**6, per=1)"], ids=["places", "and a rate"]
+)
+def test_a_loop_that_is_closed_under_waiters_prints_nothing_and_keeps_nothing(
+    way: str, released: str, limits: str
+) -> None:
     """F7, F9, S7: the permit is released before the loop is closed, on its way to a waiter, or afterwards."""
     release = {"before": "", "after": "", released: "held.release()"}
     text = CLOSED.format(limits=limits, way=ENTERS[way], **release)
     done = subprocess.run(
-        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=scaled_now(20), check=False
+        [*command(text)[:1], "-c", text],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=scaled_now(20),
+        check=False,
     )
     assert (done.stdout, done.stderr) == ("0 1\n", "")
 
@@ -180,6 +218,11 @@ asyncio.run(main())
 with api: print(api.status().waiting, api.status().limits[0].used)
 """
     done = subprocess.run(
-        [*command(text)[:1], "-c", text], env=environment(), capture_output=True, text=True, timeout=scaled_now(20), check=False
+        [*command(text)[:1], "-c", text],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=scaled_now(20),
+        check=False,
     )
     assert (done.stdout, done.stderr) == ("0 1\n", "")

@@ -211,7 +211,10 @@ def test_bookings_move_forward_over_processes(name: str, redis_url: str) -> None
     rate, crowd, processes = 100, 1000, 4
     start = time.monotonic()
     with ExitStack() as stack:
-        crowds = [stack.enter_context(running("crowd", redis_url, name, rate, crowd // processes)) for _ in range(processes)]
+        crowds = [
+            stack.enter_context(running("crowd", redis_url, name, rate, crowd // processes))
+            for _ in range(processes)
+        ]
         assert [each.line() for each in crowds] == ["asked"] * processes
         for each in crowds:
             each.tell("cancel")
@@ -243,7 +246,9 @@ async def test_a_cancelled_booking_is_refunded(world: World) -> None:
             passed.append(10)
 
     assert len(passed) < 5
-    await until(lambda status: status.waiting == 0 and status.limits[1].used == 5 + sum(passed), limiter)
+    await until(
+        lambda status: status.waiting == 0 and status.limits[1].used == 5 + sum(passed), limiter
+    )
 
 
 async def unless_it_passes(limiter: Limiter, world: World, **units: int) -> Permit | None:

@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, HeadgateError, Limiter, LimiterClosedError, Permit, Rate, StoreError
+from headgate import (
+    Concurrency,
+    HeadgateError,
+    Limiter,
+    LimiterClosedError,
+    Permit,
+    Rate,
+    StoreError,
+)
 from headgate.closing import Closing
 from headgate.stores.memory.queue import MemoryStore
 from tests.processes import finished
@@ -62,7 +70,9 @@ TASKS = pytest.mark.parametrize("ask", [entered, acquired, tried, decorated])
 THREADS = pytest.mark.parametrize("ask", [entered_sync, acquired_sync, tried_sync])
 WAITS = pytest.mark.parametrize("ask", [entered, acquired])
 LIMITS = pytest.mark.parametrize(
-    "limits", [[Concurrency(1)], [Concurrency(1), Rate(1000, per=HOUR)]], ids=["concurrency", "together"]
+    "limits",
+    [[Concurrency(1)], [Concurrency(1), Rate(1000, per=HOUR)]],
+    ids=["concurrency", "together"],
 )
 OPTIONS: list[dict[str, Any]] = [{}, {"on_lost": "cancel"}, {"on_store_error": "open"}]
 LINES = pytest.mark.parametrize("options", OPTIONS, ids=["plain", "watched", "fallback"])
@@ -105,7 +115,9 @@ def test_after_close_each_acquire_of_a_thread_is_refused(
 
 
 @told
-async def test_an_acquire_made_before_the_close_and_entered_after_it_is_refused(world: World) -> None:
+async def test_an_acquire_made_before_the_close_and_entered_after_it_is_refused(
+    world: World,
+) -> None:
     """Promise 10."""
     limiter = world.limiter(Concurrency(1))
     asked = [limiter.acquire(), limiter.acquire()]
@@ -119,7 +131,9 @@ async def test_an_acquire_made_before_the_close_and_entered_after_it_is_refused(
 
 
 @told
-async def test_an_attached_limiter_can_be_closed_before_its_first_use_and_after_it(world: World) -> None:
+async def test_an_attached_limiter_can_be_closed_before_its_first_use_and_after_it(
+    world: World,
+) -> None:
     """Promise 10."""
     await acquired(world.limiter(Concurrency(1)))
     unused, used = (Limiter.attach(world.name, store=world.store) for _ in range(2))
@@ -136,7 +150,10 @@ async def test_an_attached_limiter_can_be_closed_before_its_first_use_and_after_
 @LINES
 @told
 async def test_waiters_are_served_before_aclose_returns(
-    world: World, ask: Callable[[Limiter], Coroutine[Any, Any, None]], limits: list[Any], options: dict[str, Any]
+    world: World,
+    ask: Callable[[Limiter], Coroutine[Any, Any, None]],
+    limits: list[Any],
+    options: dict[str, Any],
 ) -> None:
     """L1: given three who wait, when the limiter is closed, then all three pass, and then the close returns."""
     limiter = world.limiter(*limits, **options)
@@ -159,7 +176,10 @@ async def test_waiters_are_served_before_aclose_returns(
 @LINES
 @told
 async def test_waiters_are_refused_on_request_and_give_their_places_up(
-    world: World, ask: Callable[[Limiter], Coroutine[Any, Any, None]], limits: list[Any], options: dict[str, Any]
+    world: World,
+    ask: Callable[[Limiter], Coroutine[Any, Any, None]],
+    limits: list[Any],
+    options: dict[str, Any],
 ) -> None:
     """S6, L6: those of the limiter and of its keys; those of another limiter of the name go on."""
     limiter, other = world.limiter(*limits, **options), world.limiter(*limits)
@@ -185,7 +205,9 @@ async def test_waiters_are_refused_on_request_and_give_their_places_up(
 
 @LINES
 @pytest.mark.parametrize("refuse", [False, True], ids=["served", "refused"])
-def test_waiting_threads_are_served_or_refused(store: Any, name: str, options: dict[str, Any], refuse: bool) -> None:
+def test_waiting_threads_are_served_or_refused(
+    store: Any, name: str, options: dict[str, Any], refuse: bool
+) -> None:
     """L1, L6."""
     limiter = Limiter(name, Concurrency(1), store=store, **options)
     permit = limiter.acquire_sync()
@@ -277,10 +299,14 @@ async def test_when_aclose_returns_the_server_has_what_was_said(store: str, name
 
     await soon(limiter.aclose())
 
-    assert [(limit.used, limit.limit) for limit in (await other.astatus()).limits] == [(0, Concurrency(7))]
+    assert [(limit.used, limit.limit) for limit in (await other.astatus()).limits] == [
+        (0, Concurrency(7))
+    ]
 
 
-async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_closed(name: str) -> None:
+async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_closed(
+    name: str,
+) -> None:
     """Promise 8."""
     limiter = Limiter(name, Rate(1, per=1), store=f"redis://127.0.0.1:{free_port()}")
     limiter.update(Rate(2, per=1))
@@ -291,7 +317,9 @@ async def test_aclose_without_a_server_is_a_store_error_and_the_limiter_is_close
         await limiter.acquire()
 
 
-async def test_close_in_an_event_loop_says_what_to_write_and_closes_nothing(store: Any, name: str) -> None:
+async def test_close_in_an_event_loop_says_what_to_write_and_closes_nothing(
+    store: Any, name: str
+) -> None:
     """It would wait for the loop that it blocks."""
     limiter = Limiter(name, Concurrency(1), store=store)
     with pytest.raises(RuntimeError, match="aclose"):
@@ -322,7 +350,9 @@ def test_the_child_of_a_fork_does_not_wait_for_waiters_of_its_parent(name: str) 
     waiter.join()
 
 
-def test_close_in_a_signal_handler_does_not_wait_for_what_it_interrupted(store_kind: str, name: str, redis_url: str) -> None:
+def test_close_in_a_signal_handler_does_not_wait_for_what_it_interrupted(
+    store_kind: str, name: str, redis_url: str
+) -> None:
     """Promise 10: it says so, and the acquire goes on."""
     said = finished("close_in_handler", name, "memory://" if store_kind == "memory" else redis_url)
     assert "has interrupted in this thread" in said
@@ -344,9 +374,13 @@ def test_waiters_of_a_closed_loop_are_not_waited_for(name: str) -> None:
     permit.release()
 
 
-def test_a_close_ends_with_the_loop_of_the_waiters(store_kind: str, name: str, redis_url: str) -> None:
+def test_a_close_ends_with_the_loop_of_the_waiters(
+    store_kind: str, name: str, redis_url: str
+) -> None:
     """L6: also when the loop is closed while the close waits."""
-    limiter = Limiter(name, Concurrency(1), store=MemoryStore() if store_kind == "memory" else redis_url)
+    limiter = Limiter(
+        name, Concurrency(1), store=MemoryStore() if store_kind == "memory" else redis_url
+    )
     permit = limiter.acquire_sync()
     loop, caller = with_a_waiter(limiter)
     closer = threading.Thread(target=limiter.close)
@@ -360,7 +394,9 @@ def test_a_close_ends_with_the_loop_of_the_waiters(store_kind: str, name: str, r
     permit.release()
 
 
-def test_a_close_does_not_wait_for_waiters_that_it_has_refused_in_a_loop_that_does_not_run(name: str) -> None:
+def test_a_close_does_not_wait_for_waiters_that_it_has_refused_in_a_loop_that_does_not_run(
+    name: str,
+) -> None:
     """L6: they hear of it when their loop runs again."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     permit = limiter.acquire_sync()

@@ -42,8 +42,12 @@ def a_try(limiter: Limiter) -> None:
     assert not limiter.try_acquire()
 
 
-@pytest.mark.parametrize("look", [nothing, Limiter.status, repr, a_try], ids=["nobody", "status", "repr", "try"])
-def test_a_crowd_comes_in_in_order_whoever_looks_at_it(memory: World, look: Callable[[Limiter], object]) -> None:
+@pytest.mark.parametrize(
+    "look", [nothing, Limiter.status, repr, a_try], ids=["nobody", "status", "repr", "try"]
+)
+def test_a_crowd_comes_in_in_order_whoever_looks_at_it(
+    memory: World, look: Callable[[Limiter], object]
+) -> None:
     """S6: looking at a crowd changes nothing in it."""
 
     async def story() -> None:
@@ -73,7 +77,9 @@ KINDS: dict[str, Callable[[Limiter], Any]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("position", [0, 2])
-def test_whoever_asks_for_more_keeps_the_place_of_its_arrival(memory: World, kind: str, position: int) -> None:
+def test_whoever_asks_for_more_keeps_the_place_of_its_arrival(
+    memory: World, kind: str, position: int
+) -> None:
     """S6: a permit, a weight, a patience: whatever is asked for, the queue is one."""
 
     async def story() -> None:
@@ -151,7 +157,9 @@ async def test_one_of_little_patience_leaves_the_crowd_as_it_was(memory: World) 
 
 @pytest.mark.exact
 @told
-async def test_a_permit_says_how_long_it_was_waited_for_though_it_came_from_hand_to_hand(memory: World) -> None:
+async def test_a_permit_says_how_long_it_was_waited_for_though_it_came_from_hand_to_hand(
+    memory: World,
+) -> None:
     limiter = memory.limiter(Concurrency(1))
     async with limiter:
         asked = asyncio.ensure_future(limiter.acquire())
@@ -233,7 +241,10 @@ async def test_a_crowd_under_a_rate_goes_on_at_its_pace(memory: World) -> None:
         await asyncio.sleep(0.5)
         before = list(visitors.order)
         await asyncio.sleep(0.5)
-        assert (before, visitors.order) == (["holder", *range(seconds - 1)], ["holder", *range(seconds)])
+        assert (before, visitors.order) == (
+            ["holder", *range(seconds - 1)],
+            ["holder", *range(seconds)],
+        )
 
     await visitors.let_out()
     assert limiter.status().waiting == 0
@@ -258,7 +269,9 @@ async def test_a_queue_for_a_rate_becomes_a_crowd(memory: World) -> None:
 
 
 @told
-async def test_a_rate_that_is_added_paces_the_crowd_and_a_place_is_still_needed(memory: World) -> None:
+async def test_a_rate_that_is_added_paces_the_crowd_and_a_place_is_still_needed(
+    memory: World,
+) -> None:
     """S1, T1, T8: both are needed from now on, and whoever was inside holds his place as before."""
     visitors = Visitors(memory.limiter(Concurrency(1)))
     visitors.come("holder", 0, 1)
@@ -285,7 +298,9 @@ async def test_a_rate_that_is_added_paces_the_crowd_and_a_place_is_still_needed(
 
 @pytest.mark.parametrize("looked_at", [False, True], ids=["crowd", "queue"])
 @pytest.mark.parametrize("way", WAYS)
-def test_who_gives_up_at_any_suspension_leaves_the_others_as_they_were(memory: World, way: str, looked_at: bool) -> None:
+def test_who_gives_up_at_any_suspension_leaves_the_others_as_they_were(
+    memory: World, way: str, looked_at: bool
+) -> None:
     """S6, S7, L4, F1, F5: in the middle of a crowd, wherever and however it is cancelled."""
 
     async def story(at: int) -> bool:
@@ -316,7 +331,9 @@ async def enters(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("looked_at", [False, True], ids=["crowd", "queue"])
-def test_a_place_that_is_handed_to_one_who_gives_up_in_the_same_breath_goes_on(memory: World, looked_at: bool) -> None:
+def test_a_place_that_is_handed_to_one_who_gives_up_in_the_same_breath_goes_on(
+    memory: World, looked_at: bool
+) -> None:
     """F5, S7: released, cancelled, and not a step in between; then the next of all the rest."""
 
     async def story() -> None:
@@ -340,7 +357,9 @@ def test_a_place_that_is_handed_to_one_who_gives_up_in_the_same_breath_goes_on(m
 
 
 @pytest.mark.parametrize("first", ["release", "timeout"])
-def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(memory: World, first: str) -> None:
+def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
+    memory: World, first: str
+) -> None:
     """F4: at one instant of the clock, in both orders: it is inside and leaves, or it never was; the next one comes in."""
 
     async def story() -> None:
@@ -392,8 +411,12 @@ async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) ->
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize("others", [(), (Concurrency(2, unit="mb"),)], ids=["alone", "behind-another-limit"])
-def test_a_clock_that_steps_back_keeps_nobody_out(memory: World, others: tuple[Concurrency, ...]) -> None:
+@pytest.mark.parametrize(
+    "others", [(), (Concurrency(2, unit="mb"),)], ids=["alone", "behind-another-limit"]
+)
+def test_a_clock_that_steps_back_keeps_nobody_out(
+    memory: World, others: tuple[Concurrency, ...]
+) -> None:
     """T6, L2: time is not what a place depends on; the limit beside it is used up, and none of an entry's business."""
 
     async def story() -> None:
@@ -428,7 +451,9 @@ async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memo
 # Lines that come and go ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_idle_line_that_was_let_go_comes_back_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_line_that_was_let_go_comes_back_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S1, S6, T12: forgotten by its store while a limiter still has it; then a crowd comes, and others find the same line."""
     monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_LINES", 1)
     store = MemoryStore()

@@ -86,7 +86,9 @@ def test_a_crowd_of_two_loops_is_one_queue(name: str, look: Callable[[Limiter], 
 
 
 @LOOKS
-def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(name: str, look: Callable[[Limiter], object]) -> None:
+def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(
+    name: str, look: Callable[[Limiter], object]
+) -> None:
     """F4, S7: a thread has left to a task, which is cancelled before its loop hears of it."""
     limiter = limiter_of_one(name)
     order: list[object] = []
@@ -153,7 +155,9 @@ def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
 
 
 @LOOKS
-def test_waiters_of_a_closed_loop_stand_in_nobodys_way(name: str, look: Callable[[Limiter], object]) -> None:
+def test_waiters_of_a_closed_loop_stand_in_nobodys_way(
+    name: str, look: Callable[[Limiter], object]
+) -> None:
     """F7, L2: the head's loop was closed without a word; whoever leaves, leaves to the next."""
     limiter = limiter_of_one(name)
     order: list[object] = []
@@ -178,10 +182,14 @@ def test_waiters_of_a_closed_loop_stand_in_nobodys_way(name: str, look: Callable
 @pytest.mark.filterwarnings("ignore:unclosed")
 @pytest.mark.parametrize("end", ["closed", "dropped"])
 @LOOKS
-def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(name: str, look: Callable[[Limiter], object], end: str) -> None:
+def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(
+    name: str, look: Callable[[Limiter], object], end: str
+) -> None:
     """F7, S7: a thread has left to a task of a loop that never runs again."""
     limiter = limiter_of_one(name)
-    gone = Elsewhere(asyncio.SelectorEventLoop() if end == "dropped" else None)  # a uvloop that is dropped is never collected
+    gone = Elsewhere(
+        asyncio.SelectorEventLoop() if end == "dropped" else None
+    )  # a uvloop that is dropped is never collected
     with limiter:
         tasks = [gone.begin(comes(limiter, [], "gone"))]
         look(limiter)
@@ -194,7 +202,9 @@ def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(name: str, look: Call
 
 
 @LOOKS
-def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(name: str, look: Callable[[Limiter], object]) -> None:
+def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(
+    name: str, look: Callable[[Limiter], object]
+) -> None:
     """S1, S4, F7: it could not be told of its place, so the place went on; when its task is collected, nothing more comes of it."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_sleep=60)
     gone = Elsewhere()
@@ -277,7 +287,9 @@ def test_one_loop_after_another_finds_the_line_as_it_should_be(name: str) -> Non
 
 
 @LOOKS
-def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(name: str, look: Callable[[Limiter], object]) -> None:
+def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(
+    name: str, look: Callable[[Limiter], object]
+) -> None:
     """F6: no task, no cancellation: it is begun by hand and dropped."""
     limiter = limiter_of_one(name)
 
@@ -300,7 +312,9 @@ def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(name: str, lo
 
 
 @pytest.mark.exact
-def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_look(memory: World) -> None:
+def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_look(
+    memory: World,
+) -> None:
     """S6, F9, F20: a batch comes while the loop of its first stands still; the others have a timer each, at one moment."""
     limiter = memory.limiter(Rate(6, per=memory.beat, steps=True, initial=0))
     order: list[object] = []

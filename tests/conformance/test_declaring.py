@@ -65,7 +65,9 @@ async def update(limiter: Limiter) -> None:
     await limiter.aupdate(OTHER)
 
 
-ASKS = pytest.mark.parametrize("ask", [enter, acquire, try_once, enter_an_acquire, call, update], ids=lambda ask: ask.__name__)
+ASKS = pytest.mark.parametrize(
+    "ask", [enter, acquire, try_once, enter_an_acquire, call, update], ids=lambda ask: ask.__name__
+)
 Act = Callable[[Limiter], Awaitable[Any]]
 
 
@@ -106,7 +108,10 @@ LOOKS = [look, look_in_a_thread, show, pause, resume, drain, take_a_key, give_up
 
 
 async def limits_of(world: World) -> list[Any]:
-    return [limit.limit for limit in (await soon(Limiter.attach(world.name, store=world.store).astatus())).limits]
+    return [
+        limit.limit
+        for limit in (await soon(Limiter.attach(world.name, store=world.store).astatus())).limits
+    ]
 
 
 # Who declares ------------------------------------------------------------------------------------------------------------------
@@ -114,7 +119,9 @@ async def limits_of(world: World) -> list[Any]:
 
 @pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
 @told
-async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(world: World, act: Act) -> None:
+async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(
+    world: World, act: Act
+) -> None:
     """H2: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it is 20 an hour still."""
     fleet = world.limiter(FLEET)
     await soon(declare(fleet))
@@ -210,7 +217,9 @@ async def test_the_classics_declare_by_entering_too(world: World) -> None:
 
 @ASKS
 @told
-async def test_the_first_acquire_of_the_limiter_that_was_made_first_declares_too(world: World, ask: Act) -> None:
+async def test_the_first_acquire_of_the_limiter_that_was_made_first_declares_too(
+    world: World, ask: Act
+) -> None:
     """Given limiters that disagree, when the later one acquires first, then the first acquire of the other declares."""
     former, later = world.limiter(OTHER), world.limiter(FLEET)
     await soon(declare(later))
@@ -221,7 +230,9 @@ async def test_the_first_acquire_of_the_limiter_that_was_made_first_declares_too
 
 
 @told
-async def test_ten_limiters_of_one_name_declare_in_the_order_of_their_first_acquires(world: World) -> None:
+async def test_ten_limiters_of_one_name_declare_in_the_order_of_their_first_acquires(
+    world: World,
+) -> None:
     limiters = [world.limiter(Window(100 + number, per=HOUR)) for number in range(10)]
 
     for number in (3, 0, 9, 1, 2, 8, 7, 6, 5, 4):
@@ -238,11 +249,15 @@ async def test_a_key_declares_the_limits_of_the_limiter_that_it_is_taken_from(wo
     for limiter in (later, former):
         await soon(declare(limiter["k"]))
 
-    assert (await soon(Limiter.attach(world.name, store=world.store)["k"].astatus())).limits[0].limit == OTHER
+    assert (await soon(Limiter.attach(world.name, store=world.store)["k"].astatus())).limits[
+        0
+    ].limit == OTHER
 
 
 @told
-async def test_an_update_before_the_first_acquire_overrules_the_limits_of_its_limiter(world: World) -> None:
+async def test_an_update_before_the_first_acquire_overrules_the_limits_of_its_limiter(
+    world: World,
+) -> None:
     """And it counts as the first acquire: what others declare later holds."""
     limiter = world.limiter(FLEET)
     await soon(limiter.aupdate(Window(30, per=HOUR)))
@@ -277,7 +292,9 @@ async def test_limits_that_are_new_to_the_name_replace_an_update(world: World, f
 
 @pytest.mark.parametrize("first", [0, 1])
 @told
-async def test_a_drain_before_any_acquire_counts_by_the_limits_of_its_limiter(world: World, first: int) -> None:
+async def test_a_drain_before_any_acquire_counts_by_the_limits_of_its_limiter(
+    world: World, first: int
+) -> None:
     """T9: given limiters that disagree, then as much is left for the limiter as it said."""
     limiters = [world.limiter(Window(amount, per=HOUR)) for amount in (10, 1000)]
     limiters[first].drain(requests=2)
@@ -288,7 +305,11 @@ async def test_a_drain_before_any_acquire_counts_by_the_limits_of_its_limiter(wo
 
 def test_a_limiter_that_never_acquires_is_freed_at_once(store: object, name: str) -> None:
     """C4: it is part of no cycle, which only the garbage collector would find."""
-    limiters = [Limiter(name, FLEET, store=store), Limiter(name, OTHER, store=store), Limiter.attach(name, store=store)]
+    limiters = [
+        Limiter(name, FLEET, store=store),
+        Limiter(name, OTHER, store=store),
+        Limiter.attach(name, store=store),
+    ]
     left = [ref(limiter) for limiter in limiters]
     gc.collect()
     gc.disable()
@@ -303,14 +324,18 @@ def test_a_limiter_that_never_acquires_is_freed_at_once(store: object, name: str
 
 
 @told
-async def test_a_status_of_a_name_that_is_new_is_what_its_own_limits_would_say(world: World) -> None:
+async def test_a_status_of_a_name_that_is_new_is_what_its_own_limits_would_say(
+    world: World,
+) -> None:
     limiters = [world.limiter(Concurrency(5), Rate(10, per=HOUR, initial=4)), world.limiter(OTHER)]
 
     statuses = [await soon(limiter.astatus()) for limiter in limiters]
 
     assert [used(status) for status in statuses] == [[0, 6], [0]]
     assert [limit.limit for limit in statuses[1].limits] == [OTHER]
-    assert [(status.waiting, status.retry_after, status.paused) for status in statuses] == [(0, 0.0, 0.0)] * 2
+    assert [(status.waiting, status.retry_after, status.paused) for status in statuses] == [
+        (0, 0.0, 0.0)
+    ] * 2
     with pytest.raises(UnknownLimiterError):
         await limits_of(world)
 
@@ -353,7 +378,9 @@ def attached(world: World, **options: Any) -> Limiter:
 
 
 USES: dict[str, Act] = {
-    **{act.__name__: act for act in (enter, acquire, try_once, enter_an_acquire, call, in_a_thread)},
+    **{
+        act.__name__: act for act in (enter, acquire, try_once, enter_an_acquire, call, in_a_thread)
+    },
     **{act.__name__: act for act in (look, pause, resume)},
     "areset": lambda limiter: limiter.areset(),
     "aupdate": lambda limiter: limiter.aupdate(OTHER),
@@ -367,7 +394,9 @@ def test_each_use_of_an_unknown_name_says_so(store: object, name: str, use: Act)
     limiter = Limiter.attach(name, store=store)
     assert limiter.limits == ()
 
-    with pytest.raises(UnknownLimiterError, match=r"No process has declared limits for limiter .* Check the name"):
+    with pytest.raises(
+        UnknownLimiterError, match=r"No process has declared limits for limiter .* Check the name"
+    ):
         asyncio.run(soon(use(limiter)))
 
 
@@ -423,13 +452,18 @@ async def test_costs_are_checked_when_the_limits_are_known(world: World) -> None
 
 
 @told
-async def test_a_key_of_an_attached_limiter_has_its_own_limits_or_those_of_the_whole(world: World) -> None:
+async def test_a_key_of_an_attached_limiter_has_its_own_limits_or_those_of_the_whole(
+    world: World,
+) -> None:
     tenants = world.limiter(Window(5, per=HOUR))
     await tenants.acquire()
     await tenants["vip"].aupdate(Window(9, per=HOUR))
     limiter = attached(world)
 
-    assert [(await soon(limiter[key].astatus())).limits[0].capacity for key in ("vip", "new")] == [9, 5]
+    assert [(await soon(limiter[key].astatus())).limits[0].capacity for key in ("vip", "new")] == [
+        9,
+        5,
+    ]
     for key in ("vip", "new"):
         await soon(limiter[key].acquire())
     assert [used(await soon(tenants[key].astatus())) for key in ("vip", "new")] == [[1], [1]]
@@ -446,7 +480,9 @@ async def test_a_key_alone_is_enough_to_attach_to(world: World) -> None:
         await soon(attached(world)["b"].astatus())
 
 
-def test_what_never_blocks_is_done_as_soon_as_the_limits_are_known(store: object, name: str) -> None:
+def test_what_never_blocks_is_done_as_soon_as_the_limits_are_known(
+    store: object, name: str
+) -> None:
     fleet = Limiter(name, Window(5, per=HOUR), store=store)
     fleet.acquire_sync()
     limiter = Limiter.attach(name, store=store)
@@ -479,7 +515,10 @@ def test_what_never_blocks_and_cannot_be_done_is_logged_or_raised(
     logs.flush()
     (record,) = [record for record in caplog.records if record.name == "headgate"]
     assert record.levelno == logging.WARNING
-    assert f"update() of limiter {name!r} has not happened: No process has declared limits" in record.getMessage()
+    assert (
+        f"update() of limiter {name!r} has not happened: No process has declared limits"
+        in record.getMessage()
+    )
 
 
 def test_an_attached_limiter_attaches_where_it_is_unpickled(name: str) -> None:

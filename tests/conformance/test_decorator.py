@@ -97,7 +97,9 @@ async def test_nothing_is_taken_before_a_coroutine_is_awaited(world: World) -> N
     assert used(await at_rest(limiter)) == [0, 1]
 
 
-def test_methods_and_partials_and_callable_objects_are_functions_too(store: object, name: str) -> None:
+def test_methods_and_partials_and_callable_objects_are_functions_too(
+    store: object, name: str
+) -> None:
     limiter = at_most_one(name, store)
 
     class Client:
@@ -152,7 +154,9 @@ def test_what_cannot_be_called_cannot_be_decorated(store: object, name: str) -> 
 # Generators --------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_generator_holds_its_permit_from_the_first_step_to_the_last(store: object, name: str) -> None:
+def test_a_generator_holds_its_permit_from_the_first_step_to_the_last(
+    store: object, name: str
+) -> None:
     limiter = at_most_one(name, store)
 
     @limiter
@@ -229,7 +233,9 @@ def test_a_generator_that_fails_gives_its_permit_back(store: object, name: str) 
 
 
 @told
-async def test_an_async_generator_holds_its_permit_from_the_first_step_to_the_last(world: World) -> None:
+async def test_an_async_generator_holds_its_permit_from_the_first_step_to_the_last(
+    world: World,
+) -> None:
     """`asend` and `athrow` reach the body, and what it yields to them comes out."""
     limiter = at_most_one(world.name, world.store)
 

@@ -41,7 +41,9 @@ async def test_who_comes_next_reckons_with_what_is_left(world: World, limit: Any
         ({"permits": 1}, ValueError, "drain a unit that a Rate, Window or Quota counts"),
     ],
 )
-def test_what_cannot_be_left_is_refused(name: str, store: object, left: dict[str, Any], error: type[Exception], says: str) -> None:
+def test_what_cannot_be_left_is_refused(
+    name: str, store: object, left: dict[str, Any], error: type[Exception], says: str
+) -> None:
     """Before anything is sent."""
     limiter = Limiter(name, "10/hour", Concurrency(5), store=store)
 

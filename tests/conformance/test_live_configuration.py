@@ -13,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Quota, Rate, Semaphore, Window, logs
+from headgate import (
+    Concurrency,
+    CostExceedsCapacityError,
+    Limiter,
+    Permit,
+    Quota,
+    Rate,
+    Semaphore,
+    Window,
+    logs,
+)
 from headgate.stores import limit_history
 from headgate.stores.memory.queue import MemoryStore
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
@@ -25,7 +35,9 @@ async def acquired(limiter: Limiter, cost: int = 1, **units: int) -> Permit:
     return await limiter.acquire(cost, **units)
 
 
-async def asks(limiter: Limiter, position: int, cost: int = 1, **units: int) -> asyncio.Task[Permit]:
+async def asks(
+    limiter: Limiter, position: int, cost: int = 1, **units: int
+) -> asyncio.Task[Permit]:
     """One who waits in this position."""
     caller = asyncio.create_task(acquired(limiter, cost, **units))
     await waiting(limiter, position + 1)
@@ -56,7 +68,9 @@ WAYS = pytest.mark.parametrize("change", [update, aupdate])
 
 @WAYS
 @told
-async def test_more_capacity_wakes_waiters_at_once_and_in_order(world: World, change: Change) -> None:
+async def test_more_capacity_wakes_waiters_at_once_and_in_order(
+    world: World, change: Change
+) -> None:
     """S1, S6: given one permit and three waiters, when there are three permits, then two pass at once, the first ones."""
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
@@ -137,7 +151,9 @@ async def test_less_capacity_waits_for_holders(world: World, change: Change) -> 
     ids=str,
 )
 @told
-async def test_another_rate_mints_nothing(world: World, change: Change, former: Any, later: Any) -> None:
+async def test_another_rate_mints_nothing(
+    world: World, change: Change, former: Any, later: Any
+) -> None:
     """T9: given a limit that is used up, when it is changed to and fro, then not a token of it comes back by that."""
     limiter = world.limiter(former)
     for _ in range(10):
@@ -162,7 +178,9 @@ async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change)
     await change(limiter, Rate(1, per=5 * world.beat))
     permit = await soon(caller)
 
-    assert 5 * world.ticks <= permit.t - first.t <= 5 * world.ticks + (empty + world.slack) * 1_000_000
+    assert (
+        5 * world.ticks <= permit.t - first.t <= 5 * world.ticks + (empty + world.slack) * 1_000_000
+    )
 
 
 @WAYS
@@ -232,13 +250,20 @@ async def test_limits_come_and_go(world: World, change: Change) -> None:
     assert not await soon(limiter.atry_acquire())
     await change(limiter, Concurrency(2), Rate(5, per=HOUR))
 
-    assert used(await soon(limiter.astatus())) == [2, 5]  # the bucket has grown, and is as empty as it was
+    assert used(await soon(limiter.astatus())) == [
+        2,
+        5,
+    ]  # the bucket has grown, and is as empty as it was
     holder.release()
     second.release()
     await at_rest(limiter)
 
 
-PLACES, MEGABYTES, REQUESTS = Concurrency(2), Concurrency(64, unit="mb"), Concurrency(10, unit="requests")
+PLACES, MEGABYTES, REQUESTS = (
+    Concurrency(2),
+    Concurrency(64, unit="mb"),
+    Concurrency(10, unit="requests"),
+)
 RATE = Rate(100, per=1)
 
 
@@ -265,7 +290,9 @@ async def test_who_holds_is_counted_under_whatever_follows(
     and nothing of what others hold is freed by that.
     """
     limiter = world.limiter(*changes[0])
-    holder = await acquired(limiter, units.get("requests", 1), **{"mb": units["mb"]} if "mb" in units else {})
+    holder = await acquired(
+        limiter, units.get("requests", 1), **{"mb": units["mb"]} if "mb" in units else {}
+    )
     for limits in changes[1:]:
         await limiter.aupdate(*limits)
 
@@ -305,7 +332,12 @@ async def test_keys_taken_afterwards_have_the_new_limits(world: World, change: C
     await change(limiter, "3/hour")
 
     assert await capacity(before) == 1
-    assert [await capacity(key) for key in (limiter["b"], other["c"], limiter["a"], before)] == [3, 3, 3, 3]
+    assert [await capacity(key) for key in (limiter["b"], other["c"], limiter["a"], before)] == [
+        3,
+        3,
+        3,
+        3,
+    ]
 
 
 @WAYS
@@ -321,13 +353,17 @@ async def test_an_updated_key_is_that_key_alone(world: World, change: Change) ->
 
 @WAYS
 @told
-async def test_what_was_declared_before_does_not_undo_an_update(world: World, change: Change) -> None:
+async def test_what_was_declared_before_does_not_undo_an_update(
+    world: World, change: Change
+) -> None:
     """Given a limiter made for each request, when the limits are updated, then the next ones follow; new limits win again."""
     for limits in ("1/hour", "2/hour"):
         await soon(declare(world.limiter(limits)))
     await change(world.limiter("2/hour"), "9/hour")
 
-    assert [await capacity(world.limiter(limits)) for limits in ("2/hour", "1/hour", "9/hour", "2/hour")] == [9] * 4
+    assert [
+        await capacity(world.limiter(limits)) for limits in ("2/hour", "1/hour", "9/hour", "2/hour")
+    ] == [9] * 4
     assert [await capacity(world.limiter(limits)) for limits in ("4/hour", "1/hour")] == [4, 1]
 
 
@@ -431,7 +467,11 @@ def test_a_second_limiter_with_other_limits_is_warned_of_once_with_both_places(
 ) -> None:
     first, place = Limiter(name, Concurrency(5), store=store), here()
     second, other = Limiter(name, "100/minute", store=store), here()
-    thirds = [Limiter(name, limits, store=store) for _ in range(3) for limits in (Concurrency(5), "7/minute")]
+    thirds = [
+        Limiter(name, limits, store=store)
+        for _ in range(3)
+        for limits in (Concurrency(5), "7/minute")
+    ]
 
     (sentence,) = logged(log)
     assert sentence.startswith(
@@ -442,7 +482,9 @@ def test_a_second_limiter_with_other_limits_is_warned_of_once_with_both_places(
     assert len({limiter.name for limiter in (first, second, *thirds)}) == 1
 
 
-def test_the_classics_are_warned_of_too(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
+def test_the_classics_are_warned_of_too(
+    store: object, name: str, log: pytest.LogCaptureFixture
+) -> None:
     Semaphore(name, 3, store=store), Semaphore(name, 3, store=store)
     assert logged(log) == []
 
@@ -453,7 +495,9 @@ def test_the_classics_are_warned_of_too(store: object, name: str, log: pytest.Lo
     assert sentence.count(__file__) == 2
 
 
-def test_limiters_that_agree_are_not_warned_of(store: object, name: str, log: pytest.LogCaptureFixture) -> None:
+def test_limiters_that_agree_are_not_warned_of(
+    store: object, name: str, log: pytest.LogCaptureFixture
+) -> None:
     """Given the same limits at two places, keys of them, attached limiters and updates, then nothing is logged."""
     for _ in range(2):
         limiter = Limiter(name, "3/second", store=store)
@@ -504,16 +548,24 @@ def test_the_places_that_are_remembered_are_bounded() -> None:
     [
         ("100/minute", "100 requests in any 60 s"),
         ("100/minute burst 100", "1 requests every 0.6 s, at most 100 at once"),
-        (Rate(5, per=10, capacity=7, initial=2, steps=True), "5 requests every 10 s, at most 7 at once, 2 at first"),
+        (
+            Rate(5, per=10, capacity=7, initial=2, steps=True),
+            "5 requests every 10 s, at most 7 at once, 2 at first",
+        ),
         (Rate(3, per=7, unit="tokens"), "3 tokens every 7 s, at most 3 at once"),
         (Window(100, per=60, slack=0.01), "100 requests in any 60.01 s"),
         (Quota(1000, per=86_400), "1000 requests in each 86400 s from 0 s"),
-        (Quota(50, per=3600, anchor=900, slack=0.5), "50 requests in each 3600 s from 900 s with 0.5 s of slack"),
+        (
+            Quota(50, per=3600, anchor=900, slack=0.5),
+            "50 requests in each 3600 s from 900 s with 0.5 s of slack",
+        ),
         (Concurrency(64, lease=1.5, unit="mb"), "64 mb held at once for 1.5 s each"),
     ],
     ids=str,
 )
-def test_limits_are_told_in_words(limit: Any, words: str, name: str, log: pytest.LogCaptureFixture) -> None:
+def test_limits_are_told_in_words(
+    limit: Any, words: str, name: str, log: pytest.LogCaptureFixture
+) -> None:
     store = MemoryStore()
     for limits in ((limit, "1/s"), ("1/s",)):
         Limiter(name, *limits, store=store)

@@ -15,14 +15,87 @@ from tests.world import HOUR, World, told, used
 
 # Names that look alike, or that mean something to a key, a pattern, a script, a log or a path somewhere on the way.
 HOSTILE = [
-    *["x", "X", " x", "x ", "x  y", "x y", "é", "e\u0301", "🙂", "👩‍👩‍👧", "漢字", "\u202e", "\ufeff"],
+    *[
+        "x",
+        "X",
+        " x",
+        "x ",
+        "x  y",
+        "x y",
+        "é",
+        "e\u0301",
+        "🙂",
+        "👩‍👩‍👧",
+        "漢字",
+        "\u202e",
+        "\ufeff",
+    ],
     *[":", "::", "a:b", "a%3Ab", "a%253Ab", "%", "%%", "%s", "%(x)s", "%00", "\0", "\0\0", "a\0b"],
-    *["{", "}", "{}", "}{", "{x}", "x}", "{{x}}", "[x]", "(x)", "*", "?", "x*", ".", "..", "../x", "/", "//", "\\"],
-    *["\n", "\r\n", "\t", "x\nSET y 1", "$1\r\nx", "'", '"', "`", "|", ";", ",", "=", "-", "-1", "~", "#", "&", "+"],
-    *["None", "nil", "0", "1e3", "KEYS[1]", "]]", "--", "headgate:{x}", "x:who", "x:log", "Semaphore/x", "Semaphore%2Fx"],
+    *[
+        "{",
+        "}",
+        "{}",
+        "}{",
+        "{x}",
+        "x}",
+        "{{x}}",
+        "[x]",
+        "(x)",
+        "*",
+        "?",
+        "x*",
+        ".",
+        "..",
+        "../x",
+        "/",
+        "//",
+        "\\",
+    ],
+    *[
+        "\n",
+        "\r\n",
+        "\t",
+        "x\nSET y 1",
+        "$1\r\nx",
+        "'",
+        '"',
+        "`",
+        "|",
+        ";",
+        ",",
+        "=",
+        "-",
+        "-1",
+        "~",
+        "#",
+        "&",
+        "+",
+    ],
+    *[
+        "None",
+        "nil",
+        "0",
+        "1e3",
+        "KEYS[1]",
+        "]]",
+        "--",
+        "headgate:{x}",
+        "x:who",
+        "x:log",
+        "Semaphore/x",
+        "Semaphore%2Fx",
+    ],
 ]
 # (name, key) pairs that would be one if they were simply joined.
-JOINED = [("a:b", "c"), ("a", "b:c"), ("a", "b%3Ac"), ("a%3Ab", "c"), ("a:b:c", None), ("a%3Ab:c", None), ("a", "b/c")]
+JOINED = [
+    ("a:b", "c"),
+    ("a", "b:c"),
+    ("a", "b%3Ac"),
+    ("a%3Ab", "c"),
+    ("a:b:c", None),
+    ("a%3Ab:c", None),
+    ("a", "b/c"),
+]
 
 
 @told
@@ -51,7 +124,9 @@ async def test_hostile_keys_do_not_meet_and_break_nothing(world: World) -> None:
 @told
 async def test_a_name_and_a_key_are_not_another_name_and_key(world: World) -> None:
     """ "a:b" + "c" is not "a" + "b:c", nor any other way to join the same letters."""
-    mark = secrets.token_hex(6)  # in front: at the end of the name it would stand between name and key
+    mark = secrets.token_hex(
+        6
+    )  # in front: at the end of the name it would stand between name and key
 
     def limiter(name: str, key: str | None) -> Limiter:
         whole = world.limiter(Rate(1, per=HOUR), name=mark + name)
@@ -65,7 +140,9 @@ async def test_a_name_and_a_key_are_not_another_name_and_key(world: World) -> No
 
 @pytest.mark.parametrize("letter", ["x", "%", "é", "🙂"])
 @told
-async def test_the_longest_names_are_told_apart_by_their_last_letter(world: World, letter: str) -> None:
+async def test_the_longest_names_are_told_apart_by_their_last_letter(
+    world: World, letter: str
+) -> None:
     """256 bytes are allowed, in a name and in a key, however long they become in a Redis key."""
     mark = secrets.token_hex(6)
     room = 256 - len(mark) - 1
@@ -183,4 +260,6 @@ def test_a_limiter_outlives_being_forgotten() -> None:
 def lines_of(store: MemoryStore) -> int:
     """How many states the store keeps alive."""
     gc.collect()
-    return sum(1 for thing in gc.get_objects() if isinstance(thing, MemoryLine) and thing._store is store)
+    return sum(
+        1 for thing in gc.get_objects() if isinstance(thing, MemoryLine) and thing._store is store
+    )

@@ -40,7 +40,9 @@ class Doorway:
 
 
 @told
-async def test_a_rate_lets_callers_through_in_the_order_of_arrival_and_exactly_in_time(world: World) -> None:
+async def test_a_rate_lets_callers_through_in_the_order_of_arrival_and_exactly_in_time(
+    world: World,
+) -> None:
     """T2, T3: under backlog the gap before each grant is its cost over the rate, to the tick."""
     doorway = Doorway(world.limiter(Rate(1, per=world.beat)))
 
@@ -90,7 +92,9 @@ class Coarse(asyncio.SelectorEventLoop):
         return time.monotonic() // 0.02 * 0.02
 
 
-def test_no_permit_is_there_before_the_servers_clock_shows_its_moment(redis_url: str, name: str) -> None:
+def test_no_permit_is_there_before_the_servers_clock_shows_its_moment(
+    redis_url: str, name: str
+) -> None:
     """TL1, F17, F20: to the microsecond, whatever the loop's clock shows; the server's is this machine's, as it happens."""
     limiter = Limiter(name, Rate(1, per=0.0013), store=redis_url)
     early = list[int]()
@@ -115,7 +119,9 @@ async def test_costs_of_a_rate_take_their_time_each(world: World) -> None:
     doorway = Doorway(world.limiter(Rate(1, per=world.beat, capacity=4, initial=0)))
     costs = [3, 1, 4, 1, 2]
 
-    await asyncio.gather(*(doorway.visit(number, requests=cost) for number, cost in enumerate(costs)))
+    await asyncio.gather(
+        *(doorway.visit(number, requests=cost) for number, cost in enumerate(costs))
+    )
 
     assert doorway.order == list(range(5))
     if world.virtual:
@@ -147,7 +153,9 @@ async def test_steps_let_a_batch_through_each_time(world: World) -> None:
 
     assert doorway.order == list(range(9))
     steps = [0, 0, world.ticks]
-    if world.virtual:  # on the server a batch that comes late is no reason for the next one to be late
+    if (
+        world.virtual
+    ):  # on the server a batch that comes late is no reason for the next one to be late
         assert_paced(world, doorway.moments, [*steps, *steps, 0, 0])
 
 
@@ -201,7 +209,10 @@ async def test_a_rate_and_a_concurrency_hold_together(world: World) -> None:
     assert doorway.order == list(range(10))
     assert doorway.most == 2
     start = doorway.moments[0]
-    assert all(moment - start >= (number - 1) * world.ticks / 2 for number, moment in enumerate(doorway.moments))
+    assert all(
+        moment - start >= (number - 1) * world.ticks / 2
+        for number, moment in enumerate(doorway.moments)
+    )
     await at_rest(limiter)
 
 
@@ -212,7 +223,9 @@ async def test_weights_never_exceed_the_capacity_and_nobody_overtakes(world: Wor
     doorway = Doorway(limiter, stay=world.beat / 4)
     weights = [2, 3, 1, 5, 4, 1, 1, 3, 2, 5, 1]
 
-    await asyncio.gather(*(doorway.visit(number, mb=weight) for number, weight in enumerate(weights)))
+    await asyncio.gather(
+        *(doorway.visit(number, mb=weight) for number, weight in enumerate(weights))
+    )
 
     assert doorway.order == list(range(len(weights)))
     assert doorway.most <= 5
@@ -256,7 +269,9 @@ async def test_a_newcomer_does_not_take_what_the_queue_is_waiting_for(world: Wor
 
 @pytest.mark.parametrize("weights", [[3, 1, 1], [1, 1, 3]])
 @told
-async def test_one_release_lets_in_everybody_it_makes_room_for(world: World, weights: list[int]) -> None:
+async def test_one_release_lets_in_everybody_it_makes_room_for(
+    world: World, weights: list[int]
+) -> None:
     """L2 with mixed costs: what one heavy holder gives back is enough for several, and all of them go."""
     limiter = world.limiter(Concurrency(5, unit="mb"))
     heavy = await limiter.acquire(mb=5)
@@ -275,7 +290,9 @@ async def test_one_release_lets_in_everybody_it_makes_room_for(world: World, wei
 
 
 @told
-async def test_callers_of_several_limiter_objects_of_one_name_stand_in_one_queue(world: World) -> None:
+async def test_callers_of_several_limiter_objects_of_one_name_stand_in_one_queue(
+    world: World,
+) -> None:
     limiters = [world.limiter(Rate(1, per=world.beat)) for _ in range(3)]
     order: list[int] = []
 

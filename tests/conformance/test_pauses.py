@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Quota, Rate, Refusal, Window
+from headgate import (
+    Concurrency,
+    Limiter,
+    MaxSleepExceededError,
+    Permit,
+    Quota,
+    Rate,
+    Refusal,
+    Window,
+)
 from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
 
 Way = Callable[[Limiter, float], Awaitable[None]]
@@ -73,7 +82,9 @@ class Passages:
 
     def assert_after(self, moment: float) -> None:
         """All of them, and not long after."""
-        assert all(moment - 1e-6 <= each <= moment + self.world.slack + 1e-6 for each in self.moments), (moment, self.moments)
+        assert all(
+            moment - 1e-6 <= each <= moment + self.world.slack + 1e-6 for each in self.moments
+        ), (moment, self.moments)
 
 
 @KINDS
@@ -146,7 +157,10 @@ async def test_no_burst_follows_beyond_what_the_limits_hold(world: World) -> Non
     await soon(asyncio.gather(*callers))
 
     seen = [moment - start for moment in passages.moments]
-    assert all(moment >= wanted * world.beat - 1e-6 for moment, wanted in zip(seen, (2, 2, 3, 4), strict=True)), seen
+    assert all(
+        moment >= wanted * world.beat - 1e-6
+        for moment, wanted in zip(seen, (2, 2, 3, 4), strict=True)
+    ), seen
     assert seen[-1] <= 4 * world.beat + world.slack + 1e-6
 
 

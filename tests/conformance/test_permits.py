@@ -86,7 +86,9 @@ async def test_a_permit_can_be_released_by_another_thread(store: object, name: s
     await at_rest(limiter)
 
 
-async def test_many_threads_that_release_one_permit_release_it_once(store: object, name: str) -> None:
+async def test_many_threads_that_release_one_permit_release_it_once(
+    store: object, name: str
+) -> None:
     """S7: eight threads at the same moment, one place given back."""
     limiter = Limiter(name, Concurrency(2), store=store)
     others, permit = await limiter.acquire(), await limiter.acquire()

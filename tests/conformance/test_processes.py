@@ -71,7 +71,9 @@ def test_a_child_that_returns_into_a_waiting_acquire_gets_an_error_and_can_acqui
     ]
 
 
-def test_each_wait_that_a_fork_interrupts_ends_in_the_child(store_kind: str, name: str, request: pytest.FixtureRequest) -> None:
+def test_each_wait_that_a_fork_interrupts_ends_in_the_child(
+    store_kind: str, name: str, request: pytest.FixtureRequest
+) -> None:
     """F10, promise 10: given a signal handler that waits inside a wait, when a second handler forks, then both waits end."""
     lines = finished("fork_in_wait", place(store_kind, request), name, "nested").splitlines()
 
@@ -99,10 +101,16 @@ def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_t
     """F10, S4: the child neither reads the reply to the parent, nor cancels what the parent was granted."""
     lines = finished("fork_in_call", redis_url, name, moment).splitlines()
 
-    assert lines == [f"child: {forked_while_it_waited(name)}", "parent 0 True", "2"]  # with what the child acquired then
+    assert lines == [
+        f"child: {forked_while_it_waited(name)}",
+        "parent 0 True",
+        "2",
+    ]  # with what the child acquired then
 
 
-def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(name: str, redis_url: str) -> None:
+def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(
+    name: str, redis_url: str
+) -> None:
     """F10, promise 10: given a thread that starts for the first call, when a signal handler forks, then both processes call."""
     assert finished("fork_in_call", redis_url, name, "start") == "parent 0 None\n"
 

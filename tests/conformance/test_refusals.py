@@ -92,7 +92,14 @@ def test_retry_after_is_exact(memory: World, limit: object, first: int, then: in
 
 
 @pytest.mark.parametrize(
-    "limit", [Rate(20, per=1, capacity=1), Rate(1, per=0.05, steps=True), Window(1, per=0.05), Quota(1, per=0.05)], ids=str
+    "limit",
+    [
+        Rate(20, per=1, capacity=1),
+        Rate(1, per=0.05, steps=True),
+        Window(1, per=0.05),
+        Quota(1, per=0.05),
+    ],
+    ids=str,
 )
 @told
 async def test_whoever_comes_again_after_retry_after_gets_it(world: World, limit: object) -> None:
@@ -139,7 +146,9 @@ async def test_a_refused_try_charges_nothing_however_often(world: World) -> None
 # max_sleep ---------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limit", [Rate(1, per=HOUR), Rate(1, per=HOUR, steps=True), Window(1, per=HOUR)], ids=str)
+@pytest.mark.parametrize(
+    "limit", [Rate(1, per=HOUR), Rate(1, per=HOUR, steps=True), Window(1, per=HOUR)], ids=str
+)
 @told
 async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: object) -> None:
     """T8: the wait is known, so nobody is made to wait for the refusal; it charges nothing and says when."""
@@ -236,12 +245,20 @@ async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
 @told
 async def test_max_sleep_of_zero_waits_not_at_all(world: World) -> None:
     """Of an acquire, and of a limiter: it passes if it can, and is refused if it cannot, whatever stands in the way."""
-    permits, rate = world.limiter(Concurrency(1)), world.limiter(Rate(1, per=HOUR), name=world.name + "r")
+    permits, rate = (
+        world.limiter(Concurrency(1)),
+        world.limiter(Rate(1, per=HOUR), name=world.name + "r"),
+    )
     strict = world.limiter(Concurrency(1), max_sleep=0)
     start = world.now()
 
     async with permits.acquire(max_sleep=0):
-        for late in (permits.acquire(max_sleep=0), permits.acquire(max_sleep=0.0), strict, strict.acquire()):
+        for late in (
+            permits.acquire(max_sleep=0),
+            permits.acquire(max_sleep=0.0),
+            strict,
+            strict.acquire(),
+        ):
             with pytest.raises(MaxSleepExceededError) as refused:
                 await soon(late.__aenter__())
             assert refused.value.retry_after is None
@@ -261,7 +278,9 @@ async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None
     """Given a queue of two, when the first has waited long enough, then the second gets the place (L2)."""
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
-    impatient = asyncio.create_task(_acquired(limiter, max_sleep=100 * world.beat))  # both wait before that
+    impatient = asyncio.create_task(
+        _acquired(limiter, max_sleep=100 * world.beat)
+    )  # both wait before that
     await waiting(limiter, 1)
     patient = asyncio.create_task(_acquired(limiter))
     await waiting(limiter, 2)
@@ -327,7 +346,9 @@ async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
     ids=str,
 )
 @told
-async def test_a_cost_above_capacity_is_never_not_later(world: World, limit: object, cost: dict[str, int]) -> None:
+async def test_a_cost_above_capacity_is_never_not_later(
+    world: World, limit: object, cost: dict[str, int]
+) -> None:
     """T7: no wait would help, so the call says so at once, and nothing is charged. The capacity itself is possible."""
     limiter = world.limiter(limit)
 

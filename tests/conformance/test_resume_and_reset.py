@@ -149,7 +149,9 @@ SPENT = {
 @RESETS
 @pytest.mark.parametrize("limit", SPENT.values(), ids=SPENT)
 @told
-async def test_who_waits_for_what_was_counted_goes_on_after_a_reset(world: World, forget: Way, limit: Limit) -> None:
+async def test_who_waits_for_what_was_counted_goes_on_after_a_reset(
+    world: World, forget: Way, limit: Limit
+) -> None:
     limiter = world.limiter(limit)
     for _ in range(2):
         assert await limiter.atry_acquire()
@@ -165,7 +167,9 @@ async def test_who_waits_for_what_was_counted_goes_on_after_a_reset(world: World
 @RESETS
 @told
 async def test_a_reset_forgets_debts_and_leaves_what_is_held(world: World, forget: Way) -> None:
-    limiter = world.limiter(Concurrency(2), Window(10, per=HOUR, unit="tokens"), Rate(10, per=HOUR, unit="characters"))
+    limiter = world.limiter(
+        Concurrency(2), Window(10, per=HOUR, unit="tokens"), Rate(10, per=HOUR, unit="characters")
+    )
     permit = await limiter.acquire(tokens=1, characters=1)
     permit.settle(tokens=500, characters=500)
     assert used(await until(lambda status: status.limits[1].used == 500, limiter)) == [1, 500, 500]
@@ -232,4 +236,7 @@ async def test_a_limit_that_was_updated_is_told_as_it_is_now(world: World) -> No
     limiter: Any = world.limiter("5/second")
     await limiter.aupdate("100/day", Concurrency(3))
 
-    assert [each.limit for each in (await soon(limiter.astatus())).limits] == [parse_limit("100/day"), Concurrency(3)]
+    assert [each.limit for each in (await soon(limiter.astatus())).limits] == [
+        parse_limit("100/day"),
+        Concurrency(3),
+    ]

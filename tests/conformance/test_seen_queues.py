@@ -10,7 +10,15 @@ from functools import partial
 
 import pytest
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, QueueFullError, Rate, Waiting
+from headgate import (
+    Concurrency,
+    Limiter,
+    MaxSleepExceededError,
+    Permit,
+    QueueFullError,
+    Rate,
+    Waiting,
+)
 from tests.world import HOUR, World, at_rest, soon, told, used, waiting
 
 whose: ContextVar[str] = ContextVar("whose", default="nobody's")
@@ -20,7 +28,9 @@ class BrokenError(Exception):
     """What a callback of the user's own may raise."""
 
 
-async def acquired(limiter: Limiter, on_wait: Callable[[Waiting], object] | None = None, cost: int = 1) -> Permit:
+async def acquired(
+    limiter: Limiter, on_wait: Callable[[Waiting], object] | None = None, cost: int = 1
+) -> Permit:
     return await limiter.acquire(cost, on_wait=on_wait)
 
 
@@ -82,7 +92,10 @@ async def test_each_hears_its_position_and_its_estimate(world: World) -> None:
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
     heard: list[tuple[int, Waiting]] = []
-    callers = [asyncio.create_task(acquired(limiter, lambda its, who=who: heard.append((who, its)))) for who in range(3)]
+    callers = [
+        asyncio.create_task(acquired(limiter, lambda its, who=who: heard.append((who, its))))
+        for who in range(3)
+    ]
     await waiting(limiter, 3)
 
     assert [(who, its.position) for who, its in heard] == [(0, 0), (1, 1), (2, 2)]
@@ -115,7 +128,9 @@ async def test_the_limiters_callback_hears_of_every_entry(world: World) -> None:
 
 
 @told
-async def test_a_keys_entries_are_heard_of_too_and_an_acquires_own_word_counts(world: World) -> None:
+async def test_a_keys_entries_are_heard_of_too_and_an_acquires_own_word_counts(
+    world: World,
+) -> None:
     keys: list[Waiting] = []
     own: list[Waiting] = []
     limiter = world.limiter(Concurrency(1), on_wait=keys.append)["tenant"]
@@ -174,7 +189,9 @@ async def test_who_passes_or_is_refused_does_not_wait(world: World) -> None:
 
 
 @told
-async def test_a_wait_that_is_known_to_end_in_a_moment_is_a_wait_in_memory_and_a_booking_on_redis(world: World) -> None:
+async def test_a_wait_that_is_known_to_end_in_a_moment_is_a_wait_in_memory_and_a_booking_on_redis(
+    world: World,
+) -> None:
     """On Redis a moment within 50 ms is booked at once: that is a grant, and nobody stands before it."""
     heard: list[Waiting] = []
     limiter = world.limiter(Rate(1, per=0.02), on_wait=heard.append)
@@ -193,7 +210,9 @@ async def test_it_is_called_in_the_task_that_waits(world: World) -> None:
 
     async def ask(name: str) -> None:
         whose.set(name)
-        async with limiter.acquire(on_wait=lambda its: seen.append((whose.get(), asyncio.current_task()))):
+        async with limiter.acquire(
+            on_wait=lambda its: seen.append((whose.get(), asyncio.current_task()))
+        ):
             pass
 
     holder = await limiter.acquire()
@@ -306,7 +325,9 @@ def test_a_thread_that_waits_long_enough_is_refused_as_ever(store: object, name:
     limiter = Limiter(name, Concurrency(1), store=store)
     heard: list[Waiting] = []
     with limiter.acquire(), pytest.raises(MaxSleepExceededError):
-        limiter.acquire_sync(max_sleep=0.5, on_wait=heard.append)  # a busy server answers within that
+        limiter.acquire_sync(
+            max_sleep=0.5, on_wait=heard.append
+        )  # a busy server answers within that
 
     assert heard == [Waiting(0, None)]
     asyncio.run(at_rest(limiter))

@@ -14,11 +14,16 @@ from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.stores.memory.queue import MemoryStore
 from tests.virtual import VirtualClock
 
-WAYS: dict[str, Callable[[Limiter], Any]] = {"limiter": lambda limiter: limiter, "acquire": lambda limiter: limiter.acquire()}
+WAYS: dict[str, Callable[[Limiter], Any]] = {
+    "limiter": lambda limiter: limiter,
+    "acquire": lambda limiter: limiter.acquire(),
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_task_that_arrives_in_the_turn_of_a_grant_runs_after_the_granted_one(name: str, way: str) -> None:
+async def test_a_task_that_arrives_in_the_turn_of_a_grant_runs_after_the_granted_one(
+    name: str, way: str
+) -> None:
     """Promise 2: CPython's test_acquire_fifo_order_4, with permits. The second task releases for the first, then asks itself."""
     limiter = Limiter(name, Concurrency(2), store=MemoryStore())
     held = [await limiter.acquire(), await limiter.acquire()]
@@ -42,9 +47,13 @@ async def test_a_task_that_arrives_in_the_turn_of_a_grant_runs_after_the_granted
     assert result == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"])
+@pytest.mark.parametrize(
+    "limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"]
+)
 @pytest.mark.parametrize("seed", range(5))
-async def test_a_fence_never_falls_from_one_body_to_the_next(name: str, limits: list[Any], seed: int) -> None:
+async def test_a_fence_never_falls_from_one_body_to_the_next(
+    name: str, limits: list[Any], seed: int
+) -> None:
     """S5: sixty tasks come and go in all orders."""
     chance = random.Random(seed)
     limiter = Limiter(name, *limits, store=MemoryStore())
@@ -55,7 +64,9 @@ async def test_a_fence_never_falls_from_one_body_to_the_next(name: str, limits: 
             for _ in range(chance.randint(0, 3)):
                 await asyncio.sleep(0)
             kind = chance.random()
-            permit: Permit | Any = await (limiter.atry_acquire() if kind < 0.2 else limiter.acquire())
+            permit: Permit | Any = await (
+                limiter.atry_acquire() if kind < 0.2 else limiter.acquire()
+            )
             if not permit:
                 continue
             fences.append(permit.fence)
@@ -67,7 +78,9 @@ async def test_a_fence_never_falls_from_one_body_to_the_next(name: str, limits: 
     assert [pair for pair in pairwise(fences) if pair[0] >= pair[1]] == []
 
 
-async def test_a_task_that_arrives_when_a_rate_has_just_granted_runs_after_the_granted_ones(name: str) -> None:
+async def test_a_task_that_arrives_when_a_rate_has_just_granted_runs_after_the_granted_ones(
+    name: str,
+) -> None:
     """Promise 2, T3: two wait for tokens; a third comes when they have come, and is the third."""
     clock = VirtualClock()
     limiter = Limiter(name, Rate(3, per=1, steps=True, initial=0), store=MemoryStore(clock))

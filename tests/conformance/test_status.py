@@ -13,7 +13,12 @@ from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
 @told
 async def test_a_new_limiter_is_all_free(world: World) -> None:
-    limiter = world.limiter(Concurrency(5), Rate(10, per=HOUR, initial=4), Window(20, per=HOUR), Quota(30, per=24 * HOUR))
+    limiter = world.limiter(
+        Concurrency(5),
+        Rate(10, per=HOUR, initial=4),
+        Window(20, per=HOUR),
+        Quota(30, per=24 * HOUR),
+    )
 
     status = await limiter.astatus()
 
@@ -29,7 +34,9 @@ async def test_a_new_limiter_is_all_free(world: World) -> None:
 @told
 async def test_the_numbers_follow_what_happens(world: World) -> None:
     """In use while a permit is held; spent tokens stay spent; both return to rest (L6)."""
-    limiter = world.limiter(Concurrency(5), Rate(10, per=HOUR), Window(100, per=HOUR, unit="tokens"))
+    limiter = world.limiter(
+        Concurrency(5), Rate(10, per=HOUR), Window(100, per=HOUR, unit="tokens")
+    )
 
     async with limiter.acquire(3, tokens=40), limiter.acquire(tokens=5):
         status = await limiter.astatus()
@@ -126,22 +133,29 @@ async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
     """On Redis it asks nothing: before the first status it tells the limits. In memory it is what is so."""
     limiter = world.limiter(Concurrency(2), Rate(10, per=HOUR))
     if not world.in_memory:
-        assert "2 permits held at once for 30 s each and 1 requests every 360 s, at most 10 at once (not asked yet)" in repr(
-            limiter
+        assert (
+            "2 permits held at once for 30 s each and 1 requests every 360 s, at most 10 at once (not asked yet)"
+            in repr(limiter)
         )
         other = f"{world.name}-other"
-        assert "limits that are in the store (not asked yet)" in repr(Limiter.attach(other, store=world.store))
+        assert "limits that are in the store (not asked yet)" in repr(
+            Limiter.attach(other, store=world.store)
+        )
 
     async with limiter.acquire(3):
         status = await limiter.astatus()
         shown = repr(limiter)
 
     assert status.line() in shown
-    assert shown.startswith(f"<Limiter {world.name!r}: 1 of 2 permits used (Concurrency), 3 of 10 requests used (Rate), 0 waiting")
+    assert shown.startswith(
+        f"<Limiter {world.name!r}: 1 of 2 permits used (Concurrency), 3 of 10 requests used (Rate), 0 waiting"
+    )
     assert ("on Redis at" in shown) != world.in_memory
 
 
-def test_a_repr_says_how_old_it_is(redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repr_says_how_old_it_is(
+    redis_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     limiter = Limiter(name, Concurrency(2), store=redis_url)
     limiter.status()
     seen = queue.monotonic()

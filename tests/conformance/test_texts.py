@@ -32,7 +32,9 @@ def test_a_hundred_a_minute_passes_a_hundred_in_the_first_minute(memory: World) 
     """T1, T2: and the next hundred the moment that minute is over, which a bucket of that rate has half passed by then."""
     granted = memory.run(moments(memory.limiter("100/minute"), 300))
 
-    assert [moment - granted[0] for moment in granted] == [0] * 100 + [MINUTE] * 100 + [2 * MINUTE] * 100
+    assert [moment - granted[0] for moment in granted] == [0] * 100 + [MINUTE] * 100 + [
+        2 * MINUTE
+    ] * 100
 
 
 @pytest.mark.exact
@@ -62,10 +64,14 @@ async def test_no_interval_sees_more_calls_than_a_text_says(world: World) -> Non
 
 
 @pytest.mark.parametrize(
-    ("limit", "hours"), [("0.5/hour burst 1", 2), ("2.5/hour burst 1", 0.4), (Rate(0.1, per=HOUR, steps=True), 10)], ids=str
+    ("limit", "hours"),
+    [("0.5/hour burst 1", 2), ("2.5/hour burst 1", 0.4), (Rate(0.1, per=HOUR, steps=True), 10)],
+    ids=str,
 )
 @told
-async def test_a_fraction_of_a_token_comes_back_when_its_rate_says(world: World, limit: str | Rate, hours: float) -> None:
+async def test_a_fraction_of_a_token_comes_back_when_its_rate_says(
+    world: World, limit: str | Rate, hours: float
+) -> None:
     """T4, T11."""
     limiter = world.limiter(limit)
     assert await limiter.atry_acquire()

@@ -83,7 +83,10 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(former)
 
 
-WAYS: dict[str, Callable[[Limiter], Any]] = {"limiter": lambda limiter: limiter, "acquire": lambda limiter: limiter.acquire()}
+WAYS: dict[str, Callable[[Limiter], Any]] = {
+    "limiter": lambda limiter: limiter,
+    "acquire": lambda limiter: limiter.acquire(),
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -179,7 +182,9 @@ def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> Non
     assert order == ["task", "thread"]
 
 
-def test_a_limiter_made_before_any_loop_works_in_one_loop_after_another(store: object, name: str) -> None:
+def test_a_limiter_made_before_any_loop_works_in_one_loop_after_another(
+    store: object, name: str
+) -> None:
     """F9: the import-time limiter of a module, and a script that calls asyncio.run again and again."""
     limiter = Limiter(name, Concurrency(1), Rate(100, per=HOUR), store=store)
 
@@ -272,7 +277,9 @@ def test_an_interrupted_thread_leaves_no_trace(store: object, name: str, ctrl_c:
 
 
 @pytest.mark.parametrize("tasks", [1, 50])
-async def test_a_limiter_shared_by_tasks_that_nest_other_limiters(store: object, name: str, tasks: int) -> None:
+async def test_a_limiter_shared_by_tasks_that_nest_other_limiters(
+    store: object, name: str, tasks: int
+) -> None:
     """Entered objects belong to whoever entered them: nesting and interleaving mix nothing up."""
     outer, inner = (Limiter(name + end, Concurrency(2), store=store) for end in "ab")
 

@@ -30,7 +30,9 @@ async def test_an_acquire_takes_from_every_limit_what_it_costs(world: World) -> 
 @told
 async def test_what_is_not_asked_for_is_not_taken(world: World) -> None:
     """A plain acquire is one request and one permit; tokens and megabytes are taken by those who name them."""
-    limiter = world.limiter(Concurrency(64, unit="mb"), Rate(10, per=HOUR), Rate(1000, per=HOUR, unit="tokens"))
+    limiter = world.limiter(
+        Concurrency(64, unit="mb"), Rate(10, per=HOUR), Rate(1000, per=HOUR, unit="tokens")
+    )
 
     async with limiter:
         assert used(await limiter.astatus()) == [0, 1, 0]
@@ -38,7 +40,9 @@ async def test_what_is_not_asked_for_is_not_taken(world: World) -> None:
 
 @pytest.mark.parametrize("short", ["requests", "tokens"])
 @told
-async def test_a_refusal_by_one_limit_leaves_the_others_as_they_were(world: World, short: str) -> None:
+async def test_a_refusal_by_one_limit_leaves_the_others_as_they_were(
+    world: World, short: str
+) -> None:
     """T8: whichever limit says no, first or last, the rest is not charged."""
     limiter = world.limiter(Rate(5, per=HOUR), Concurrency(3), Rate(5, per=HOUR, unit="tokens"))
     (await limiter.acquire(requests=3, tokens=3)).release()

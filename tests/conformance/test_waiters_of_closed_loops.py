@@ -62,13 +62,17 @@ def test_waiters_of_a_closed_loop_are_not_counted(
         limiter.status()  # threads have their connection now
         tasks = waiters_of_closed_loop(limiter, wait)
 
-        assert any(limiter.status().waiting == 0 for _ in range(100))  # a hundred calls take much less than 10 s
+        assert any(
+            limiter.status().waiting == 0 for _ in range(100)
+        )  # a hundred calls take much less than 10 s
 
         assert not any(task.done() for task in tasks)
 
 
 @WAYS
-def test_waiters_of_a_closed_loop_do_not_fill_the_queue(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
+def test_waiters_of_a_closed_loop_do_not_fill_the_queue(
+    wait: Callable[[Limiter], Awaitable[None]], name: str
+) -> None:
     """F7: an acquire that comes next finds room in the queue."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_waiters=2)
     held = limiter.acquire_sync()
@@ -95,9 +99,13 @@ NEWCOMERS: dict[str, Callable[[Limiter], object]] = {
 }
 
 
-@pytest.mark.parametrize("limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"])
+@pytest.mark.parametrize(
+    "limits", [[Concurrency(3)], [Concurrency(3), Rate(10**6, per=1)]], ids=["places", "and a rate"]
+)
 @pytest.mark.parametrize("newcomer", NEWCOMERS)
-def test_waiters_behind_those_of_a_closed_loop_go_on_with_the_next_acquire(name: str, newcomer: str, limits: list[Limit]) -> None:
+def test_waiters_behind_those_of_a_closed_loop_go_on_with_the_next_acquire(
+    name: str, newcomer: str, limits: list[Limit]
+) -> None:
     """F7, L2: two permits were free all the time, but the waiter of the closed loop had asked for three."""
     limiter = Limiter(name, *limits, store=MemoryStore())
     with ThreadPoolExecutor() as threads, limiter:
@@ -129,7 +137,9 @@ def test_estimates_leave_out_waiters_of_a_closed_loop(name: str) -> None:
 
 
 @WAYS
-def test_tasks_of_a_closed_loop_can_be_collected(wait: Callable[[Limiter], Awaitable[None]], name: str) -> None:
+def test_tasks_of_a_closed_loop_can_be_collected(
+    wait: Callable[[Limiter], Awaitable[None]], name: str
+) -> None:
     """F7: the queue keeps none of them alive."""
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     with limiter:

@@ -23,14 +23,20 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("limit", [Concurrency(1), Rate(1, per=HOUR)], ids=lambda limit: type(limit).__name__)
-def test_who_would_have_to_wait_without_asyncio_is_told_what_to_do(store: Any, name: str, limit: Any, way: str) -> None:
+@pytest.mark.parametrize(
+    "limit", [Concurrency(1), Rate(1, per=HOUR)], ids=lambda limit: type(limit).__name__
+)
+def test_who_would_have_to_wait_without_asyncio_is_told_what_to_do(
+    store: Any, name: str, limit: Any, way: str
+) -> None:
     """S7, F20: and nobody waits afterwards."""
     limiter = Limiter(name, limit, store=store)
     permit = limiter.acquire_sync()
 
     async def story() -> None:
-        with pytest.raises(RuntimeError, match=r"No event loop of asyncio runs here.*trio\.to_thread\.run_sync"):
+        with pytest.raises(
+            RuntimeError, match=r"No event loop of asyncio runs here.*trio\.to_thread\.run_sync"
+        ):
             await WAYS[way](limiter)
 
     trio.run(story)
@@ -65,8 +71,12 @@ AT_ONCE = {
 
 
 @pytest.mark.parametrize("way", AT_ONCE)
-@pytest.mark.parametrize("limit", [Concurrency(5), Rate(100, per=HOUR)], ids=lambda limit: type(limit).__name__)
-def test_without_asyncio_the_error_comes_at_once_though_nothing_would_wait(name: str, limit: Any, way: str) -> None:
+@pytest.mark.parametrize(
+    "limit", [Concurrency(5), Rate(100, per=HOUR)], ids=lambda limit: type(limit).__name__
+)
+def test_without_asyncio_the_error_comes_at_once_though_nothing_would_wait(
+    name: str, limit: Any, way: str
+) -> None:
     """F20: under trio, and where a coroutine is driven by hand, on a limiter that has room; nothing is charged."""
     limiter = Limiter(name, limit)
 

@@ -44,7 +44,9 @@ def test_admits_the_amount_and_refuses_one_more_in_the_same_second() -> None:
     assert verdicts == ["ok", "ok", "ok", "rate"]
 
 
-def test_the_window_opens_exactly_one_period_after_the_oldest_call_and_not_a_nanosecond_sooner() -> None:
+def test_the_window_opens_exactly_one_period_after_the_oldest_call_and_not_a_nanosecond_sooner() -> (
+    None
+):
     door = Door(amount=2, at_once=100)
     door.visit(5)
     door.visit(900)
@@ -53,12 +55,16 @@ def test_the_window_opens_exactly_one_period_after_the_oldest_call_and_not_a_nan
     assert door.visit(1005) == "ok"
 
 
-def test_the_window_slides_a_burst_at_the_end_of_one_second_forbids_one_at_the_start_of_the_next() -> None:
+def test_the_window_slides_a_burst_at_the_end_of_one_second_forbids_one_at_the_start_of_the_next() -> (
+    None
+):
     door = Door(amount=2, at_once=100)
     door.visit(990)
     door.visit(995)
 
-    assert door.visit(1001) == "rate"  # a window that starts anew every second would have let this in
+    assert (
+        door.visit(1001) == "rate"
+    )  # a window that starts anew every second would have let this in
     assert door.visit(1990) == "ok"
     assert door.visit(1994) == "rate"
     assert door.visit(1995) == "ok"
@@ -130,7 +136,9 @@ def test_when_calls_are_slow_it_is_the_concurrency_that_sets_the_ideal_time() ->
     assert ideal_time(50, rules) == pytest.approx(20.0)
 
 
-def test_the_strict_door_refuses_nobody_on_the_ideal_schedule_and_somebody_on_a_faster_one() -> None:
+def test_the_strict_door_refuses_nobody_on_the_ideal_schedule_and_somebody_on_a_faster_one() -> (
+    None
+):
     def refused(period: int) -> int:
         door = Door(amount=20, at_once=20)
         verdicts = [door.visit(batch * period) for batch in range(3) for _ in range(20)]

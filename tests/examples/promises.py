@@ -23,8 +23,12 @@ def citing() -> dict[str, list[Path]]:
     """The files of tests in which a docstring cites an invariant, by its number."""
     found: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(ROOT.glob("tests/**/test_*.py")):
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DOCUMENTED)]
-        for number in {number for node in nodes for number in NUMBER.findall(ast.get_docstring(node) or "")}:
+        nodes = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, DOCUMENTED)
+        ]
+        for number in {
+            number for node in nodes for number in NUMBER.findall(ast.get_docstring(node) or "")
+        }:
             found[number].append(path)
     return found
 
@@ -32,7 +36,9 @@ def citing() -> dict[str, list[Path]]:
 def links(number: str) -> str:
     """The third cell of a line: tests/gate/test_bucket.py is [gate/bucket](...)."""
     names = [path.relative_to(ROOT).as_posix() for path in citing()[number]]
-    return ", ".join(f"[{name[6:-3].replace('test_', '')}](../{name})" for name in names) or "none yet"
+    return (
+        ", ".join(f"[{name[6:-3].replace('test_', '')}](../{name})" for name in names) or "none yet"
+    )
 
 
 if __name__ == "__main__":

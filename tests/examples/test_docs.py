@@ -31,7 +31,10 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchma
 PROSE = [*DOCUMENTS, *sorted(ROOT.glob("examples/*.py"))]
 SERVER = "redis://localhost:6379"
 LEASE = 4.5  # seconds: short enough to be renewed, and longer than a busy machine stands still
-SITES = ("https://keepachangelog.com/", "https://semver.org/")  # all that a document may link to outside
+SITES = (
+    "https://keepachangelog.com/",
+    "https://semver.org/",
+)  # all that a document may link to outside
 
 TWICE = "<!-- run twice -->"  # before a block whose second run takes the branches that the first did not
 
@@ -95,9 +98,13 @@ def work() -> None:
 
 
 @pytest.mark.parametrize(("source", "times"), python_blocks())
-async def test_every_block_of_python_runs(source: str, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_block_of_python_runs(
+    source: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(headgate.stores.registry, "MEMORY", MemoryStore())
-    monkeypatch.setattr(headgate.stores.registry, "_by_url", {})  # which remembers it by "memory://", too
+    monkeypatch.setattr(
+        headgate.stores.registry, "_by_url", {}
+    )  # which remembers it by "memory://", too
     source = source.replace(SERVER, "memory://")
     code = compile(source, "<document>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     names: dict[str, Any] = {"call": call, "ask": ask, "work": work}
@@ -120,7 +127,9 @@ def test_every_command_of_run_exists() -> None:
 
 
 def test_the_classics_have_the_names_that_the_readme_imports() -> None:
-    changed = next(match[2] for match in BLOCK.finditer((ROOT / "README.md").read_text()) if match[1] == "diff")
+    changed = next(
+        match[2] for match in BLOCK.finditer((ROOT / "README.md").read_text()) if match[1] == "diff"
+    )
     removed, added = (line.partition(" import ")[2].split(", ") for line in changed.splitlines())
     assert removed == added
     assert [name for name in added if not hasattr(headgate, name)] == []
@@ -131,7 +140,11 @@ def test_the_classics_have_the_names_that_the_readme_imports() -> None:
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=title)
 def test_every_link_leads_somewhere(path: Path) -> None:
-    broken = [target for target in LINK.findall(without_blocks(path.read_text())) if not leads(path, target)]
+    broken = [
+        target
+        for target in LINK.findall(without_blocks(path.read_text()))
+        if not leads(path, target)
+    ]
     assert broken == []
 
 
@@ -140,7 +153,9 @@ def leads(path: Path, target: str) -> bool:
         return target.startswith(SITES)
     file, _, anchor = target.partition("#")
     there = (path.parent / file).resolve() if file else path
-    return there.exists() and (not anchor or anchor in {slug(heading) for heading in HEADING.findall(there.read_text())})
+    return there.exists() and (
+        not anchor or anchor in {slug(heading) for heading in HEADING.findall(there.read_text())}
+    )
 
 
 def slug(heading: str) -> str:
@@ -151,7 +166,9 @@ def slug(heading: str) -> str:
 # docs/limits.md
 
 
-@pytest.mark.parametrize("row", table_after(ROOT / "docs/limits.md", "table: text, limit"), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", table_after(ROOT / "docs/limits.md", "table: text, limit"), ids=lambda row: row[0]
+)
 def test_every_text_is_the_limit_beside_it(row: list[str]) -> None:
     text, limit = (cell.strip("`") for cell in row)
     assert parse_limit(text) == eval(limit, vars(headgate).copy())
@@ -175,7 +192,17 @@ def test_the_rights_are_those_of_the_library_and_no_more() -> None:
     scripts = " ".join(path.read_text() for path in (ROOT / "src").rglob("*.lua"))
     used = {name.lower() for name in re.findall(r"redis\.p?call\('([A-Z]+)'", scripts)}
     allowed = {word[1:] for word in acl_line() if word.startswith("+")}
-    said = {"fcall", "function|load", "subscribe", "ssubscribe", "sunsubscribe", "info", "ping", "cluster|slots", "asking"}
+    said = {
+        "fcall",
+        "function|load",
+        "subscribe",
+        "ssubscribe",
+        "sunsubscribe",
+        "info",
+        "ping",
+        "cluster|slots",
+        "asking",
+    }
     assert allowed == used | said
 
 
@@ -190,26 +217,41 @@ def test_a_user_with_these_rights_can_do_everything(own_server: Server, name: st
 
 
 @pytest.mark.parametrize(
-    "changed", [{"+fcall": "+evalsha", "+function|load": "+eval"}, {"+function|load": "+evalsha +eval"}], ids=str
+    "changed",
+    [{"+fcall": "+evalsha", "+function|load": "+eval"}, {"+function|load": "+evalsha +eval"}],
+    ids=str,
 )
-def test_a_user_who_may_not_load_functions_is_served_by_scripts(changed: dict[str, str], own_server: Server, name: str) -> None:
+def test_a_user_who_may_not_load_functions_is_served_by_scripts(
+    changed: dict[str, str], own_server: Server, name: str
+) -> None:
     """F29: given the other rights that the document names, or a right to call functions that nobody has loaded."""
     words = " ".join(changed.get(word, word) for word in acl_line())
     with Redis.from_url(own_server.url) as admin:
         admin.execute_command(*words.split())
-        asyncio.run(use_everything(own_server.url.replace("redis://", "redis://headgate:password@"), name))
+        asyncio.run(
+            use_everything(own_server.url.replace("redis://", "redis://headgate:password@"), name)
+        )
         assert admin.function_list() == []
 
 
 async def use_everything(url: str, name: str) -> None:
-    limits = (Concurrency(2, lease=LEASE), Rate(500, per=1), Window(10, per=0.02, unit="tokens"), "10k/day from midnight")
+    limits = (
+        Concurrency(2, lease=LEASE),
+        Rate(500, per=1),
+        Window(10, per=0.02, unit="tokens"),
+        "10k/day from midnight",
+    )
     mine = Limiter(name, *limits, store=url)
     held = await mine.acquire(tokens=1)
-    await asyncio.gather(asyncio.to_thread(asyncio.run, take_turns(url, name, limits)), take_turns(url, name, limits))
+    await asyncio.gather(
+        asyncio.to_thread(asyncio.run, take_turns(url, name, limits)), take_turns(url, name, limits)
+    )
     believed = held.believed
     await eventually(lambda: held.believed != believed)  # a third of the lease later at most
     assert await held.arelease()
-    changed = Limiter(name, Concurrency(2, lease=LEASE), Window(5, per=0.02, unit="tokens"), store=url)
+    changed = Limiter(
+        name, Concurrency(2, lease=LEASE), Window(5, per=0.02, unit="tokens"), store=url
+    )
     async with changed:
         assert (await changed.astatus()).waiting == 0
 
@@ -234,11 +276,15 @@ async def take_turns(url: str, name: str, limits: tuple[Any, ...]) -> None:
 
 def test_every_invariant_has_its_line() -> None:
     numbers = [row[0] for row in table_after(PROMISES, "table: number, invariant, tests")]
-    series = [f"{kind}{n}" for kind, most in (("S", 9), ("L", 6), ("T", 12)) for n in range(1, most + 1)]
+    series = [
+        f"{kind}{n}" for kind, most in (("S", 9), ("L", 6), ("T", 12)) for n in range(1, most + 1)
+    ]
     assert numbers == [*series, "TL1", "H1", "H2"]
 
 
-@pytest.mark.parametrize("row", table_after(PROMISES, "table: number, invariant, tests"), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", table_after(PROMISES, "table: number, invariant, tests"), ids=lambda row: row[0]
+)
 def test_every_invariant_has_the_tests_that_cite_it(row: list[str]) -> None:
     """Each is cited, and its line links all the files that do so, and no other: promises.py beside this file writes it."""
     number, _, cited_by = row

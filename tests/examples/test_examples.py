@@ -17,7 +17,10 @@ PATIENCE = 20.0  # seconds, for a machine that is busy; the examples themselves 
 
 # program: what it must say, as patterns
 SAID = {
-    "one_process": [r"^12 calls in 0\.\d s, at most [123] at once$", r"0 of 3 permits used \(Concurrency\), 0 waiting"],
+    "one_process": [
+        r"^12 calls in 0\.\d s, at most [123] at once$",
+        r"0 of 3 permits used \(Concurrency\), 0 waiting",
+    ],
     "fleet": [r"^20 jobs in 4 processes, at most [12] at once, 20 different fences$"],
     "llm_budgets": [r"^10 calls asked for 4000 tokens and took 140; 8\d\d of 1000 are left$"],
     "keyed_tenants": [
@@ -26,7 +29,9 @@ SAID = {
         r"^bob: 1 x found$",
         r"^bob: 1 x not found$",
     ],
-    "threads": [r"^20 calls of threads and 20 of tasks, at most [123] at once, the same digests: True$"],
+    "threads": [
+        r"^20 calls of threads and 20 of tasks, at most [123] at once, the same digests: True$"
+    ],
     "decorators": [r"^6400 bytes became \d\d; permits in use now: 0$"],
     "classics": [
         r"^Semaphore: 10 digests, two at a time$",
@@ -34,7 +39,10 @@ SAID = {
         r"^TokenBucket: refused at once, the next token is (60|59) minutes away$",
         r"^RateLimiter: passed$",
     ],
-    "testing": [r"^2400 calls, at most 5 at once, took 23\.1 hours$", r"^the next call after 3600 s$"],
+    "testing": [
+        r"^2400 calls, at most 5 at once, took 23\.1 hours$",
+        r"^the next call after 3600 s$",
+    ],
     "web_server": [
         r"^10 answers$",
         r"^a request that waited at the end: 503$",
@@ -78,20 +86,36 @@ SAID = {
 }
 ELSEWHERE = {"with_litellm"}  # tests/frameworks/test_litellm.py, where LiteLLM is
 WITH_A_SERVER = ["fleet", "classics"]
-SLOW = {"with_anthropic", "with_langchain", "with_pydantic_ai"}  # their libraries take seconds to import
-WITHOUT = [pytest.param(each, marks=[pytest.mark.proof] * (each in SLOW)) for each in sorted(SAID.keys() - {"fleet"})]
+SLOW = {
+    "with_anthropic",
+    "with_langchain",
+    "with_pydantic_ai",
+}  # their libraries take seconds to import
+WITHOUT = [
+    pytest.param(each, marks=[pytest.mark.proof] * (each in SLOW))
+    for each in sorted(SAID.keys() - {"fleet"})
+]
 
 
 def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The example in a Python that shows every warning, and finds what this one finds."""
     command = [sys.executable, "-W", "default", str(EXAMPLES / f"{example}.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run(command, capture_output=True, text=True, timeout=scaled_now(PATIENCE), env=environment, check=False)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=scaled_now(PATIENCE),
+        env=environment,
+        check=False,
+    )
 
 
 def check(done: subprocess.CompletedProcess[str], example: str) -> None:
     assert (done.stderr, done.returncode) == ("", 0)
-    missing = [pattern for pattern in SAID[example] if not re.search(pattern, done.stdout, re.MULTILINE)]
+    missing = [
+        pattern for pattern in SAID[example] if not re.search(pattern, done.stdout, re.MULTILINE)
+    ]
     assert missing == [], done.stdout
 
 

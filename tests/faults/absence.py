@@ -26,8 +26,12 @@ def opened(name: str, server: Server, *limits: Limit | str, **options: Any) -> L
     return elsewhere(name, *limits, url=server.url, on_store_error="open", **options)
 
 
-def local(name: str, server: Server, *limits: Limit | str, processes: int = 2, **options: Any) -> Limiter:
-    return elsewhere(name, *limits, url=server.url, on_store_error="local", processes=processes, **options)
+def local(
+    name: str, server: Server, *limits: Limit | str, processes: int = 2, **options: Any
+) -> Limiter:
+    return elsewhere(
+        name, *limits, url=server.url, on_store_error="local", processes=processes, **options
+    )
 
 
 async def by_task(limiter: Limiter) -> Permit:
@@ -79,7 +83,13 @@ def full(server: Server) -> Iterator[None]:
 @contextlib.contextmanager
 def forbidden(server: Server) -> Iterator[None]:
     with Redis.from_url(server.url) as admin:
-        admin.acl_setuser("default", enabled=True, nopass=True, categories=["+@all"], commands=["-fcall", "-evalsha", "-eval"])
+        admin.acl_setuser(
+            "default",
+            enabled=True,
+            nopass=True,
+            categories=["+@all"],
+            commands=["-fcall", "-evalsha", "-eval"],
+        )
         yield
         admin.acl_setuser("default", enabled=True, nopass=True, categories=["+@all"])
 

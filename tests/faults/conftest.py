@@ -56,7 +56,9 @@ def puppet(name: str, redis_url: str) -> Iterator[Callable[..., Puppet]]:
     with ExitStack() as stack:
 
         def made(*limits: Limit, pace: str = "hurried") -> Puppet:
-            puppet = Puppet(stack.enter_context(running("puppet", redis_url, name, pace, *map(repr, limits))))
+            puppet = Puppet(
+                stack.enter_context(running("puppet", redis_url, name, pace, *map(repr, limits)))
+            )
             stack.callback(puppet.resume)
             assert puppet.process.line() == "ready"
             return puppet

@@ -19,15 +19,21 @@ from tests.machine import scaled
 
 WAITER = scaled(1.5)  # seconds of silence after which a waiter is taken for dead: 10 in the product
 HEARTBEAT = scaled(0.15)  # seconds between two signs of life: 3
-GREETING = scaled(2.0)  # seconds for a connection: 5; a store that was never reached is not looked for again
+GREETING = scaled(
+    2.0
+)  # seconds for a connection: 5; a store that was never reached is not looked for again
 PATIENCE = scaled(1.5)  # seconds for a reply: 5; the same is true of the first
 OUTAGE = scaled(3.0)  # seconds for which a store that was there is looked for again: 10
-REVIVAL = scaled(0.5)  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
+REVIVAL = scaled(
+    0.5
+)  # seconds, at most, until one that is away is asked again, or offered what is owed: 5
 HOLD = scaled(0.4)  # seconds for which what another process has replaced is not taken again: 60
 KEPT = "WAITER, KEEP, CLEANUP = 10000000, 30000000, 100"
 HELD = "HOLD, FORMER, DAY = 60000000,"
 DOUBTED = "UNHEARD = 4000000"
-UNHEARD = 0.6  # seconds after its last call for which a session without receivers counts as alive: 4
+UNHEARD = (
+    0.6  # seconds after its last call for which a session without receivers counts as alive: 4
+)
 
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
@@ -43,7 +49,9 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(endpoint, "CONNECT_TIMEOUT", GREETING)
     microseconds = round(WAITER * 1_000_000)
     sources = script.sources()
-    assert all(words in sources["shared"] for words in (KEPT, HELD, DOUBTED)), "shared.lua says it in other words now"
+    assert all(words in sources["shared"] for words in (KEPT, HELD, DOUBTED)), (
+        "shared.lua says it in other words now"
+    )
     shorter = KEPT.replace("10000000, 30000000", f"{microseconds}, {3 * microseconds}")
     held = HELD.replace("60000000", f"{round(HOLD * 1_000_000)}")
     doubted = DOUBTED.replace("4000000", f"{round(UNHEARD * 1_000_000)}")

@@ -69,7 +69,9 @@ class Way:
 class Connection:
     """Two streams that are one connection."""
 
-    def __init__(self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, proxy: Proxy, client: asyncio.StreamWriter, server: asyncio.StreamWriter
+    ) -> None:
         self._proxy = proxy
         self._ends = client, server
         self.calls = False
@@ -91,7 +93,9 @@ class Connection:
 
     def reset(self) -> None:
         for end in self._ends:
-            with contextlib.suppress(OSError, ValueError):  # it is closed: uvloop raises a ValueError
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # it is closed: uvloop raises a ValueError
                 end.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             end.transport.abort()
 
@@ -113,13 +117,22 @@ class Proxy:
 
     async def __aenter__(self) -> Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.url = as_user(f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0", USER, PASSWORD)
+        self.url = as_user(
+            f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0", USER, PASSWORD
+        )
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._server.close()
         self.refuses = True
-        for _ in range(3):  # turns in which asyncio hands over a connection that it has accepted already
+        for _ in range(
+            3
+        ):  # turns in which asyncio hands over a connection that it has accepted already
             await asyncio.sleep(0)
         for task in self._tasks:
             task.cancel()
@@ -140,7 +153,9 @@ class Proxy:
         for way in (self.requests, self.replies, self.announcements, self.rest):
             way.resume()
 
-    async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
+    async def _accept(
+        self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
         self.met += 1
         if self.refuses:
             to_client.transport.abort()

@@ -27,7 +27,9 @@ TIMEOUTS = count(1)  # microseconds
 
 def client_of_its_own(url: str) -> Redis:
     """A client whose store no other client and no URL shares: its connections differ in a microsecond."""
-    return Redis.from_url(url, socket_connect_timeout=endpoint.CONNECT_TIMEOUT + next(TIMEOUTS) / 1_000_000)
+    return Redis.from_url(
+        url, socket_connect_timeout=endpoint.CONNECT_TIMEOUT + next(TIMEOUTS) / 1_000_000
+    )
 
 
 def elsewhere(name: str, *limits: Limit | str, url: str, **options: Any) -> Limiter:
@@ -99,7 +101,12 @@ class Room:
         self.visits += 1
         self.most = max(self.most, self.inside)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.inside -= 1
 
 
@@ -166,4 +173,7 @@ def everybody(admin: Redis, name: str) -> list[str]:
 
 def commands_of(admin: Redis) -> dict[str, int]:
     """How often each command ran since `config_resetstat`, those inside scripts too."""
-    return {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in admin.info("commandstats").items()}
+    return {
+        name.removeprefix("cmdstat_"): stat["calls"]
+        for name, stat in admin.info("commandstats").items()
+    }

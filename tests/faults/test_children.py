@@ -18,12 +18,16 @@ SETTLED = 5000
 
 
 def check(url: str, name: str, method: str, way: str, count: int) -> None:
-    said = finished("children", url, name, method, way, count, within=scaled(60 + 2 * count)).splitlines()
+    said = finished(
+        "children", url, name, method, way, count, within=scaled(60 + 2 * count)
+    ).splitlines()
     assert said == [f"0 {SETTLED * (child + 1)} True" for child in range(count)]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_what_a_child_released_and_settled_has_arrived_when_it_has_ended(name: str, redis_url: str, method: str) -> None:
+def test_what_a_child_released_and_settled_has_arrived_when_it_has_ended(
+    name: str, redis_url: str, method: str
+) -> None:
     """L6, S7: each start method of multiprocessing."""
     check(redis_url, name, method, "returns", 2)
 
@@ -37,7 +41,9 @@ def test_it_has_arrived_however_the_child_ends(name: str, redis_url: str, way: s
 @pytest.mark.proof
 @pytest.mark.parametrize("method", METHODS[1:])
 @pytest.mark.parametrize("way", WAYS)
-def test_it_has_arrived_by_every_start_method_and_end(name: str, redis_url: str, method: str, way: str) -> None:
+def test_it_has_arrived_by_every_start_method_and_end(
+    name: str, redis_url: str, method: str, way: str
+) -> None:
     """L6, S7: the same of forkserver and spawn."""
     check(redis_url, name, method, way, 2)
 
@@ -47,6 +53,9 @@ def test_it_has_arrived_by_every_start_method_and_end(name: str, redis_url: str,
 def test_a_thousand_children_lose_nothing(name: str, redis_url: str, method: str) -> None:
     """L6, S7: four names, each with children one after another that find the only permit free."""
     with ThreadPoolExecutor(4) as pool:
-        checks = [pool.submit(check, redis_url, f"{name}-{part}", method, "returns", 250) for part in range(4)]
+        checks = [
+            pool.submit(check, redis_url, f"{name}-{part}", method, "returns", 250)
+            for part in range(4)
+        ]
         for each in checks:
             each.result()

@@ -68,7 +68,9 @@ async def test_ten_thousand_client_objects_need_no_more_connections_than_one(
     assert 0 < connections(own_admin) <= MOST
 
 
-async def test_the_connections_of_a_store_that_is_dropped_are_closed(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_the_connections_of_a_store_that_is_dropped_are_closed(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """S9: each client has settings of its own, so each has a store.
 
     The program keeps none of them, nor their limiters.
@@ -91,7 +93,9 @@ async def test_a_permit_keeps_the_store_that_granted_it(name: str, redis_url: st
     assert await permit.arelease()
 
 
-async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(name: str, redis_url: str) -> None:
+async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(
+    name: str, redis_url: str
+) -> None:
     """S9: a limiter for each request declares its limits once."""
     client = client_of_its_own(redis_url)
     async with Limiter(name, Concurrency(1), store=client):
@@ -109,17 +113,40 @@ async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(name
         (lambda: Redis(port=1), lambda: Redis(port=2), False),
         (lambda: Redis(password="a"), lambda: Redis(password="b"), False),
         (lambda: Redis(ssl=True), lambda: Redis(), False),
-        (lambda: Redis(ssl=True, ssl_ca_certs="a"), lambda: Redis(ssl=True, ssl_ca_certs="b"), False),
+        (
+            lambda: Redis(ssl=True, ssl_ca_certs="a"),
+            lambda: Redis(ssl=True, ssl_ca_certs="b"),
+            False,
+        ),
         (lambda: Redis(socket_connect_timeout=1), lambda: Redis(socket_connect_timeout=2), False),
-        (lambda: Redis(credential_provider=CREDENTIALS), lambda: Redis(credential_provider=CREDENTIALS), True),
+        (
+            lambda: Redis(credential_provider=CREDENTIALS),
+            lambda: Redis(credential_provider=CREDENTIALS),
+            True,
+        ),
         (
             lambda: Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")),
             lambda: Redis(credential_provider=redis.UsernamePasswordCredentialProvider("a", "b")),
             False,
         ),
-        (lambda: Redis(socket_keepalive_options={1: 2}), lambda: Redis(socket_keepalive_options={1: 2}), True),
+        (
+            lambda: Redis(socket_keepalive_options={1: 2}),
+            lambda: Redis(socket_keepalive_options={1: 2}),
+            True,
+        ),
     ],
-    ids=["kind", "db", "port", "password", "tls", "authorities", "timeout", "provider", "providers", "options"],
+    ids=[
+        "kind",
+        "db",
+        "port",
+        "password",
+        "tls",
+        "authorities",
+        "timeout",
+        "provider",
+        "providers",
+        "options",
+    ],
 )
 def test_a_store_is_shared_when_its_connections_would_be_made_alike(
     client: Callable[[], Any], other: Callable[[], Any], same: bool

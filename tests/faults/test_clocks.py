@@ -40,7 +40,9 @@ def step(name: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Step:
     return lambda seconds: admin.incrby(key, round(seconds * 1_000_000))
 
 
-async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(name: str, admin_url: str, step: Step) -> None:
+async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F43, S4, S5: an hour at once: the place is another's, its holder hears it with the next renewal, its fence is lower."""
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     holder = await limiter.acquire()
@@ -55,7 +57,9 @@ async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(name: str,
     await successor.arelease()
 
 
-async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(name: str, admin_url: str, step: Step) -> None:
+async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F43, S2: given one who waits, when the clock steps and its grant is announced, then it is held for a lease at most."""
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     await has_listened(limiter, other)
@@ -71,7 +75,9 @@ async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(name: st
     await permit.arelease()
 
 
-async def test_a_step_forwards_mints_one_burst_at_most(name: str, admin_url: str, step: Step) -> None:
+async def test_a_step_forwards_mints_one_burst_at_most(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F43, T6: a hundred hours at once are worth what the bucket can hold, and no more."""
     limiter = Limiter(name, Rate(5, per=HOUR, capacity=10), store=admin_url)
     assert await limiter.atry_acquire(10)
@@ -82,7 +88,9 @@ async def test_a_step_forwards_mints_one_burst_at_most(name: str, admin_url: str
     assert not await limiter.atry_acquire()
 
 
-async def test_a_step_back_mints_nothing_and_takes_nothing(name: str, admin_url: str, step: Step) -> None:
+async def test_a_step_back_mints_nothing_and_takes_nothing(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F43, T6: two hours back: what was counted is still counted, now and when the time has been made up for."""
     limiter = Limiter(name, Rate(10, per=HOUR), store=admin_url)
     assert await limiter.atry_acquire(10)
@@ -98,13 +106,18 @@ async def test_a_step_back_mints_nothing_and_takes_nothing(name: str, admin_url:
     assert not await limiter.atry_acquire()
 
 
-@pytest.mark.parametrize("limit", [Rate(10, per=60), Window(10, per=60), Quota(10, per=60)], ids=str)
+@pytest.mark.parametrize(
+    "limit", [Rate(10, per=60), Window(10, per=60), Quota(10, per=60)], ids=str
+)
 async def test_after_a_step_back_a_rate_grants_nothing_until_its_keys_are_deleted(
     name: str, admin: Redis, admin_url: str, step: Step, limit: Limit
 ) -> None:
     """F43, T6: an hour back: a rate that is used up grants nothing for an hour, a concurrency limit goes
     on, and the way out of docs/redis.md makes the rate a new one."""
-    rate, room = [Limiter(f"{name}-{kind}", its, store=admin_url) for kind, its in (("rate", limit), ("room", Concurrency(1)))]
+    rate, room = [
+        Limiter(f"{name}-{kind}", its, store=admin_url)
+        for kind, its in (("rate", limit), ("room", Concurrency(1)))
+    ]
     assert await rate.atry_acquire(10)
 
     step(-HOUR)
@@ -120,7 +133,9 @@ async def test_after_a_step_back_a_rate_grants_nothing_until_its_keys_are_delete
     assert await rate.atry_acquire(10)
 
 
-async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(name: str, admin_url: str, step: Step) -> None:
+async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F43, S4: an hour back: the lease of a holder that died ends by the server's clock."""
     other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
 
@@ -137,7 +152,9 @@ async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(na
     assert not await held.arelease()
 
 
-async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_else(name: str, admin_url: str, step: Step) -> None:
+async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_else(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F43, S1, S2, L6: renewals go on being answered, for longer than a lease; a release lets the next one in at once."""
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     holder = await limiter.acquire()
@@ -155,7 +172,9 @@ async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_e
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_who_was_suspended_is_told_by_the_server(name: str, admin_url: str, step: Step) -> None:
+async def test_who_was_suspended_is_told_by_the_server(
+    name: str, admin_url: str, step: Step
+) -> None:
     """F15, S2, S5: monotonic clocks do not count a machine's sleep, so the server's has leapt: the next renewal tells."""
     limiter = Limiter(name, Concurrency(1, lease=LEASE), store=admin_url, on_lost="cancel")
     other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
@@ -173,9 +192,13 @@ async def test_who_was_suspended_is_told_by_the_server(name: str, admin_url: str
     assert await successor.arelease()
 
 
-async def test_the_clock_is_read_once_in_each_call(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_the_clock_is_read_once_in_each_call(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F44, T6: TIME moves inside of a script before Redis 7.2: whatever a call does, it reads it once."""
-    limiter = Limiter(name, Concurrency(2), Rate(100, per=HOUR, unit="tokens"), store=own_server.url)
+    limiter = Limiter(
+        name, Concurrency(2), Rate(100, per=HOUR, unit="tokens"), store=own_server.url
+    )
 
     async def visit() -> None:
         async with limiter.acquire(tokens=2) as permit:
@@ -185,4 +208,7 @@ async def test_the_clock_is_read_once_in_each_call(name: str, own_server: Server
     await at_rest(limiter)
 
     ran = own_admin.info("commandstats")
-    assert ran["cmdstat_time"]["calls"] == ran["cmdstat_fcall"]["calls"] - ran["cmdstat_fcall"]["failed_calls"]
+    assert (
+        ran["cmdstat_time"]["calls"]
+        == ran["cmdstat_fcall"]["calls"] - ran["cmdstat_fcall"]["failed_calls"]
+    )

@@ -79,7 +79,9 @@ async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
         loop = asyncio.new_event_loop()
         task = loop.create_task(enter())
         task._log_destroy_pending = False  # type: ignore[attr-defined]
-        loop.run_until_complete(until(lambda status: (status.waiting if held else status.limits[0].used) == 1, limiter))
+        loop.run_until_complete(
+            until(lambda status: (status.waiting if held else status.limits[0].used) == 1, limiter)
+        )
         return loop, task
 
     loop, task = await asyncio.to_thread(begin)
@@ -105,7 +107,9 @@ def test_a_connection_is_closed_in_silence_when_its_coroutine_is_closed_without_
                 asked.set()
 
     async def leave_behind() -> asyncio.Task[object]:
-        task = begun(Endpoint(Connection, {"port": server.getsockname()[1]}).asked("PING"), "headgate-ask")
+        task = begun(
+            Endpoint(Connection, {"port": server.getsockname()[1]}).asked("PING"), "headgate-ask"
+        )
         await asyncio.to_thread(asked.wait)
         return task
 

@@ -23,7 +23,9 @@ SILENT = 3600.0  # seconds between heartbeats: none within a test
 
 def of_calls(protocol: object) -> bool:
     """Whether this is a connection of calls, and not the one that listens."""
-    return isinstance(protocol, Wire) and isinstance(getattr(protocol._replied, "__self__", None), Peer)
+    return isinstance(protocol, Wire) and isinstance(
+        getattr(protocol._replied, "__self__", None), Peer
+    )
 
 
 @pytest.fixture
@@ -47,7 +49,9 @@ async def visits(limiters: list[Limiter], each: int) -> None:
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-async def test_who_comes_in_one_turn_goes_out_in_one_write(name: str, redis_url: str, admin: Redis, writes: list[bytes]) -> None:
+async def test_who_comes_in_one_turn_goes_out_in_one_write(
+    name: str, redis_url: str, admin: Redis, writes: list[bytes]
+) -> None:
     """Given 50 limiters, when 20 tasks each acquire together and release together, then each limiter makes one call for each, and
     all calls leave in one write; but the very first acquire, which did not know that others would come, has left by itself."""
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
@@ -91,7 +95,9 @@ async def test_what_replies_set_free_leaves_in_one_write_as_well(
     second = [asyncio.create_task(enter(limiter)) for limiter in limiters]
     permits = await asyncio.gather(*first, *second)
 
-    assert len(writes) <= 2 + len(reads)  # the very first, all the others of the first, and then as many as there were reads
+    assert len(writes) <= 2 + len(
+        reads
+    )  # the very first, all the others of the first, and then as many as there were reads
     assert len(writes) < len(limiters)
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
@@ -200,7 +206,9 @@ async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
     assert await again.arelease()
 
 
-async def test_what_is_settled_goes_with_what_is_given_back(name: str, redis_url: str, writes: list[bytes]) -> None:
+async def test_what_is_settled_goes_with_what_is_given_back(
+    name: str, redis_url: str, writes: list[bytes]
+) -> None:
     """Given one who was granted what it asked for at once, when it settles and gives back in one turn, then that is one call."""
     permit = await enter(Limiter(name, PLENTY, "100/second", store=redis_url))
 
@@ -211,7 +219,9 @@ async def test_what_is_settled_goes_with_what_is_given_back(name: str, redis_url
     assert [data.count(b"FCALL") for data in writes] == [1]
 
 
-@pytest.mark.parametrize(("refusal", "said"), [("NOPERM 'ping'", False), ("LOADING Redis is loading", True)])
+@pytest.mark.parametrize(
+    ("refusal", "said"), [("NOPERM 'ping'", False), ("LOADING Redis is loading", True)]
+)
 async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     name: str, redis_url: str, writes: list[bytes], refusal: str, said: bool
 ) -> None:
@@ -250,7 +260,9 @@ def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:
     assert (written, its.keeps()) == ([b"first second", b"dropped"], False)
 
 
-async def test_what_nobody_waits_for_is_given_back_without_a_word_before_it(name: str, redis_url: str, writes: list[bytes]) -> None:
+async def test_what_nobody_waits_for_is_given_back_without_a_word_before_it(
+    name: str, redis_url: str, writes: list[bytes]
+) -> None:
     """Given one who was granted what it asked for at once, when it gives back, then that is all that is sent."""
     permit = await enter(Limiter(name, ONE, store=redis_url))
 

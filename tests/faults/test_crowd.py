@@ -44,7 +44,10 @@ async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in
     limit = Rate(RATE, per=1, initial=0)
     limiter = Limiter(name, limit, store=redis_url)
     with ExitStack() as stack:
-        processes = [stack.enter_context(running("parade", redis_url, name, repr(limit))) for _ in range(PROCESSES)]
+        processes = [
+            stack.enter_context(running("parade", redis_url, name, repr(limit)))
+            for _ in range(PROCESSES)
+        ]
         assert [await process.said() for process in processes] == ["ready"] * PROCESSES
         start = monotonic()
         for first in range(0, CROWD, GROUP):
@@ -57,7 +60,10 @@ async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in
         gave_up = monotonic()
         lists = await asyncio.gather(*(all_said(process) for process in processes))
 
-    through = sorted((passed for passed_there in lists for passed in passed_there), key=lambda passed: passed.fence)
+    through = sorted(
+        (passed for passed_there in lists for passed in passed_there),
+        key=lambda passed: passed.fence,
+    )
     numbers = [passed.number for passed in through]
     assert numbers == sorted(numbers)
     assert set(numbers) >= set(range(0, CROWD, 2))

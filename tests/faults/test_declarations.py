@@ -16,7 +16,15 @@ from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rat
 from headgate.limits import Limit
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Puppet, Slack, client_of_its_own, elsewhere, enter, eventually, has_listened
+from tests.faults.scene import (
+    Puppet,
+    Slack,
+    client_of_its_own,
+    elsewhere,
+    enter,
+    eventually,
+    has_listened,
+)
 from tests.world import at_rest, declare, soon, until, used, waiting
 
 ONE, TWO, THREE = Concurrency(1), Concurrency(2), Concurrency(3)
@@ -72,7 +80,9 @@ async def test_two_processes_that_keep_declaring_make_no_limit_flap(
     )
 
 
-async def test_so_do_keyed_limiters(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+async def test_so_do_keyed_limiters(
+    name: str, redis_url: str, log: pytest.LogCaptureFixture
+) -> None:
     """Given two processes whose code takes a key for each request, then it is said of each key, once."""
     former, later = (elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO))
     for key in ("a", "b"):
@@ -172,7 +182,9 @@ async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared
     assert await soon(second.visit()) == 3
 
 
-async def test_an_update_settles_it(name: str, redis_url: str, log: pytest.LogCaptureFixture) -> None:
+async def test_an_update_settles_it(
+    name: str, redis_url: str, log: pytest.LogCaptureFixture
+) -> None:
     """F48: Given two processes that disagree, when one updates, then its limits hold for both, whatever they go on declaring."""
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former, former):
@@ -212,7 +224,9 @@ async def test_a_warning_that_cannot_be_logged_stops_nobody(
 
 
 @pytest.mark.proof
-async def test_programs_that_are_started_again_change_nothing(name: str, admin: Redis, puppet: Callable[..., Puppet]) -> None:
+async def test_programs_that_are_started_again_change_nothing(
+    name: str, admin: Redis, puppet: Callable[..., Puppet]
+) -> None:
     """Given programs of two minds, started by turns, then the first of either mind declares, and the others follow."""
     seen = []
     for limit in (ONE, TWO, ONE, TWO, ONE):
@@ -267,12 +281,16 @@ async def test_others_follow_with_their_next_reply(name: str, redis_url: str) ->
     assert await asyncio.to_thread(thread.try_acquire, tokens=3)
 
 
-async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(name: str, redis_url: str) -> None:
+async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(
+    name: str, redis_url: str
+) -> None:
     """T7: given a waiter whose process does not know the new limits yet, when it is told, then not by the former ones."""
     jobs = Concurrency(10, unit="jobs")
     client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, jobs, store=client), elsewhere(name, jobs, url=redis_url)
-    await has_listened(Limiter(f"{name}-other", ONE, store=client), elsewhere(f"{name}-other", ONE, url=redis_url))
+    await has_listened(
+        Limiter(f"{name}-other", ONE, store=client), elsewhere(f"{name}-other", ONE, url=redis_url)
+    )
     holder = await other.acquire(jobs=6)
     caller = asyncio.create_task(enter(limiter, jobs=7))
     await waiting(other, 1)
@@ -286,9 +304,14 @@ async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(n
     holder.release()
 
 
-async def test_an_update_whose_reply_is_lost_is_made_once(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_an_update_whose_reply_is_lost_is_made_once(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """T9, T10, F24: given a lost reply, when the update is sent again, then it is answered, and what came since is not undone."""
-    limiter, other = Limiter(name, "10/hour", store=proxy.url), elsewhere(name, "10/hour", url=redis_url)
+    limiter, other = (
+        Limiter(name, "10/hour", store=proxy.url),
+        elsewhere(name, "10/hour", url=redis_url),
+    )
     for each in (limiter, other):
         await soon(declare(each))
 
@@ -296,11 +319,16 @@ async def test_an_update_whose_reply_is_lost_is_made_once(name: str, proxy: Prox
     await soon(limiter.aupdate("20/hour"))
 
     assert proxy.replies.lost == 1
-    assert [(await soon(each.astatus())).limits[0].capacity for each in (limiter, other)] == [20, 20]
+    assert [(await soon(each.astatus())).limits[0].capacity for each in (limiter, other)] == [
+        20,
+        20,
+    ]
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_an_update_that_cannot_be_told_is_told_later(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_an_update_that_cannot_be_told_is_told_later(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """Given a server that is away, when limits are updated, then they hold here at once, and there as soon as it is back."""
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     for each in (limiter, other):

@@ -19,10 +19,16 @@ from tests.servers import Server, free_port
 from tests.world import long
 
 
-async def test_what_was_released_has_arrived_when_aflush_returns(name: str, redis_url: str, admin: Redis) -> None:
+async def test_what_was_released_has_arrived_when_aflush_returns(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6: a task's own permit, one of a key, and one of a thread."""
     limiter = Limiter(name, Concurrency(3), store=redis_url)
-    permits = [await limiter.acquire(), await limiter["k"].acquire(), await asyncio.to_thread(limiter.acquire_sync)]
+    permits = [
+        await limiter.acquire(),
+        await limiter["k"].acquire(),
+        await asyncio.to_thread(limiter.acquire_sync),
+    ]
 
     for permit in permits:
         permit.release()
@@ -31,7 +37,9 @@ async def test_what_was_released_has_arrived_when_aflush_returns(name: str, redi
     assert (holders_of(admin, name), holders_of(admin, f"{name}:k")) == (0, 0)
 
 
-def test_what_was_released_has_arrived_when_flush_returns(name: str, redis_url: str, admin: Redis) -> None:
+def test_what_was_released_has_arrived_when_flush_returns(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6: in a thread, and of a loop that has ended."""
     limiter = Limiter(name, Concurrency(3), store=redis_url)
     permits = [limiter.acquire_sync(), asyncio.run(limiter.acquire().__aenter__())]
@@ -43,13 +51,17 @@ def test_what_was_released_has_arrived_when_flush_returns(name: str, redis_url: 
     assert holders_of(admin, name) == 0
 
 
-def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(name: str, redis_url: str, admin: Redis) -> None:
+def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6, F7: it runs when the flush asks it, and never runs what it is asked."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     asked = threading.Event()
 
     class Loop(asyncio.SelectorEventLoop):
-        def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        def call_soon_threadsafe(
+            self, callback: Callable[..., object], *args: Any, context: Any = None
+        ) -> Any:
             if "flush_in" in callback.__qualname__:
                 asked.set()
                 return None
@@ -71,7 +83,9 @@ def test_flush_returns_if_a_loop_closes_before_the_flush_task_is_made(name: str,
     assert holders_of(admin, name) == 0
 
 
-def test_flush_returns_if_a_closing_loop_cancels_the_flush_task(name: str, own_server: Server) -> None:
+def test_flush_returns_if_a_closing_loop_cancels_the_flush_task(
+    name: str, own_server: Server
+) -> None:
     """L6, F9: asyncio.run cancels what the flush has asked of its loop."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
 
@@ -93,12 +107,16 @@ def test_flush_returns_if_a_closing_loop_cancels_the_flush_task(name: str, own_s
     assert holders_of(own_server.admin, name) == 0
 
 
-def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(name: str, redis_url: str) -> None:
+def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
+    name: str, redis_url: str
+) -> None:
     """F9: asyncio.run cancels the flush's task before its first step. Python would name a coroutine that was never awaited."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
 
     class Loop(asyncio.SelectorEventLoop):
-        def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
+        def call_soon_threadsafe(
+            self, callback: Callable[..., object], *args: Any, context: Any = None
+        ) -> Any:
             if "flush_in" in callback.__qualname__:
                 asked.set()
             return super().call_soon_threadsafe(callback, *args, context=context)
@@ -140,7 +158,9 @@ def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_foun
         looking = threads.submit(asyncio.run, limiter.astatus())
         found.wait(long())
         flushing = threads.submit(asyncio.run, limiter.aflush())
-        wait([flushing], timeout=0.2)  # no event says that it waits; without waiting it returns within this time
+        wait(
+            [flushing], timeout=0.2
+        )  # no event says that it waits; without waiting it returns within this time
         go_on.set()
         flushing.result(long())
         held = holders_of(admin, name)
@@ -149,12 +169,16 @@ def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_foun
     assert held == 0
 
 
-def test_flush_returns_if_a_loop_stops_after_it_has_sent_everything(name: str, redis_url: str, admin: Redis) -> None:
+def test_flush_returns_if_a_loop_stops_after_it_has_sent_everything(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6: the loop of a notebook runs for short times."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
 
     async def send() -> None:
-        while not (tasks := [task for task in asyncio.all_tasks() if task.get_name() == "headgate-flush"]):  # noqa: ASYNC110 - no event says so
+        while not (  # noqa: ASYNC110 - no event says so
+            tasks := [task for task in asyncio.all_tasks() if task.get_name() == "headgate-flush"]
+        ):
             await asyncio.sleep(0)
         await asyncio.wait(tasks)
 

@@ -20,7 +20,9 @@ OLD, OLDEST, NEWER = b"\x01 and numbers", b"\x8e, as MessagePack began", "\x7f a
 
 
 @pytest.mark.parametrize("state", [OLD, OLDEST])
-async def test_an_older_state_is_begun_afresh(name: str, redis_url: str, admin: Redis, state: bytes) -> None:
+async def test_an_older_state_is_begun_afresh(
+    name: str, redis_url: str, admin: Redis, state: bytes
+) -> None:
     """F47: given a state of an older format, when somebody enters, then nothing is held, and the next one finds a state of ours."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     await soon(visit(limiter))
@@ -52,14 +54,20 @@ REQUESTS: dict[str, Callable[[Limiter, Permit], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("words", [rb" ok (\d+)", pytest.param(rb"(grant|done|status) \d+", marks=pytest.mark.proof)])
+@pytest.mark.parametrize(
+    "words", [rb" ok (\d+)", pytest.param(rb"(grant|done|status) \d+", marks=pytest.mark.proof)]
+)
 @pytest.mark.parametrize("request_of", REQUESTS)
-async def test_who_gets_a_reply_without_sense_is_told_so(name: str, proxy: Proxy, request_of: str, words: bytes) -> None:
+async def test_who_gets_a_reply_without_sense_is_told_so(
+    name: str, proxy: Proxy, request_of: str, words: bytes
+) -> None:
     """L6, S7: given a number in a reply that is none, then whoever asked has a StoreError, and nothing stays held."""
     limiter = Limiter(name, Concurrency(2), store=proxy.url)
     permit = await limiter.acquire()
     whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
-    proxy.replies.alter = lambda piece: whole.sub(lambda reply: bulk(re.sub(words, rb" ok none", reply[1], count=1)), piece)
+    proxy.replies.alter = lambda piece: whole.sub(
+        lambda reply: bulk(re.sub(words, rb" ok none", reply[1], count=1)), piece
+    )
 
     with pytest.raises(StoreError):
         await soon(REQUESTS[request_of](limiter, permit))
@@ -69,14 +77,21 @@ async def test_who_gets_a_reply_without_sense_is_told_so(name: str, proxy: Proxy
     await at_rest(limiter)
 
 
-async def test_limits_that_are_damaged_on_the_way_are_not_adopted(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S1: given limits that nobody can have declared, then the call fails, and the process keeps its own until it is answered."""
-    limiter, other = Limiter(name, Concurrency(2), store=proxy.url), elsewhere(name, Concurrency(2), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(2), store=proxy.url),
+        elsewhere(name, Concurrency(2), url=redis_url),
+    )
     await soon(visit(limiter))
     await other.aupdate(Concurrency(3))
     ours = limiter._line.declared.program
     whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
-    proxy.replies.alter = lambda piece: whole.sub(lambda reply: bulk(reply[1].replace(b"permits 3 ", b"permits 0 ")), piece)
+    proxy.replies.alter = lambda piece: whole.sub(
+        lambda reply: bulk(reply[1].replace(b"permits 3 ", b"permits 0 ")), piece
+    )
 
     with pytest.raises(StoreError):
         await soon(limiter.acquire())
@@ -88,12 +103,17 @@ async def test_limits_that_are_damaged_on_the_way_are_not_adopted(name: str, pro
     await at_rest(limiter)
 
 
-@pytest.mark.parametrize("limits", ["slots permits 0 30000000", "slats permits 2 30000000", "slots permits 2"])
+@pytest.mark.parametrize(
+    "limits", ["slots permits 0 30000000", "slats permits 2 30000000", "slots permits 2"]
+)
 async def test_limits_that_are_damaged_on_the_server_are_declared_anew(
     name: str, redis_url: str, admin: Redis, limits: str
 ) -> None:
     """Given a process that has declared them before, and one that is new."""
-    for declares in (Limiter(name, Concurrency(2), store=redis_url), elsewhere(name, Concurrency(2), url=redis_url)):
+    for declares in (
+        Limiter(name, Concurrency(2), store=redis_url),
+        elsewhere(name, Concurrency(2), url=redis_url),
+    ):
         await soon(visit(declares))
         admin.hset(f"headgate:{{{name}}}", "limits", limits)
 

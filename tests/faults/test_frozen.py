@@ -35,7 +35,9 @@ pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture(params=["stopped", pytest.param("paused", marks=pytest.mark.proof)])
-def freeze(request: pytest.FixtureRequest, own_server: Server, own_admin: Redis) -> Iterator[tuple[Freeze, Freeze]]:
+def freeze(
+    request: pytest.FixtureRequest, own_server: Server, own_admin: Redis
+) -> Iterator[tuple[Freeze, Freeze]]:
     """How to make the server stand still, and go on: a stopped process, or CLIENT PAUSE."""
     own_admin.ping()
     if request.param == "stopped":
@@ -97,7 +99,9 @@ async def test_whoever_will_not_wait_for_long_learns_in_time_that_nobody_answers
     callers = [asyncio.create_task(acquired(limiter, thread, impatient))]
     await asyncio.sleep(0)
     callers.append(asyncio.create_task(acquired(limiter, thread, impatient)))
-    assert [type(found) for found in await soon(asyncio.gather(*callers, return_exceptions=True))] == [StoreError] * 2
+    assert [
+        type(found) for found in await soon(asyncio.gather(*callers, return_exceptions=True))
+    ] == [StoreError] * 2
     go_on()
 
     assert used(await at_rest(limiter)) == [0]
@@ -129,7 +133,9 @@ async def test_who_need_not_be_limited_passes_a_silent_server_in_time(
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_a_try_waits_for_one_reply(name: str, own_server: Server, freeze: tuple[Freeze, Freeze]) -> None:
+async def test_a_try_waits_for_one_reply(
+    name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
+) -> None:
     """L5, F36: a try that nobody answers is an error when a reply is overdue, and waits for no other connection."""
     stop, go_on = freeze
     limiter = elsewhere(name, Concurrency(2, lease=60.0), url=own_server.url)
@@ -139,7 +145,9 @@ async def test_a_try_waits_for_one_reply(name: str, own_server: Server, freeze: 
 
     stop()
     tries = limiter.atry_acquire(), asyncio.to_thread(limiter.try_acquire)
-    assert [type(found) for found in await soon(asyncio.gather(*tries, return_exceptions=True))] == [StoreError] * 2
+    assert [
+        type(found) for found in await soon(asyncio.gather(*tries, return_exceptions=True))
+    ] == [StoreError] * 2
     go_on()
 
     assert used(await at_rest(limiter)) == [0]
@@ -163,10 +171,15 @@ async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(name: str, proxy: Proxy) -> None:
+async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(
+    name: str, proxy: Proxy
+) -> None:
     """L5, F36: given a permit that is taken, when the quick call says so and the whole one is never answered, then that is an error
     after `max_sleep`, and nobody is left in the queue."""
-    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=proxy.url)
+    limiter, other = (
+        Limiter(name, Concurrency(1), store=proxy.url),
+        elsewhere(name, Concurrency(1), url=proxy.url),
+    )
     for _ in range(2):
         await (await limiter.acquire()).arelease()
     holder = await other.acquire()
@@ -194,7 +207,9 @@ async def test_replies_that_are_slow_are_no_wait(name: str, proxy: Proxy) -> Non
         assert await (await acquired(limiter, thread, 0.001)).arelease()
 
 
-async def test_a_loop_that_was_blocked_says_nothing_of_the_server(name: str, redis_url: str, impatient: float) -> None:
+async def test_a_loop_that_was_blocked_says_nothing_of_the_server(
+    name: str, redis_url: str, impatient: float
+) -> None:
     """L5: given a loop that comes to nothing for longer than `max_sleep`, when it goes on, then its call is made and answered."""
     limiter = elsewhere(name, Concurrency(1), url=redis_url)
     await (await limiter.acquire()).arelease()
@@ -205,7 +220,9 @@ async def test_a_loop_that_was_blocked_says_nothing_of_the_server(name: str, red
     assert await (await soon(caller)).arelease()
 
 
-async def test_a_short_pause_goes_by_unnoticed(name: str, own_server: Server, freeze: tuple[Freeze, Freeze]) -> None:
+async def test_a_short_pause_goes_by_unnoticed(
+    name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
+) -> None:
     """L5, F36: shorter than a reply may take: all get what they asked for, once."""
     stop, go_on = freeze
     limits = Concurrency(2, lease=60.0), Rate(1000, per=10_000_000, unit="tokens")
@@ -223,13 +240,17 @@ async def test_a_short_pause_goes_by_unnoticed(name: str, own_server: Server, fr
     assert used(await at_rest(limiter)) == [0, 4]
 
 
-async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(name: str, proxy: Proxy) -> None:
+async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(
+    name: str, proxy: Proxy
+) -> None:
     """F22, review R8: no greeting is ever answered; nobody waits longer than for one connection, whatever they ask."""
     proxy.hold()
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
 
     start = monotonic()
-    results = await asyncio.gather(limiter.acquire(), limiter.astatus(), limiter.atry_acquire(), return_exceptions=True)
+    results = await asyncio.gather(
+        limiter.acquire(), limiter.astatus(), limiter.atry_acquire(), return_exceptions=True
+    )
 
     assert [type(result) for result in results] == [StoreError] * 3
     assert monotonic() - start < 2 * GREETING
@@ -240,7 +261,9 @@ async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(name: 
     assert await (await once_back(limiter.acquire)).arelease()
 
 
-async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy: Proxy, slack: Slack) -> None:
+async def test_a_black_hole_in_the_midst_of_work_is_left_behind(
+    name: str, proxy: Proxy, slack: Slack
+) -> None:
     """F22, L5: established connections fall silent for good; the next ones work."""
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     await (await soon(limiter.acquire())).arelease()
@@ -258,7 +281,9 @@ async def test_a_black_hole_in_the_midst_of_work_is_left_behind(name: str, proxy
 
 
 @pytest.mark.proof
-async def test_renewals_that_come_late_are_not_believed(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_renewals_that_come_late_are_not_believed(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S2, TL1: a lease counts from the sending of its renewal, however long the reply was on its way."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=proxy.url), elsewhere(name, limit, url=redis_url)
@@ -275,14 +300,18 @@ async def test_renewals_that_come_late_are_not_believed(name: str, proxy: Proxy,
     proxy.resume()
 
     assert await (await soon(waiter)).arelease()
-    assert believed == [False]  # the server knows of the renewal, and keeps the place a little longer than we believe
+    assert believed == [
+        False
+    ]  # the server knows of the renewal, and keeps the place a little longer than we believe
     assert permit.lost  # the late replies have changed nothing
     permit.release()
     await until(lambda status: used(status) == [0], other)
 
 
 @pytest.mark.proof
-async def test_beliefs_never_overlap_beyond_the_capacity(name: str, redis_url: str, redis_server: Server) -> None:
+async def test_beliefs_never_overlap_beyond_the_capacity(
+    name: str, redis_url: str, redis_server: Server
+) -> None:
     """S1, S2, S5 over processes with slow and silent networks: who believes in a permit is never one too many.
 
     Two processes, each with a network of its own, whose replies take from nothing to longer than a lease, and stop for a while.
@@ -290,7 +319,10 @@ async def test_beliefs_never_overlap_beyond_the_capacity(name: str, redis_url: s
     limit = Concurrency(2, lease=0.12)
     async with AsyncExitStack() as stack:
         networks = [await stack.enter_async_context(Proxy(redis_server.port)) for _ in range(2)]
-        processes = [stack.enter_context(running("believer", network.url, name, repr(limit), "32")) for network in networks]
+        processes = [
+            stack.enter_context(running("believer", network.url, name, repr(limit), "32"))
+            for network in networks
+        ]
         weather = asyncio.create_task(changing(networks))
         async with asyncio.timeout(4 * long()):
             said = list(itertools.chain(*[await all_said(process) for process in processes]))

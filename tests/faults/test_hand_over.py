@@ -29,7 +29,9 @@ class Visitors:
     def __init__(self) -> None:
         self.inside: list[int] = []
         self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.before_leaving: dict[int, Callable[[], object]] = {}  # what a visitor does in the turn in which it leaves
+        self.before_leaving: dict[
+            int, Callable[[], object]
+        ] = {}  # what a visitor does in the turn in which it leaves
         self.after_leaving: dict[int, Callable[[], object]] = {}
         self._told: dict[int, asyncio.Event] = {}
 
@@ -69,7 +71,9 @@ def visitors() -> Visitors:
     return Visitors()
 
 
-async def test_a_permit_goes_from_hand_to_hand_while_the_server_says_nothing(name: str, proxy: Proxy, visitors: Visitors) -> None:
+async def test_a_permit_goes_from_hand_to_hand_while_the_server_says_nothing(
+    name: str, proxy: Proxy, visitors: Visitors
+) -> None:
     """S6: given three who came together, when the replies are held, each enters as the one before it leaves, in order."""
     limiter = Limiter(name, ONE, store=proxy.url)
     await visitors.come(limiter, 1, 2, 3)
@@ -85,7 +89,9 @@ async def test_a_permit_goes_from_hand_to_hand_while_the_server_says_nothing(nam
     await at_rest(limiter)
 
 
-async def test_the_server_counts_what_is_held_and_who_waits_all_the_same(name: str, redis_url: str, visitors: Visitors) -> None:
+async def test_the_server_counts_what_is_held_and_who_waits_all_the_same(
+    name: str, redis_url: str, visitors: Visitors
+) -> None:
     """S1, S7: seen from elsewhere one permit is held all the time, and nobody else is let in."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, *range(20))
@@ -107,7 +113,10 @@ async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
     """S7: given no renewal and no sign of life for an hour, an heir gives up its place in the queue all the same."""
     monkeypatch.setattr(session, "HEARTBEAT", 3600.0)
     lasting = Concurrency(1, lease=3 * 3600.0)
-    limiter, other = elsewhere(name, lasting, url=redis_url), elsewhere(name, lasting, url=redis_url)
+    limiter, other = (
+        elsewhere(name, lasting, url=redis_url),
+        elsewhere(name, lasting, url=redis_url),
+    )
     await visitors.come(limiter, 1, 2, 3)
 
     for number in (1, 2):
@@ -119,7 +128,9 @@ async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
     await at_rest(other)
 
 
-async def test_who_came_from_elsewhere_in_between_is_not_passed_by(name: str, redis_url: str, visitors: Visitors) -> None:
+async def test_who_came_from_elsewhere_in_between_is_not_passed_by(
+    name: str, redis_url: str, visitors: Visitors
+) -> None:
     """S6: given two here, one elsewhere, and one here behind it: the second here takes over, and then it is the other's turn."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
@@ -154,7 +165,9 @@ async def test_who_was_behind_others_is_known_to_be_first_when_its_turn_has_come
     await at_rest(other)
 
 
-async def test_who_comes_behind_those_who_are_known_to_be_first_is_known_too(name: str, proxy: Proxy, visitors: Visitors) -> None:
+async def test_who_comes_behind_those_who_are_known_to_be_first_is_known_too(
+    name: str, proxy: Proxy, visitors: Visitors
+) -> None:
     """Given callers who come one by one while the first is inside, when the replies are held, they take over in order."""
     limiter = Limiter(name, ONE, store=proxy.url)
     for number in (1, 2, 3):
@@ -194,7 +207,9 @@ async def test_an_heir_that_is_cancelled_leaves_the_permit_to_the_next(
     await at_rest(limiter)
 
 
-async def test_what_the_server_has_granted_to_an_heir_meanwhile_goes_on(name: str, redis_url: str, visitors: Visitors) -> None:
+async def test_what_the_server_has_granted_to_an_heir_meanwhile_goes_on(
+    name: str, redis_url: str, visitors: Visitors
+) -> None:
     """S1, S3, S7: given two permits, one here and one elsewhere, that are left in the same moment: both heirs are granted once."""
     two = Concurrency(2)
     limiter, other = elsewhere(name, two, url=redis_url), elsewhere(name, two, url=redis_url)
@@ -210,7 +225,9 @@ async def test_what_the_server_has_granted_to_an_heir_meanwhile_goes_on(name: st
     await at_rest(other)
 
 
-async def test_whoever_asks_for_a_permit_of_its_own_gets_one_from_the_server(name: str, redis_url: str, visitors: Visitors) -> None:
+async def test_whoever_asks_for_a_permit_of_its_own_gets_one_from_the_server(
+    name: str, redis_url: str, visitors: Visitors
+) -> None:
     """S5: what is handed over has no new fence, so only those get it who never see one."""
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1)
@@ -225,7 +242,9 @@ async def test_whoever_asks_for_a_permit_of_its_own_gets_one_from_the_server(nam
 
 
 @pytest.mark.parametrize(
-    "changes", [(Concurrency(1),), (Concurrency(2), Rate(1, per=3600, initial=0))], ids=["lowered", "a rate is added"]
+    "changes",
+    [(Concurrency(1),), (Concurrency(2), Rate(1, per=3600, initial=0))],
+    ids=["lowered", "a rate is added"],
 )
 async def test_after_a_change_of_the_limits_the_server_decides(
     name: str, proxy: Proxy, visitors: Visitors, changes: tuple[Concurrency | Rate, ...]
@@ -246,7 +265,9 @@ async def test_after_a_change_of_the_limits_the_server_decides(
     await at_rest(limiter)
 
 
-async def test_limits_that_come_back_are_new_ones(name: str, redis_url: str, visitors: Visitors) -> None:
+async def test_limits_that_come_back_are_new_ones(
+    name: str, redis_url: str, visitors: Visitors
+) -> None:
     """S1: given one permit, then three by another process, and one again by our own, who leaves lets nobody in that is too many."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2, 3, 4)
@@ -267,7 +288,10 @@ async def test_under_limits_of_somebody_else_permits_go_from_hand_to_hand_too(
     name: str, proxy: Proxy, redis_url: str, visitors: Visitors
 ) -> None:
     """Given limits that another process has set, when the server has granted under them and the replies are held."""
-    limiter, other = Limiter(name, Concurrency(2), store=proxy.url), elsewhere(name, Concurrency(2), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(2), store=proxy.url),
+        elsewhere(name, Concurrency(2), url=redis_url),
+    )
     await limiter.astatus()
     await other.aupdate(ONE)
     await limiter.astatus()
@@ -299,7 +323,9 @@ async def test_in_a_pause_nobody_takes_over(name: str, redis_url: str, visitors:
     await at_rest(other)
 
 
-@pytest.mark.parametrize("doubt", ["the lease is lost", "the lease is nearly over", "nothing was heard for long"])
+@pytest.mark.parametrize(
+    "doubt", ["the lease is lost", "the lease is nearly over", "nothing was heard for long"]
+)
 async def test_in_doubt_the_server_is_asked(
     name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch, doubt: str
 ) -> None:
@@ -314,7 +340,11 @@ async def test_in_doubt_the_server_is_asked(
         permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []
     hand_over = Succession.hand_over
-    monkeypatch.setattr(Succession, "hand_over", lambda its, permit: handed.append(hand_over(its, permit)) or handed[-1])
+    monkeypatch.setattr(
+        Succession,
+        "hand_over",
+        lambda its, permit: handed.append(hand_over(its, permit)) or handed[-1],
+    )
 
     visitors.go(1)
     await visitors.inside_are(1, 2)
@@ -324,9 +354,14 @@ async def test_in_doubt_the_server_is_asked(
     await at_rest(limiter)
 
 
-async def test_a_letter_from_before_a_cut_says_nothing_of_it(name: str, proxy: Proxy, redis_url: str, visitors: Visitors) -> None:
+async def test_a_letter_from_before_a_cut_says_nothing_of_it(
+    name: str, proxy: Proxy, redis_url: str, visitors: Visitors
+) -> None:
     """S1: given a grant that was made before the capacity was lowered and is heard of after it, who leaves lets nobody in."""
-    limiter, other = Limiter(name, Concurrency(3), store=proxy.url), elsewhere(name, Concurrency(3), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(3), store=proxy.url),
+        elsewhere(name, Concurrency(3), url=redis_url),
+    )
     permit = await other.acquire()
     await visitors.come(limiter, 1, 2, 3, 4, 5)
     proxy.announcements.hold()
@@ -361,7 +396,9 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
     await visitors.inside_are(0)
     visitors.go(0)
     held = await soon(other.acquire())
-    await asyncio.gather(*(limiter.astatus() for _ in range(3)))  # who asks next is not alone: its call is a whole one
+    await asyncio.gather(
+        *(limiter.astatus() for _ in range(3))
+    )  # who asks next is not alone: its call is a whole one
     proxy.replies.hold()
     visitors.start(limiter, 1, 2, 3)
     await waiting(other, 3)
@@ -404,7 +441,9 @@ async def test_a_permit_that_the_server_has_forgotten_is_not_handed_on(
     await at_rest(other)
 
 
-async def test_where_a_rate_counts_too_the_server_decides(name: str, redis_url: str, visitors: Visitors) -> None:
+async def test_where_a_rate_counts_too_the_server_decides(
+    name: str, redis_url: str, visitors: Visitors
+) -> None:
     """T1: given two tokens for three who come together, the third stays outside when the second leaves."""
     limiter = elsewhere(name, ONE, Rate(2, per=3600), url=redis_url)
     await visitors.come(limiter, 1, 2, 3)
@@ -435,5 +474,8 @@ async def acquire(limiter: Limiter) -> int:
 
 async def at_rest(limiter: Limiter) -> None:
     """S7: nobody waits, and all of it can be had."""
-    status = await until(lambda status: status.waiting == 0 and not any(limit.used for limit in status.limits), limiter._line)
+    status = await until(
+        lambda status: status.waiting == 0 and not any(limit.used for limit in status.limits),
+        limiter._line,
+    )
     assert status.waiting == 0

@@ -14,7 +14,14 @@ from headgate.request import Request
 from headgate.stores.redis.session import session
 from headgate.stores.redis.session.session import Lane
 from tests.faults.proxy import Proxy
-from tests.faults.scene import client_of_its_own, elsewhere, enter, eventually, everybody, has_listened
+from tests.faults.scene import (
+    client_of_its_own,
+    elsewhere,
+    enter,
+    eventually,
+    everybody,
+    has_listened,
+)
 from tests.world import LONG, soon, until, used, waiting
 
 PER, AHEAD = 10.0, 15.0  # seconds: the next one is booked, the one behind it waits
@@ -65,7 +72,9 @@ async def gone(callers: list[asyncio.Task[Permit]], limiter: Limiter) -> None:
     await waiting(limiter, 0)
 
 
-async def test_who_sleeps_elsewhere_waits_again_in_front(here: Limiter, there: Limiter, name: str, admin: Redis) -> None:
+async def test_who_sleeps_elsewhere_waits_again_in_front(
+    here: Limiter, there: Limiter, name: str, admin: Redis
+) -> None:
     """T3, S6: given one who sleeps for its moment and one behind it, when another process pauses, then both wait, in order."""
     callers = await asleep(there)
 
@@ -128,11 +137,15 @@ async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there:
     assert its.paused
     assert not its._booked.queue
     await looks
-    await eventually(lambda: its._booked.queue)  # the server knows nothing of that pause: what it grants anew is not given back
+    await eventually(
+        lambda: its._booked.queue
+    )  # the server knows nothing of that pause: what it grants anew is not given back
     await gone(callers, here)
 
 
-async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(here: Limiter, there: Limiter) -> None:
+async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(
+    here: Limiter, there: Limiter
+) -> None:
     """S3: given one whose booking was moved, when the former grant is told once more, then it goes on waiting."""
     callers = await asleep(there)
     its = lane_of(there)
@@ -147,7 +160,9 @@ async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(here: Limi
     await gone(callers, here)
 
 
-async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(here: Limiter, there: Limiter) -> None:
+async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(
+    here: Limiter, there: Limiter
+) -> None:
     """T5, L6: given one whose booking was moved, when it is cancelled in the pause, then the one behind it is the first."""
     callers = await asleep(there)
 
@@ -161,7 +176,9 @@ async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(here: Lim
 
 
 @pytest.mark.parametrize("max_sleep", [0.01, 2 * AHEAD])
-async def test_who_is_held_back_waits_no_longer_than_it_may(here: Limiter, there: Limiter, max_sleep: float) -> None:
+async def test_who_is_held_back_waits_no_longer_than_it_may(
+    here: Limiter, there: Limiter, max_sleep: float
+) -> None:
     """T8: given one that may wait until its moment, when it is paused for longer, then it is told when that is over."""
     await there.acquire()
     caller = asyncio.create_task(there._line.acquire(Request({}, round(AHEAD * 1_000_000))))
@@ -182,7 +199,9 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(here: Limiter, there
     await waiting(here, 0)
 
 
-async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(name: str, redis_url: str, admin: Redis) -> None:
+async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """S6: given one who sleeps, and one behind it, when its booking is lost and then all are paused, then it is behind that one."""
     here, there = (elsewhere(name, SLOW, Concurrency(2), url=redis_url) for _ in range(2))
     permit = await enter(there)
@@ -194,7 +213,9 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(name: st
     await here.apause(PAUSE)
     await waiting(here, 2)
 
-    assert [who.split(":")[1] for who in everybody(admin, name) if ":" in who and who[0] != "+"] == ["3", "4"]
+    assert [
+        who.split(":")[1] for who in everybody(admin, name) if ":" in who and who[0] != "+"
+    ] == ["3", "4"]
     assert list(its._waiting) == [3, 4]
     await permit.arelease()
     await gone(callers, here)
@@ -203,7 +224,12 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(name: st
 @pytest.mark.proof
 @pytest.mark.parametrize("most", [session.MOST, 1])
 async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_when_it_is_there(
-    name: str, proxy: Proxy, redis_url: str, hurried: None, monkeypatch: pytest.MonkeyPatch, most: int
+    name: str,
+    proxy: Proxy,
+    redis_url: str,
+    hurried: None,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
 ) -> None:
     """T5, S7: given one who sleeps and hears of a pause while a call is on its way, when the server goes away before it is told,
 

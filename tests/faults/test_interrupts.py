@@ -39,7 +39,9 @@ async def rest(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("way", ["with, a rate and a concurrency", "with acquire()", "try_acquire"])
-def test_what_a_signal_handler_raises_reaches_the_caller_and_leaves_no_permit_taken(name: str, redis_url: str, way: str) -> None:
+def test_what_a_signal_handler_raises_reaches_the_caller_and_leaves_no_permit_taken(
+    name: str, redis_url: str, way: str
+) -> None:
     """S3, L5: given a thread that enters a limiter again and again, when a signal handler raises at random moments, then each
     exception reaches the caller, nothing hangs, and no permit stays taken for longer than its lease."""
     assert_unharmed(redis_url, name, way, FEW)
@@ -59,13 +61,17 @@ def assert_answered(url: str, name: str, place: str, by: str, call: str, count: 
 
 
 @pytest.mark.parametrize("call", SOME)
-def test_a_signal_handler_can_call_a_limiter_that_its_thread_is_using(name: str, redis_url: str, call: str) -> None:
+def test_a_signal_handler_can_call_a_limiter_that_its_thread_is_using(
+    name: str, redis_url: str, call: str
+) -> None:
     """L5: `update` on SIGHUP is the usual way to reload limits."""
     assert_answered(redis_url, name, "thread", "signal", call, FEW)
 
 
 @pytest.mark.parametrize("call", SOME)
-def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(name: str, redis_url: str, call: str) -> None:
+def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(
+    name: str, redis_url: str, call: str
+) -> None:
     """L5: where the collector runs it in headgate's own thread, a call that would wait for that thread raises StoreError."""
     assert_answered(redis_url, name, "loop", "finalizer", call, FEW)
 
@@ -74,7 +80,9 @@ def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(name
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("by", ["signal", "finalizer"])
 @pytest.mark.parametrize("place", ["thread", "loop"])
-def test_so_it_is_for_2_000_calls_of_each_method_from_each_place(name: str, redis_url: str, place: str, by: str, call: str) -> None:
+def test_so_it_is_for_2_000_calls_of_each_method_from_each_place(
+    name: str, redis_url: str, place: str, by: str, call: str
+) -> None:
     assert_answered(redis_url, name, place, by, call, EACH)
 
 

@@ -14,7 +14,15 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter
-from tests.faults.scene import Puppet, Slack, commands_of, elsewhere, enter, eventually, has_listened
+from tests.faults.scene import (
+    Puppet,
+    Slack,
+    commands_of,
+    elsewhere,
+    enter,
+    eventually,
+    has_listened,
+)
 from tests.processes import running
 from tests.servers import Server
 from tests.world import at_rest, long, soon, used, waiting
@@ -27,7 +35,11 @@ def listening(server: Server, name: str) -> int:
     """How many sessions of a name have said that this server notifies them (replies.lua)."""
     with Redis(port=server.port) as raw:
         fields = raw.hgetall(f"headgate:{{{name}}}")
-    return sum(struct.unpack_from("<ddd", record)[2] > 0 for field, record in fields.items() if field[:1] == b"r")
+    return sum(
+        struct.unpack_from("<ddd", record)[2] > 0
+        for field, record in fields.items()
+        if field[:1] == b"r"
+    )
 
 
 @pytest.mark.parametrize("dead", [1, pytest.param(3, marks=pytest.mark.proof)])
@@ -38,7 +50,12 @@ async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
     holding, limiter = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(2))
     holder = await holding.acquire()
     with ExitStack() as stack:
-        others = [Puppet(stack.enter_context(running("puppet", own_server.url, name, "calm", repr(LIMIT)))) for _ in range(dead)]
+        others = [
+            Puppet(
+                stack.enter_context(running("puppet", own_server.url, name, "calm", repr(LIMIT)))
+            )
+            for _ in range(dead)
+        ]
         for number, other in enumerate(others, 1):
             assert other.process.line() == "ready"
             await other.hears("acquire dead", until="dead asks")
@@ -84,7 +101,9 @@ async def test_a_waiter_that_lives_without_its_subscription_keeps_its_place(
     own_admin.acl_setuser("default", enabled=True, nopass=True, reset_channels=True)
     own_admin.client_kill_filter(_type="pubsub")
     calls = commands_of(own_admin).get("fcall", 0)
-    await eventually(lambda: commands_of(own_admin).get("fcall", 0) >= calls + 20)  # longer than a dead session is waited for
+    await eventually(
+        lambda: commands_of(own_admin).get("fcall", 0) >= calls + 20
+    )  # longer than a dead session is waited for
     await holder.arelease()
     await soon(asyncio.gather(*visits))
 

@@ -37,7 +37,12 @@ def run(*arguments: str) -> tuple[list[str], float]:
     """The lines on stderr of a process that ended well, and the seconds that it took."""
     start = time.monotonic()
     done = subprocess.run(
-        command("last_words", *arguments), env=environment(), capture_output=True, text=True, timeout=60, check=True
+        command("last_words", *arguments),
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     return complaints_of(done.stderr), time.monotonic() - start
 
@@ -77,7 +82,9 @@ def test_without_a_server_one_line_says_what_was_not_sent(name: str, what: str, 
 
 
 @pytest.mark.proof
-async def test_a_server_that_says_nothing_holds_no_process_for_ever(name: str, proxy: Proxy) -> None:
+async def test_a_server_that_says_nothing_holds_no_process_for_ever(
+    name: str, proxy: Proxy
+) -> None:
     """L6: it accepts connections, and answers nothing."""
     proxy.hold()
 
@@ -87,7 +94,9 @@ async def test_a_server_that_says_nothing_holds_no_process_for_ever(name: str, p
     assert seconds <= BOUND
 
 
-async def test_a_server_that_comes_back_in_time_hears_the_last_words(name: str, own_server: Server) -> None:
+async def test_a_server_that_comes_back_in_time_hears_the_last_words(
+    name: str, own_server: Server
+) -> None:
     """L6: the end of the process tries again until then."""
     own_server.kill()
     ends = asyncio.create_task(asyncio.to_thread(run, own_server.url, name, "drain", "main"))
@@ -99,7 +108,9 @@ async def test_a_server_that_comes_back_in_time_hears_the_last_words(name: str, 
     assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), "drain")
 
 
-async def test_what_is_said_behind_a_call_that_fails_is_said_again(name: str, own_server: Server) -> None:
+async def test_what_is_said_behind_a_call_that_fails_is_said_again(
+    name: str, own_server: Server
+) -> None:
     """L6: the server is gone for a moment; what was said meanwhile holds when it is back."""
     limiter = Limiter(name, Rate(100, per=10**6), store=own_server.url)
     own_server.kill()

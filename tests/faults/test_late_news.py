@@ -30,7 +30,9 @@ def channel(limiter: Limiter) -> str:
     return f"headgate:{lane._session.partition('.')[0]}"
 
 
-async def test_cancelled_just_when_the_news_come(name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_just_when_the_news_come(
+    name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T1, T5: given a waiter granted from elsewhere, when it is cancelled as it is told, then one token comes back, not two."""
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
@@ -44,7 +46,9 @@ async def test_cancelled_just_when_the_news_come(name: str, redis_url: str, admi
         heard(lane, announcement)
 
     monkeypatch.setattr(Lane, "heard", cancelled_first)
-    monkeypatch.setattr(Lane, "look", lambda lane: None)  # or the reply to that might be faster than the news
+    monkeypatch.setattr(
+        Lane, "look", lambda lane: None
+    )  # or the reply to that might be faster than the news
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     permit.settle(tokens=8)
     with pytest.raises(asyncio.CancelledError):
@@ -53,7 +57,9 @@ async def test_cancelled_just_when_the_news_come(name: str, redis_url: str, admi
     assert await left(limiter) == 2
 
 
-async def test_cancelled_while_the_news_are_on_their_way(name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_while_the_news_are_on_their_way(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T2, T5: given a waiter granted from elsewhere, when it is cancelled before the reply that says so, nothing is lost."""
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
@@ -115,12 +121,22 @@ async def test_news_of_later_grants_wait_for_those_before(
     news: list[str] = []
     replies: list[Any] = []
     with monkeypatch.context() as patch:
-        patch.setattr(Lane, "heard", lambda lane, announcement: None)  # lost: a reply will tell of the first
+        patch.setattr(
+            Lane, "heard", lambda lane, announcement: None
+        )  # lost: a reply will tell of the first
         permit.settle(tokens=9)
         await waiting(other, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Lane, "heard", lambda lane, announcement: (news.append(announcement), heard(lane, announcement)))
-        patch.setattr(Lane, "answered", lambda its, reply: replies.append(reply) if its is lane else answered(its, reply))
+        patch.setattr(
+            Lane,
+            "heard",
+            lambda lane, announcement: (news.append(announcement), heard(lane, announcement)),
+        )
+        patch.setattr(
+            Lane,
+            "answered",
+            lambda its, reply: replies.append(reply) if its is lane else answered(its, reply),
+        )
         lane.look()
         await eventually(lambda: replies)
         permit.settle(tokens=8)

@@ -57,7 +57,9 @@ class Stay:
 
     async def lost(self) -> float:
         """When it had to go, for that reason and no other."""
-        with pytest.raises(LeaseLostError, match=r"lost its permit \d\.\d{3} s after it began, \d\.\d{3} s ago"):
+        with pytest.raises(
+            LeaseLostError, match=r"lost its permit \d\.\d{3} s after it began, \d\.\d{3} s ago"
+        ):
             await soon(self.task)
         return self.ended
 
@@ -77,7 +79,10 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
 ) -> None:
     """F45, S4: given FLUSHALL, the body ends at its next renewal, while its lease still runs; its leaving takes nothing."""
     one = Concurrency(1, lease=60.0)  # nothing else ends it within the test
-    limiter, other = Limiter(name, one, store=redis_url, on_lost="cancel"), elsewhere(name, one, url=redis_url)
+    limiter, other = (
+        Limiter(name, one, store=redis_url, on_lost="cancel"),
+        elsewhere(name, one, url=redis_url),
+    )
     stay = await staying(block(limiter))
 
     admin.delete(*keys_of(admin, name))
@@ -127,7 +132,9 @@ def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, adm
     assert ran == ["to its end"]
 
 
-async def test_each_lost_lease_is_logged_once(name: str, redis_url: str, admin: Redis, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_lost_lease_is_logged_once(
+    name: str, redis_url: str, admin: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
     """S4: three permits that the server has forgotten are one line, by the name, with their fences; releases add none."""
     limiter = Limiter(name, Concurrency(3, lease=LEASE), store=redis_url)
     permits = [await limiter.acquire() for _ in range(3)]
@@ -178,7 +185,10 @@ async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
     name: str, proxy: Proxy, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
     """S1, S2: given a network that swallows all renewals, when somebody waits for the place, then no two are ever in it."""
-    limiter, other = Limiter(name, ONE, store=proxy.url, on_lost="cancel"), elsewhere(name, ONE, url=redis_url)
+    limiter, other = (
+        Limiter(name, ONE, store=proxy.url, on_lost="cancel"),
+        elsewhere(name, ONE, url=redis_url),
+    )
     stay, stalls = await staying(block(limiter)), Stalls()
     entered = monotonic()
 
@@ -195,7 +205,9 @@ async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
 
 
 @pytest.mark.proof
-async def test_renewals_keep_a_body_where_it_is(name: str, proxy: Proxy, block: Callable[[Limiter], Any]) -> None:
+async def test_renewals_keep_a_body_where_it_is(
+    name: str, proxy: Proxy, block: Callable[[Limiter], Any]
+) -> None:
     """S2: a renewal that was refused, or lost with its connection, is followed by the next: nobody hears of it. The last permit
     takes the renewals with it."""
     limiter = Limiter(name, ONE, store=proxy.url, on_lost="cancel")
@@ -237,7 +249,9 @@ async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy:
     await at_rest(limiter)
 
 
-async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(name: str, proxy: Proxy) -> None:
+async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(
+    name: str, proxy: Proxy
+) -> None:
     """F7: the portal takes a lane over when its loop ends, and a task of that loop may receive its grant a moment later."""
     asyncio.get_running_loop().set_debug(True)
     limiter = Limiter(name, Concurrency(1, lease=60), store=proxy.url)
@@ -264,7 +278,10 @@ async def test_a_body_learns_that_its_loop_was_blocked_before_it_goes_on(
     """F12, S2: something blocked the loop for two leases, and the body's own wait is over, too: it ends where it awaits."""
     lease, went_on = 0.04, []
     limit = Concurrency(1, lease=lease)
-    limiter, other = Limiter(name, limit, store=redis_url, on_lost="cancel"), elsewhere(name, limit, url=redis_url)
+    limiter, other = (
+        Limiter(name, limit, store=redis_url, on_lost="cancel"),
+        elsewhere(name, limit, url=redis_url),
+    )
 
     with pytest.raises(LeaseLostError):
         async with block(limiter):
@@ -344,7 +361,9 @@ async def visit(block: Any, let_in: list[int]) -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_hears_late_of_its_grant_renews_it_at_once(name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_hears_late_of_its_grant_renews_it_at_once(
+    name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S2, S7: given news that came when most of the lease was over, it is renewed at once: in a third of it would be too late."""
     monkeypatch.setattr(Renewals, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()

@@ -113,7 +113,9 @@ def limiter_resets_in(quota: Quota) -> float:
     return quota.per - (time() - quota.origin) % quota.per - 60
 
 
-async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(name: str, redis_url: str, admin: Redis) -> None:
+async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """S7, review f4: the largest settlement there is travels in one call with a release: both arrive, and the state is sound."""
     limits = Concurrency(1), Rate(5000, per=3600)
     limiter = Limiter(name, *limits, store=redis_url)
@@ -129,7 +131,9 @@ async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(name: str, redis_ur
     assert holders_of(admin, name) == 0
 
 
-async def test_a_debt_is_remembered_until_it_is_paid(name: str, redis_url: str, admin: Redis) -> None:
+async def test_a_debt_is_remembered_until_it_is_paid(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """S8, T12: a hundred tokens over what an hour brings: a hundred hours."""
     limiter = Limiter(name, Rate(1, per=3600), store=redis_url)
     permit = await limiter.acquire()
@@ -141,7 +145,9 @@ async def test_a_debt_is_remembered_until_it_is_paid(name: str, redis_url: str, 
 
 
 @pytest.mark.parametrize("lease", [60.0, 7200.0])
-async def test_a_held_permit_is_remembered_for_its_lease(name: str, redis_url: str, admin: Redis, lease: float) -> None:
+async def test_a_held_permit_is_remembered_for_its_lease(
+    name: str, redis_url: str, admin: Redis, lease: float
+) -> None:
     """S8: by the holders and by the state that counts them; and a release does not shorten what others hold."""
     limiter = Limiter(name, Concurrency(2, lease=lease), store=redis_url)
     first, second = await limiter.acquire(), await limiter.acquire()
@@ -172,7 +178,9 @@ async def test_a_renewed_permit_is_remembered_for_longer(
     assert await permit.arelease()
 
 
-async def test_limits_that_last_longer_than_before_are_remembered_for_longer(name: str, redis_url: str, admin: Redis) -> None:
+async def test_limits_that_last_longer_than_before_are_remembered_for_longer(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """S8, T12: a new declaration with a slower rate and a longer lease holds for what was taken before, too."""
     short = Limiter(name, Concurrency(2, lease=60.0), Rate(1, per=1000), store=redis_url)
     permit = await short.acquire()
@@ -181,12 +189,16 @@ async def test_limits_that_last_longer_than_before_are_remembered_for_longer(nam
     await long.atry_acquire()
 
     left = remembered(admin, name)
-    assert left[f"headgate:{{{name}}}"] >= 45_000  # the bucket has got back a part of its token meanwhile
+    assert (
+        left[f"headgate:{{{name}}}"] >= 45_000
+    )  # the bucket has got back a part of its token meanwhile
     assert left[f"headgate:{{{name}}}:who"] >= 30
     assert await permit.arelease()
 
 
-async def test_when_all_is_done_nothing_stays_but_what_will_expire(name: str, redis_url: str, admin: Redis) -> None:
+async def test_when_all_is_done_nothing_stays_but_what_will_expire(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6: everything free, the queue empty, no task but the two of the connection, no key without an end."""
     before = asyncio.all_tasks()
     limits = Concurrency(3, lease=5.0), Rate(1000, per=0.1), Window(1000, per=0.1)
@@ -203,7 +215,11 @@ async def test_when_all_is_done_nothing_stays_but_what_will_expire(name: str, re
 
     for limiter in limiters:
         assert (await at_rest(limiter)).waiting == 0
-    assert [task.get_name() for task in asyncio.all_tasks() - before if not task.get_name().startswith("headgate-")] == []
+    assert [
+        task.get_name()
+        for task in asyncio.all_tasks() - before
+        if not task.get_name().startswith("headgate-")
+    ] == []
     assert len(asyncio.all_tasks() - before) <= 2 * len(limiters)
     left = remembered(admin, name)
     assert left
@@ -232,7 +248,9 @@ async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin:
 
 
 @pytest.mark.proof
-async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S1, S2, review R3: A holds under a long lease, B declares a short one; A's renewal runs, and its reply is held up.
 
     A can only believe in what it was told, so C must not be granted A's place before that ends.
@@ -293,7 +311,9 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
         await asyncio.sleep(0.005)
 
     beside = admin.info("commandstats")["cmdstat_fcall"]["calls"] - acquires
-    leases = (monotonic() - start) / 0.06  # three renewals in each, and an acquire that looks whether it has ended
+    leases = (
+        monotonic() - start
+    ) / 0.06  # three renewals in each, and an acquire that looks whether it has ended
     assert beside <= (3 * leases + 1) + (leases + 1)
     permit.release()
     assert (await other.astatus()).limits[0].kind == "Rate"
@@ -344,12 +364,16 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
     assert await permit.arelease()
 
 
-async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(name: str, redis_url: str) -> None:
+async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(
+    name: str, redis_url: str
+) -> None:
     """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it is granted is renewed."""
     slow, one = Rate(1, per=1000), Concurrency(1, lease=LEASE)
     client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, slow, store=client), elsewhere(name, slow, url=redis_url)
-    await has_listened(Limiter(f"{name}-other", one, store=client), elsewhere(f"{name}-other", one, url=redis_url))
+    await has_listened(
+        Limiter(f"{name}-other", one, store=client), elsewhere(f"{name}-other", one, url=redis_url)
+    )
     await other.acquire()
     caller = asyncio.create_task(enter(limiter))
     await waiting(other, 1)
@@ -364,9 +388,13 @@ async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(nam
     assert await permit.arelease()
 
 
-async def test_limits_declared_while_a_call_is_on_its_way_are_declared(name: str, proxy: Proxy) -> None:
+async def test_limits_declared_while_a_call_is_on_its_way_are_declared(
+    name: str, proxy: Proxy
+) -> None:
     """Configuration travels, review R5: the last declaration wins, whatever was on its way when it was made."""
-    await Limiter(f"{name}-other", Concurrency(1), store=proxy.url).astatus()  # the connection is there
+    await Limiter(
+        f"{name}-other", Concurrency(1), store=proxy.url
+    ).astatus()  # the connection is there
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     proxy.replies.hold()
     seen = len(proxy.replies.seen)
@@ -383,7 +411,9 @@ async def test_limits_declared_while_a_call_is_on_its_way_are_declared(name: str
     assert [await permit.arelease() for permit in permits] == [True, True]
 
 
-async def test_who_leaves_releases_what_it_entered_with_and_nothing_else(name: str, redis_url: str) -> None:
+async def test_who_leaves_releases_what_it_entered_with_and_nothing_else(
+    name: str, redis_url: str
+) -> None:
     """S1, S4, review f8: one entered when there was nothing to hold; its leaving takes no permit from one that came later."""
     rate = Rate(10_000, per=1)
     early, late = Limiter(name, rate, store=redis_url), []

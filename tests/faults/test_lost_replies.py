@@ -54,7 +54,9 @@ async def test_an_acquire_whose_reply_is_lost_is_granted_and_charged_once(
     assert used(await limiter.astatus()) == [0, 10]
 
 
-async def test_a_release_whose_reply_is_lost_frees_one_place(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_release_whose_reply_is_lost_frees_one_place(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S4, T10, F24: the release is sent twice, and who came in between keeps the place."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
@@ -74,7 +76,9 @@ async def test_a_release_whose_reply_is_lost_frees_one_place(name: str, proxy: P
 
 
 @pytest.mark.proof
-async def test_a_release_that_could_not_be_told_arrives_later(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_release_that_could_not_be_told_arrives_later(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S7, L5, review f5: `arelease` raises StoreError while the server is away; the place is back soon after it is there again."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     permit = await limiter.acquire()
@@ -90,7 +94,9 @@ async def test_a_release_that_could_not_be_told_arrives_later(name: str, proxy: 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("actual", [60, 2], ids=["more", "less"])
-async def test_what_was_really_used_is_settled_once(name: str, proxy: Proxy, redis_url: str, actual: int) -> None:
+async def test_what_was_really_used_is_settled_once(
+    name: str, proxy: Proxy, redis_url: str, actual: int
+) -> None:
     """T10, F24, review R2: all replies are lost until the call is given up; when the server is back, it was run once."""
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     permit = await limiter.acquire(tokens=10)
@@ -100,14 +106,24 @@ async def test_what_was_really_used_is_settled_once(name: str, proxy: Proxy, red
     await eventually(lambda: proxy.replies.lost >= 7)  # given up, and sent again, more than once
     proxy.replies.lose(0)
 
-    assert used(await once_back(limiter.astatus)) == [1, actual]  # asked behind it, in the same lane
-    assert used(await elsewhere(name, Concurrency(1), TOKENS, url=redis_url).astatus()) == [1, actual]
+    assert used(await once_back(limiter.astatus)) == [
+        1,
+        actual,
+    ]  # asked behind it, in the same lane
+    assert used(await elsewhere(name, Concurrency(1), TOKENS, url=redis_url).astatus()) == [
+        1,
+        actual,
+    ]
     assert await permit.arelease()
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("limit", [Rate(100, per=AGES), Window(100, per=AGES)], ids=["rate", "window"])
-async def test_a_booking_is_given_back_once(name: str, proxy: Proxy, redis_url: str, limit: Rate | Window) -> None:
+@pytest.mark.parametrize(
+    "limit", [Rate(100, per=AGES), Window(100, per=AGES)], ids=["rate", "window"]
+)
+async def test_a_booking_is_given_back_once(
+    name: str, proxy: Proxy, redis_url: str, limit: Rate | Window
+) -> None:
     """T5, T10, F2, review R2: cancelled while its grant is on the way back; then the replies to the cancel are lost."""
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     await limiter.acquire(49)
@@ -127,7 +143,9 @@ async def test_a_booking_is_given_back_once(name: str, proxy: Proxy, redis_url: 
     assert used(await elsewhere(name, limit, url=redis_url).astatus()) == [50]
 
 
-async def test_a_call_of_unknown_outcome_raises_and_is_undone(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_call_of_unknown_outcome_raises_and_is_undone(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """F24, S7: the caller is told StoreError; what it may have been granted is back, rates too, once the server answers."""
     limits = Concurrency(2), TOKENS
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
@@ -143,7 +161,9 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(name: str, proxy: 
 
 
 @pytest.mark.proof
-async def test_waiters_of_unknown_outcome_leave_the_queue(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_waiters_of_unknown_outcome_leave_the_queue(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """F24, L6: they stood in the queue, or had just asked, when the server was lost; once it is back only others do."""
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
@@ -175,7 +195,9 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     """
     limit = Concurrency(1, lease=30.0)
     monkeypatch.setattr(session, "MOST", 100)
-    monkeypatch.setattr(session, "HEARTBEAT", 0.6 * WAITER)  # so that heartbeats alone would take too long to clear the queue
+    monkeypatch.setattr(
+        session, "HEARTBEAT", 0.6 * WAITER
+    )  # so that heartbeats alone would take too long to clear the queue
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     other = elsewhere(name, limit, url=redis_url)
     holder = await other.acquire()
@@ -212,7 +234,10 @@ async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothin
 ) -> None:
     """S1, S2, review R1: the announcement is faster than the reply; who is inside stays inside, alone."""
     await listening(name, proxy)
-    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(1), store=proxy.url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     holder = await other.acquire()
 
     if how == "late":
@@ -233,7 +258,9 @@ async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothin
     assert await permit.arelease()
 
 
-async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S2, review R1: nothing is known of the server's clock yet, and still the permit is lost when its lease ends."""
     lease = 3.0  # the holder keeps its place until the other one waits, though the machine stalls
     await listening(name, proxy)
@@ -250,7 +277,9 @@ async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_leas
 
     assert await believed_until(permit) - sent <= lease + 0.1
     proxy.resume()
-    await permit.arelease()  # the server counts from the grant, and may know of it for a little longer
+    await (
+        permit.arelease()
+    )  # the server counts from the grant, and may know of it for a little longer
     await at_rest(other)
 
 
@@ -266,7 +295,9 @@ async def test_a_reply_that_is_cut_short_is_no_reply(name: str, proxy: Proxy) ->
     assert used(await limiter.astatus()) == [0, 30]
 
 
-async def test_replies_that_come_byte_by_byte_are_read(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_replies_that_come_byte_by_byte_are_read(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """F23: on both connections, and announcements too."""
     proxy.replies.single_bytes = proxy.announcements.single_bytes = proxy.rest.single_bytes = True
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
@@ -281,7 +312,9 @@ async def test_replies_that_come_byte_by_byte_are_read(name: str, proxy: Proxy, 
     assert used(await limiter.astatus()) == [0, 3]
 
 
-async def test_whatever_is_delivered_again_changes_nothing(name: str, proxy: Proxy, redis_url: str, admin: Redis) -> None:
+async def test_whatever_is_delivered_again_changes_nothing(
+    name: str, proxy: Proxy, redis_url: str, admin: Redis
+) -> None:
     """S3, S4, T10, F25: a whole story is over; every call of it arrives again, in order, backwards, and each one twice."""
     limits = Concurrency(2), TOKENS, Window(500, per=AGES, unit="bytes")
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
@@ -322,23 +355,32 @@ async def sent_again(port: int, calls: list[bytes]) -> list[bytes]:
     return replies
 
 
-async def test_a_reply_that_belongs_to_another_call_is_an_error(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_reply_that_belongs_to_another_call_is_an_error(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """Fact 3: a reply names its call. One that names another is believed by nobody, and its connection is given up."""
     limiter = await ready(Limiter(name, Concurrency(2), TOKENS, store=proxy.url))
     met = proxy.met
 
-    proxy.replies.alter = lambda reply: reply.replace(b" ok ", b"1 ok ", 1)  # the number of the call
+    proxy.replies.alter = lambda reply: reply.replace(
+        b" ok ", b"1 ok ", 1
+    )  # the number of the call
     with pytest.raises(StoreError, match="another call"):
         await soon(limiter.acquire(tokens=10))
     proxy.replies.alter = None
 
-    await until(lambda status: used(status) == [0, 0], elsewhere(name, Concurrency(2), TOKENS, url=redis_url))
+    await until(
+        lambda status: used(status) == [0, 0],
+        elsewhere(name, Concurrency(2), TOKENS, url=redis_url),
+    )
     assert proxy.met > met
     assert await (await soon(limiter.acquire(tokens=10))).arelease()
 
 
 @pytest.mark.parametrize("on_the_way", ["requests", "replies"])
-async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(name: str, proxy: Proxy, on_the_way: str) -> None:
+async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(
+    name: str, proxy: Proxy, on_the_way: str
+) -> None:
     """L4, S7, F2: the cancelled caller returns at once; what the server has granted it since is back soon after."""
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     way = getattr(proxy, on_the_way)
@@ -362,7 +404,9 @@ def visit(limiter: Limiter) -> None:
     limiter.status()
 
 
-async def test_a_thread_whose_reply_is_lost_gets_one_permit(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_thread_whose_reply_is_lost_gets_one_permit(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """S3, T10, F24 for blocking callers: they ask by a connection of their own first, and then by the portal."""
     limits = Concurrency(3), TOKENS
     limiter = Limiter(name, *limits, store=proxy.url)

@@ -15,7 +15,19 @@ from tests.faults.scene import enter, eventually, visit
 from tests.servers import Server
 from tests.world import at_rest, soon, used, waiting
 
-BLOCKING = {"blpop", "brpop", "blmove", "blmpop", "brpoplpush", "bzpopmin", "bzpopmax", "bzmpop", "xread", "xreadgroup", "wait"}
+BLOCKING = {
+    "blpop",
+    "brpop",
+    "blmove",
+    "blmpop",
+    "brpoplpush",
+    "bzpopmin",
+    "bzpopmax",
+    "bzmpop",
+    "xread",
+    "xreadgroup",
+    "wait",
+}
 SETTINGS: list[dict[str, Any]] = [
     {"protocol": 2},
     {"protocol": 3},
@@ -40,7 +52,9 @@ async def test_nobody_blocks_at_the_server(name: str, own_server: Server, own_ad
     assert not ran & BLOCKING
 
 
-async def test_nobody_listens_for_keys_that_expire(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_nobody_listens_for_keys_that_expire(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F50: events of the keyspace are switched off, as they are by default, and nobody asks for them: one channel, ours."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
@@ -50,14 +64,18 @@ async def test_nobody_listens_for_keys_that_expire(name: str, own_server: Server
     await eventually(own_admin.pubsub_channels)
     assert own_admin.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
     assert own_admin.pubsub_numpat() == 0
-    assert [str(channel).startswith("headgate:") for channel in own_admin.pubsub_channels()] == [True]
+    assert [str(channel).startswith("headgate:") for channel in own_admin.pubsub_channels()] == [
+        True
+    ]
     await holder.arelease()
     await (await soon(waiter)).arelease()
 
 
 @pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(settings))
-async def test_a_clients_settings_change_nothing(name: str, redis_server: Server, kind: Any, settings: dict[str, Any]) -> None:
+async def test_a_clients_settings_change_nothing(
+    name: str, redis_server: Server, kind: Any, settings: dict[str, Any]
+) -> None:
     """F31, S1: RESP 2 or 3, decoded or not, impatient or not: whatever a client does with its replies, ours are read alike."""
     limiter = Limiter(name, Concurrency(1), store=kind(port=redis_server.port, **settings))
 

@@ -16,7 +16,10 @@ TOKENS = 5 * MINUTE  # a cost, taken for the microseconds of a wait, would be mo
 
 async def test_it_does_not_declare(name: str, redis_url: str) -> None:
     """S1: given limits that somebody else has declared since, when a limiter with the former ones asks, then they hold for it."""
-    limiter, other = elsewhere(name, Concurrency(10), url=redis_url), elsewhere(name, Concurrency(2), url=redis_url)
+    limiter, other = (
+        elsewhere(name, Concurrency(10), url=redis_url),
+        elsewhere(name, Concurrency(2), url=redis_url),
+    )
     await soon(visit(limiter))
     await soon(visit(other))
 
@@ -42,12 +45,19 @@ async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: st
     await waiting(limiter, 2)
     first.cancel()
 
-    await soon(second)  # after 60 ms of the bucket; behind the first it would wait for more than a minute
+    await soon(
+        second
+    )  # after 60 ms of the bucket; behind the first it would wait for more than a minute
 
 
-async def test_who_was_turned_away_asks_properly_at_once(name: str, redis_url: str, admin: Redis) -> None:
+async def test_who_was_turned_away_asks_properly_at_once(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """Given a permit of another process that was asked for in vain, when it is asked for again, then by one call and not by two."""
-    limiter, other = elsewhere(name, Concurrency(1), url=redis_url), elsewhere(name, Concurrency(1), url=redis_url)
+    limiter, other = (
+        elsewhere(name, Concurrency(1), url=redis_url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     await soon(visit(limiter))
     held = await other.acquire()
     await limiter.atry_acquire()
@@ -59,9 +69,14 @@ async def test_who_was_turned_away_asks_properly_at_once(name: str, redis_url: s
     await held.arelease()
 
 
-async def test_who_had_to_wait_asks_properly_at_once(name: str, redis_url: str, admin: Redis) -> None:
+async def test_who_had_to_wait_asks_properly_at_once(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """Given one who has waited for another process' permit, and gave it back, when it asks for it again, then by one call."""
-    limiter, other = elsewhere(name, Concurrency(1), url=redis_url), elsewhere(name, Concurrency(1), url=redis_url)
+    limiter, other = (
+        elsewhere(name, Concurrency(1), url=redis_url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     await soon(visit(limiter))
     held = await other.acquire()
     caller = await queued(limiter)

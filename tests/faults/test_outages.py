@@ -55,7 +55,9 @@ async def test_an_acquire_that_does_not_retry_fails_while_others_wait_for_the_se
     await once_back(lambda: visit(hasty))
 
 
-async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(name: str, own_server: Server) -> None:
+async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(
+    name: str, own_server: Server
+) -> None:
     patient = Limiter(name, Concurrency(2), store=own_server.url)
     hasty = Limiter(name, Concurrency(2), store=own_server.url, retry_for=0)
     await soon(visit(patient))
@@ -72,7 +74,9 @@ async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(name: s
 
 
 @WAYS
-async def test_an_acquire_can_retry_for_longer(name: str, own_server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_acquire_can_retry_for_longer(
+    name: str, own_server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given one that looks for the server as long as usual, and fails, then another one, that looks longer, finds it again."""
     usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
     patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
@@ -136,7 +140,10 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     name: str, own_server: Server, ask: Ask, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once each, whatever number of limiters, keys, tasks and threads finds it out."""
-    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url, retry_for=0) for number in range(3)]
+    limiters = [
+        Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url, retry_for=0)
+        for number in range(3)
+    ]
     limiters.append(limiters[0]["key"])
     for limiter in limiters:
         await soon(visit(limiter))
@@ -156,15 +163,22 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
     for limiter in limiters:
         await once_back(lambda limiter=limiter: visit(limiter))
     await eventually(lambda: len(told(caplog, own_server.port)) == 2)
-    assert f"The Redis server at 127.0.0.1:{own_server.port}/0 answers again, after " in told(caplog, own_server.port)[1]
+    assert (
+        f"The Redis server at 127.0.0.1:{own_server.port}/0 answers again, after "
+        in told(caplog, own_server.port)[1]
+    )
 
 
 @pytest.mark.usefixtures("calm")
-async def test_each_outage_is_logged(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_outage_is_logged(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
     for number in range(1, 3):
         await once_back(lambda: visit(limiter))
-        await eventually(lambda number=number: len(told(caplog, own_server.port)) == 2 * (number - 1))
+        await eventually(
+            lambda number=number: len(told(caplog, own_server.port)) == 2 * (number - 1)
+        )
         own_server.kill()
         with pytest.raises(StoreError):
             await soon(limiter.acquire())
@@ -189,7 +203,9 @@ async def test_a_server_that_fails_again_at_once_is_not_logged_twice(
 
 
 @pytest.mark.usefixtures("calm")
-async def test_a_server_that_was_never_there_is_logged_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_was_never_there_is_logged_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     limiter = Limiter(name, Concurrency(1), store=f"redis://127.0.0.1:1?client_name={name}")
     for way in (by_task, by_thread, by_task):
         with pytest.raises(StoreError):
@@ -201,7 +217,9 @@ async def test_a_server_that_was_never_there_is_logged_once(name: str, caplog: p
 async def test_an_acquire_that_passes_without_the_store_does_not_say_that_it_raises(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    limiter = Limiter(name, Concurrency(1), store=own_server.url, on_store_error="open", retry_for=0)
+    limiter = Limiter(
+        name, Concurrency(1), store=own_server.url, on_store_error="open", retry_for=0
+    )
     await soon(visit(limiter))
     own_server.kill()
 

@@ -46,7 +46,9 @@ def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
 
 
 @pytest.mark.proof
-def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(name: str, own_server: Server) -> None:
+def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(
+    name: str, own_server: Server
+) -> None:
     """L5: with on_store_error="open", the lines "goes without its store" and "is back" are handled while the server is away."""
     with running("alerting", own_server.user_url, name, "open") as process:
         assert process.line() == "ready"
@@ -83,7 +85,9 @@ CALLS: dict[str, Callable[[Limiter], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_in_the_thread_that_would_answer_it_is_refused(name: str, redis_url: str, call: str) -> None:
+def test_a_call_in_the_thread_that_would_answer_it_is_refused(
+    name: str, redis_url: str, call: str
+) -> None:
     """L5: a finalizer that the collector runs there, say, learns at once that it cannot wait."""
     error = in_the_portal(lambda: CALLS[call](Limiter(name, Concurrency(1), store=redis_url)))
     assert isinstance(error, StoreError)
@@ -100,19 +104,33 @@ def test_on_store_error_decides_about_such_a_call(name: str, redis_url: str, cal
     permit = in_the_portal(lambda: CALLS[call](local))
     refused = in_the_portal(lambda: CALLS[call](local))
     assert isinstance(permit, Permit)
-    assert not refused or isinstance(refused, StoreError)  # and it does not wait for the permit that is held
+    assert not refused or isinstance(
+        refused, StoreError
+    )  # and it does not wait for the permit that is held
     permit.release()
 
 
 def test_a_call_that_says_something_is_never_refused(name: str, redis_url: str) -> None:
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     permit = limiter.acquire_sync()
-    assert in_the_portal(lambda: (limiter.update(Concurrency(2)), limiter.pause(0.001), permit.release(), repr(limiter))[0]) is None
+    assert (
+        in_the_portal(
+            lambda: (
+                limiter.update(Concurrency(2)),
+                limiter.pause(0.001),
+                permit.release(),
+                repr(limiter),
+            )[0]
+        )
+        is None
+    )
     while (status := limiter.status().limits[0]).used or status.capacity != 2:
         pass
 
 
-def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(name: str, redis_url: str) -> None:
+def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(
+    name: str, redis_url: str
+) -> None:
     """L5: given garbage whose `__del__` asks a limiter, when the collector finds it in headgate's own thread, then that one call is
     refused, and all others are answered."""
     limiter, outcomes = Limiter(name, Concurrency(1), store=redis_url), []

@@ -97,7 +97,9 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
 ) -> None:
     """S7, F35: given a release that a loading server has put off, when the loop ends just then, it is sent all the same."""
     monkeypatch.setattr(tasks, "JITTER", Longest())
-    monkeypatch.setattr(tasks, "BACKOFF", 0.25)  # a pause of half a second: the end of a loop waits for longer
+    monkeypatch.setattr(
+        tasks, "BACKOFF", 0.25
+    )  # a pause of half a second: the end of a loop waits for longer
     hold, held = Peer._hold, list[Call]()
 
     def put_off(peer: Peer, call: Call, refusal: str) -> None:
@@ -126,14 +128,22 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L5, F29: given connections that are lost, when a credential_provider is cancelled while we connect, then we connect again."""
-    monkeypatch.setattr(tasks, "BACKOFF", 0.001)  # all attempts are made before the store is given up
+    monkeypatch.setattr(
+        tasks, "BACKOFF", 0.001
+    )  # all attempts are made before the store is given up
     moody = Moody()
-    limiter = Limiter(name, Concurrency(1), store=with_moods(moody, int(proxy.url.rpartition(":")[2].partition("/")[0])))
+    limiter = Limiter(
+        name,
+        Concurrency(1),
+        store=with_moods(moody, int(proxy.url.rpartition(":")[2].partition("/")[0])),
+    )
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await waiting(limiter, 1)
 
-    moody.moods = [asyncio.CancelledError() for _ in range(4)]  # whoever connects: to call, to listen
+    moody.moods = [
+        asyncio.CancelledError() for _ in range(4)
+    ]  # whoever connects: to call, to listen
     proxy.reset()
 
     assert await soon(holder.arelease())
@@ -154,7 +164,9 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     limiter = Limiter(name, Concurrency(2), store=store, on_store_error="local", processes=2)
 
     inside = await soon(limiter.acquire())  # by the share
-    assert not await soon(limiter.atry_acquire())  # it is looked for from here on, though nobody asks again
+    assert not await soon(
+        limiter.atry_acquire()
+    )  # it is looked for from here on, though nobody asks again
     its = limiter._line._store._links[asyncio.get_running_loop()]
     await eventually(lambda: not its._away)
 
@@ -173,7 +185,11 @@ async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause
     """L5, F29: given a credential_provider that is cancelled whenever we connect to listen, however often news are asked for, then
     each pause is twice the one before; and what is heard at last is heard."""
     breaths = Breaths()
-    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (subscriber, "LONGEST", 0.02)):
+    for module, word, value in (
+        (tasks, "JITTER", breaths),
+        (tasks, "BACKOFF", 0.001),
+        (subscriber, "LONGEST", 0.02),
+    ):
         monkeypatch.setattr(module, word, value)
     moody = Moody()
     limiter = Limiter(name, Concurrency(1), store=with_moods(moody, redis_server.port))
@@ -197,7 +213,9 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     moment, then that is no connection each."""
     monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
     monkeypatch.setattr(subscriber, "LONGEST", 3600.0)
-    own_admin.acl_setuser("deaf", enabled=True, nopass=True, categories=["+@all"], commands=["-subscribe"], keys=["*"])
+    own_admin.acl_setuser(
+        "deaf", enabled=True, nopass=True, categories=["+@all"], commands=["-subscribe"], keys=["*"]
+    )
     limiter = Limiter(name, Concurrency(1), store=as_user(own_proxy.url, "deaf"))
     permit = await limiter.acquire()
     own_proxy.announcements.hold()
@@ -206,7 +224,12 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     async def wait_for_a_moment(former: Permit) -> Permit:
         waiter = asyncio.create_task(enter(limiter))
         await waiting(limiter, 1)
-        await eventually(lambda: own_proxy.met >= 2 and any(task is not None and not task.done() for task in its.tasks()))
+        await eventually(
+            lambda: (
+                own_proxy.met >= 2
+                and any(task is not None and not task.done() for task in its.tasks())
+            )
+        )
         former.release()
         return await soon(waiter)
 
@@ -231,7 +254,11 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then each pause is twice the one
     before, up to the longest; and who waits is served when it may write again."""
     breaths = Breaths()
-    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (client, "LONGEST", 0.02)):
+    for module, word, value in (
+        (tasks, "JITTER", breaths),
+        (tasks, "BACKOFF", 0.001),
+        (client, "LONGEST", 0.02),
+    ):
         monkeypatch.setattr(module, word, value)
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
@@ -249,7 +276,9 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     assert not waiter.done()
     assert await soon(holder.arelease())
     assert await (await soon(waiter)).arelease()
-    assert own_admin.info("stats")["total_connections_received"] <= len(breaths.taken) + 1  # and one to listen
+    assert (
+        own_admin.info("stats")["total_connections_received"] <= len(breaths.taken) + 1
+    )  # and one to listen
     await at_rest(limiter)
 
 
@@ -272,7 +301,9 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 
-    told = await soon(asyncio.gather(*(limiter.acquire() for limiter in limiters), return_exceptions=True))
+    told = await soon(
+        asyncio.gather(*(limiter.acquire() for limiter in limiters), return_exceptions=True)
+    )
     await eventually(lambda: len(attempts) >= 6)
 
     assert {type(each) for each in told} == {StoreError}
@@ -285,14 +316,18 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
 ) -> None:
     """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it back, then it hears of that."""
     monkeypatch.setattr(client, "OUTAGE", 0.2)
-    client = client_of_its_own(own_server.user_url)
-    limiter, other = [Limiter(f"{name}-{number}", Concurrency(1), store=client) for number in range(2)]
+    store = client_of_its_own(own_server.user_url)
+    limiter, other = [
+        Limiter(f"{name}-{number}", Concurrency(1), store=store) for number in range(2)
+    ]
     await other.astatus()
     own_server.pause()
     asked = asyncio.create_task(enter(limiter))
     await eventually(lambda: (lane := limiter._line._last) is not None and lane._sent)
     own_server.kill()
-    monkeypatch.setattr(client, "pause", lambda attempt, longest: 0.0 if longest == client.LONGEST else LONG * 10)
+    monkeypatch.setattr(
+        client, "pause", lambda attempt, longest: 0.0 if longest == client.LONGEST else LONG * 10
+    )
     with pytest.raises(StoreError):
         await soon(asked)
     owing = limiter._line._last
@@ -338,9 +373,15 @@ async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
     """F35, L5: given forty names at a server that refuses everybody, then one asks for all, with pauses that grow; and all are
     served when it is ready."""
     breaths = Breaths()
-    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (client, "LONGEST", 0.02)):
+    for module, word, value in (
+        (tasks, "JITTER", breaths),
+        (tasks, "BACKOFF", 0.001),
+        (client, "LONGEST", 0.02),
+    ):
         monkeypatch.setattr(module, word, value)
-    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(40)]
+    limiters = [
+        Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(40)
+    ]
     for limiter in limiters:
         await (await limiter.acquire()).arelease()
 
@@ -361,7 +402,9 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
 ) -> None:
     """L5, F35: given names whose turn does not come while a server refuses everybody, then all are told when they have hoped for
     long enough, and by what words."""
-    limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)]
+    limiters = [
+        Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)
+    ]
     for limiter in limiters:
         await (await limiter.acquire()).arelease()
     monkeypatch.setattr(tasks, "JITTER", Breaths())
@@ -418,7 +461,9 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
         await limiter.acquire(tokens=1)
 
     monkeypatch.setattr(Lane, "failed", fails_as_one_comes)
-    await asyncio.gather(limiter.astatus(), limiter.astatus())  # so that what comes next waits for company
+    await asyncio.gather(
+        limiter.astatus(), limiter.astatus()
+    )  # so that what comes next waits for company
     refuse_once(proxy, b"NOREPLICAS Not enough good replicas to write.")
     seen = len(proxy.replies.seen)
     proxy.replies.hold()

@@ -41,7 +41,9 @@ async def took(work: asyncio.Task[Permit]) -> tuple[Permit, float]:
 # Killed ------------------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redis_url: str, puppet: Puppets, slack: Slack) -> None:
+async def test_what_a_killed_process_held_is_back_within_a_lease(
+    name: str, redis_url: str, puppet: Puppets, slack: Slack
+) -> None:
     """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go to those who live."""
     limit = Concurrency(2, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -66,7 +68,9 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(name: str, redi
 
 @pytest.mark.proof
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "last"])
-async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet: Puppets, place: int, slack: Slack) -> None:
+async def test_a_killed_waiter_is_passed_over(
+    name: str, redis_url: str, puppet: Puppets, place: int, slack: Slack
+) -> None:
     """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and in order."""
     limit = Concurrency(1, lease=60.0)
     limiter, other, order = Limiter(name, limit, store=redis_url), puppet(limit), []
@@ -87,7 +91,9 @@ async def test_a_killed_waiter_is_passed_over(name: str, redis_url: str, puppet:
     other.process.kill()
     start = time.monotonic()
     await waiting(limiter, 2)
-    assert time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + slack()  # behind the head it delays no caller
+    assert (
+        time.monotonic() - start <= (WAITER if place == 0 else 2 * WAITER) + slack()
+    )  # behind the head it delays no caller
     holder.release()
     async with asyncio.timeout(long()):
         await asyncio.gather(*visits)
@@ -140,7 +146,9 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
     assert said == f"visits {turns * 10}"
     assert int(admin.get(f"{counter}-most") or 0) <= capacity
     limiter = Limiter(name, limit, store=redis_url)
-    assert used(await until(lambda status: used(status) == [0] and status.waiting == 0, limiter)) == [0]
+    assert used(
+        await until(lambda status: used(status) == [0] and status.waiting == 0, limiter)
+    ) == [0]
     admin.delete(counter, f"{counter}-visits", f"{counter}-most")
 
 
@@ -185,7 +193,9 @@ def has_visited(admin: Redis, counter: str, pid: str, times: int) -> bool:
 # Stopped and blocked -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, redis_url: str, puppet: Puppets, slack: Slack) -> None:
+async def test_a_process_that_was_stopped_past_its_lease_knows_it(
+    name: str, redis_url: str, puppet: Puppets, slack: Slack
+) -> None:
     """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit lost and its fence lower."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -204,7 +214,9 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_it(name: str, red
     assert await permit.arelease()
 
 
-async def test_a_process_that_was_stopped_while_it_waited_queues_again(name: str, redis_url: str, puppet: Puppets) -> None:
+async def test_a_process_that_was_stopped_while_it_waited_queues_again(
+    name: str, redis_url: str, puppet: Puppets
+) -> None:
     """L3, L5, F13: it lost its place by its silence, asks again when it goes on, and gets its turn."""
     limit = Concurrency(1, lease=60.0)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -225,7 +237,9 @@ async def test_a_process_that_was_stopped_while_it_waited_queues_again(name: str
     assert await other.hears("release a", until="a left") == "True"
 
 
-async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_else(name: str, redis_url: str) -> None:
+async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_else(
+    name: str, redis_url: str
+) -> None:
     """S2, S4, F12: nothing has run in this loop, no renewal either; the first look at the permit says that it is lost."""
     lease = scaled(0.3)
     limit = Concurrency(1, lease=lease)
@@ -245,7 +259,9 @@ async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_e
     await successor.arelease()
 
 
-async def test_a_process_whose_loop_was_blocked_loses_what_it_held(name: str, redis_url: str, puppet: Puppets) -> None:
+async def test_a_process_whose_loop_was_blocked_loses_what_it_held(
+    name: str, redis_url: str, puppet: Puppets
+) -> None:
     """S2, F12 seen from outside: its place goes to another one, it says so itself, and it is well again."""
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -277,8 +293,14 @@ async def once():
 """
 
 
-@pytest.mark.parametrize("before", ["pass", "asyncio.run(once())", "once_in_a_thread()"], ids=["nothing", "asyncio", "thread"])
-def test_a_script_that_ends_after_a_with_block_has_released(name: str, redis_url: str, admin: Redis, before: str) -> None:
+@pytest.mark.parametrize(
+    "before",
+    ["pass", "asyncio.run(once())", "once_in_a_thread()"],
+    ids=["nothing", "asyncio", "thread"],
+)
+def test_a_script_that_ends_after_a_with_block_has_released(
+    name: str, redis_url: str, admin: Redis, before: str
+) -> None:
     """L6, review R11: the release was posted in the last line of the script, and arrives."""
     thread = "def once_in_a_thread():\n    with limiter:\n        pass\n"
 
@@ -287,17 +309,23 @@ def test_a_script_that_ends_after_a_with_block_has_released(name: str, redis_url
     assert holders_of(admin, name) == 0
 
 
-def test_a_script_that_ends_while_it_holds_a_permit_ends(name: str, redis_url: str, admin: Redis) -> None:
+def test_a_script_that_ends_while_it_holds_a_permit_ends(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L1, review R6: the interpreter goes down with a permit in a global name: it ends at once, and leaves it to its lease."""
     start = time.monotonic()
-    with running(f"{HEAD}\npermit = limiter.acquire_sync()\nprint('last line', flush=True)", redis_url, name) as script:
+    with running(
+        f"{HEAD}\npermit = limiter.acquire_sync()\nprint('last line', flush=True)", redis_url, name
+    ) as script:
         assert script.lines() == ["last line"]
 
     assert time.monotonic() - start <= LONG
     assert holders_of(admin, name) == 1
 
 
-def test_a_task_that_asks_when_its_loop_ends_is_let_in(name: str, redis_url: str, admin: Redis) -> None:
+def test_a_task_that_asks_when_its_loop_ends_is_let_in(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6, F7, review f1: `asyncio.run` cancels it, its `finally` enters the limiter, and the script ends in silence."""
     late = """
     async def late(asks):
@@ -320,8 +348,12 @@ def test_a_task_that_asks_when_its_loop_ends_is_let_in(name: str, redis_url: str
     assert holders_of(admin, name) == 0
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it is the warning of this story
-async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(name: str, redis_url: str) -> None:
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # it is the warning of this story
+async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(
+    name: str, redis_url: str
+) -> None:
     """S7, review f6: the ResourceWarning is raised, and the place comes back all the same."""
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     permit = await limiter.acquire()
@@ -334,7 +366,9 @@ async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(name
     await at_rest(limiter)
 
 
-def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name: str, redis_url: str, admin: Redis) -> None:
+def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """S7, review f2: no `asyncio.run` ended its tasks; a release afterwards does not raise, and arrives."""
     closed = """
     loop = asyncio.new_event_loop()
@@ -350,7 +384,9 @@ def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(name: str,
     assert holders_of(admin, name) == 0
 
 
-async def test_loops_that_have_ended_leave_nothing_in_the_process(name: str, redis_url: str, admin: Redis) -> None:
+async def test_loops_that_have_ended_leave_nothing_in_the_process(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L6, S9, review f3: fifty loops one after another, each with a connection of its own: none of them is kept."""
     limiter = Limiter(name, Concurrency(2), store=redis_url)
 

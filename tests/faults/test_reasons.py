@@ -43,7 +43,9 @@ ways = pytest.mark.parametrize("way", ["task", "thread"])
 
 
 @ways
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis://localhost:1", "unix:///nowhere/redis.sock"])
+@pytest.mark.parametrize(
+    "url", ["redis://127.0.0.1:1", "redis://localhost:1", "unix:///nowhere/redis.sock"]
+)
 async def test_a_port_that_nothing_listens_on_refuses(name: str, url: str, way: str) -> None:
     error = await asked(Limiter(name, "5/second", store=url), way)
 
@@ -65,7 +67,9 @@ async def test_a_host_name_that_is_not_known_is_unresolvable(name: str, way: str
 @ways
 async def test_a_server_that_says_nothing_times_out(name: str, silence: int, way: str) -> None:
     """Of a user, so that connecting waits for an answer."""
-    error = await asked(Limiter(name, "5/second", store=f"redis://user:word@127.0.0.1:{silence}{SHORT}"), way)
+    error = await asked(
+        Limiter(name, "5/second", store=f"redis://user:word@127.0.0.1:{silence}{SHORT}"), way
+    )
 
     assert error.reason == "timeout"
     assert "did not answer in time" in str(error)
@@ -79,10 +83,15 @@ async def test_a_server_that_is_given_no_password_says_that_it_wants_one(
 ) -> None:
     own_server.admin.config_set("requirepass", "a-password")
 
-    error = await asked(Limiter(name, "5/second", store=f"redis://127.0.0.1:{own_server.port}/{database}"), way)
+    error = await asked(
+        Limiter(name, "5/second", store=f"redis://127.0.0.1:{own_server.port}/{database}"), way
+    )
 
     assert error.reason == "password"
-    assert "it wants a password, and headgate has none: write user and password into the URL" in str(error)
+    assert (
+        "it wants a password, and headgate has none: write user and password into the URL"
+        in str(error)
+    )
     assert error.__cause__ is not None
 
 
@@ -109,7 +118,9 @@ async def test_a_certificate_that_is_not_trusted_is_a_failure_of_tls(name: str, 
     assert "TLS failed: unable to get local issuer certificate" in str(error)
 
 
-async def test_a_server_that_answers_with_an_error_is_a_reply(name: str, own_server: Server) -> None:
+async def test_a_server_that_answers_with_an_error_is_a_reply(
+    name: str, own_server: Server
+) -> None:
     own_server.admin.config_set("maxmemory", "1")
     error = await asked(Limiter(name, "5/second", store=own_server.url), "task")
 
@@ -121,17 +132,27 @@ async def test_a_server_that_answers_with_an_error_is_a_reply(name: str, own_ser
 async def test_a_connection_that_ends_is_lost(name: str, proxy: Proxy) -> None:
     """A server that was never reached fails at the first attempt."""
     proxy.replies.alter = lambda piece: b"HTTP/1.1 400 Bad Request\r\n"
-    assert (await asked(Limiter(name, "5/second", store=proxy.url), "task")).reason in ("lost", "reply")
+    assert (await asked(Limiter(name, "5/second", store=proxy.url), "task")).reason in (
+        "lost",
+        "reply",
+    )
 
 
 @pytest.mark.parametrize(
     ("lost", "expected"),
     [
         (
-            OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed"),
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed"
+            ),
             "refused",
         ),
-        (OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] No route to host"), "lost"),
+        (
+            OSError(
+                "Multiple exceptions: [Errno 111] Connect call failed, [Errno 113] No route to host"
+            ),
+            "lost",
+        ),
         (ConnectionResetError(104, "Connection reset by peer"), "lost"),
         (ssl.SSLError(1, "wrong version number"), "tls"),
         (redis.exceptions.TimeoutError("Timeout connecting to server"), "timeout"),
@@ -143,7 +164,11 @@ def test_each_failure_has_its_reason(lost: Exception, expected: str) -> None:
     assert reason_of(lost) == expected
 
 
-REMADE: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))]
+REMADE: list[Callable[[Any], Any]] = [
+    copy.copy,
+    copy.deepcopy,
+    lambda error: pickle.loads(pickle.dumps(error)),
+]
 
 
 @pytest.mark.parametrize("again", REMADE)

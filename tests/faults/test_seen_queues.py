@@ -17,7 +17,9 @@ async def acquired(limiter: Limiter, heard: list[Waiting]) -> Permit:
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_queue_that_was_lost_is_joined_anew_in_silence(name: str, redis_url: str, admin: Redis) -> None:
+async def test_a_queue_that_was_lost_is_joined_anew_in_silence(
+    name: str, redis_url: str, admin: Redis
+) -> None:
     """L5: given two waiters, when all that the server knows is gone, then both wait again, and neither hears of it twice."""
     limiter = elsewhere(name, Concurrency(1, lease=30), url=redis_url)
     heard: list[Waiting] = []

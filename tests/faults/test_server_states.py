@@ -15,7 +15,16 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from tests.faults.proxy import Proxy
-from tests.faults.scene import Room, Slack, content_of, elsewhere, enter, eventually, once_back, visit
+from tests.faults.scene import (
+    Room,
+    Slack,
+    content_of,
+    elsewhere,
+    enter,
+    eventually,
+    once_back,
+    visit,
+)
 from tests.machine import scaled
 from tests.servers import Server, as_user
 from tests.world import at_rest, long, soon, until, used, waiting
@@ -34,7 +43,14 @@ def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redi
     """The shared server as a user sees it that may call functions, or, as on a server older than those, scripts only."""
     commands = ["-fcall"] if request.param == "scripts" else []
     admin.acl_setuser(
-        name, enabled=True, passwords=["+canary"], categories=["+@all"], commands=commands, keys=["*"], channels=["*"], reset=True
+        name,
+        enabled=True,
+        passwords=["+canary"],
+        categories=["+@all"],
+        commands=commands,
+        keys=["*"],
+        channels=["*"],
+        reset=True,
     )
     yield as_user(redis_url, name)
     admin.acl_deluser(name)
@@ -46,7 +62,9 @@ def forget(admin: Redis) -> None:
     admin.script_flush()
 
 
-async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, place: str, admin: Redis) -> None:
+async def test_a_server_that_forgets_its_scripts_is_given_them_again(
+    name: str, place: str, admin: Redis
+) -> None:
     """F34, S1, T10: all is flushed again and again while fifty work: no error, no call lost, none run twice."""
     limiters = [elsewhere(name, Concurrency(3), TOKENS, url=place) for _ in range(2)]
     room = Room()
@@ -68,7 +86,9 @@ async def test_a_server_that_forgets_its_scripts_is_given_them_again(name: str, 
         assert used(await at_rest(limiter)) == [0, 200]
 
 
-async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(name: str, place: str, admin: Redis) -> None:
+async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(
+    name: str, place: str, admin: Redis
+) -> None:
     """F34 for blocking callers."""
     limiter = Limiter(name, Concurrency(3), TOKENS, store=place)
 
@@ -82,7 +102,9 @@ async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(name: str, p
     assert used(await at_rest(limiter)) == [0, 3]
 
 
-async def test_a_server_that_restarts_empty_takes_the_permits_with_it(name: str, own_server: Server) -> None:
+async def test_a_server_that_restarts_empty_takes_the_permits_with_it(
+    name: str, own_server: Server
+) -> None:
     """F32, S4, S5: kill -9 without persistence: the holder learns that its permit is lost, and fences go on growing."""
     limiter = Limiter(name, Concurrency(1, lease=scaled(1.5)), store=own_server.url)
     holder = await limiter.acquire()
@@ -98,7 +120,9 @@ async def test_a_server_that_restarts_empty_takes_the_permits_with_it(name: str,
     assert await successor.arelease()
 
 
-async def test_waiters_queue_again_at_a_server_that_restarts_empty(name: str, own_server: Server) -> None:
+async def test_waiters_queue_again_at_a_server_that_restarts_empty(
+    name: str, own_server: Server
+) -> None:
     """F32, L5: they were in a queue that nobody knows any more, and all get their turn."""
     limiters = [elsewhere(name, Concurrency(1, lease=3.0), url=own_server.url) for _ in range(2)]
     holder = await limiters[0].acquire()
@@ -116,7 +140,9 @@ async def test_waiters_queue_again_at_a_server_that_restarts_empty(name: str, ow
     assert not await holder.arelease()
 
 
-async def test_a_server_that_restarts_with_its_data_goes_on(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_server_that_restarts_with_its_data_goes_on(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F32, S1: leases, the queue and what was counted are in the data: who held still holds, who waited is next."""
     limits = Concurrency(1), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
@@ -134,7 +160,9 @@ async def test_a_server_that_restarts_with_its_data_goes_on(name: str, own_serve
     assert used(await at_rest(limiter)) == [0, 11]
 
 
-async def test_old_leases_that_come_back_with_old_data_end(name: str, own_server: Server, own_admin: Redis, slack: Slack) -> None:
+async def test_old_leases_that_come_back_with_old_data_end(
+    name: str, own_server: Server, own_admin: Redis, slack: Slack
+) -> None:
     """F33, L1: the data is from before the release: the place is free again when that lease ends, and no later."""
     lease = 0.9
     limiter = Limiter(name, Concurrency(1, lease=lease), store=own_server.url)
@@ -227,7 +255,9 @@ async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
     assert used(await at_rest(limiter)) == [0, 1]
 
 
-async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """S9, F35: given a server that turns all away, when somebody tries again and again, then nothing piles up here."""
     limiter = Limiter(name, TOKENS, store=own_server.url)
     await soon(limiter.acquire(tokens=1))
@@ -242,7 +272,9 @@ async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(name: str,
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_a_release_that_was_turned_away_arrives_later(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_release_that_was_turned_away_arrives_later(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """S7, F35: given a release that is awaited and refused, when the server takes it again, then the place is free."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await soon(limiter.acquire())
@@ -254,7 +286,9 @@ async def test_a_release_that_was_turned_away_arrives_later(name: str, own_serve
     assert used(await once_back(lambda: at_rest(limiter))) == [0]
 
 
-async def test_a_full_server_still_takes_releases(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_full_server_still_takes_releases(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F42: with `noeviction` and no memory left an acquire is a StoreError; a release frees its place, even in the same breath."""
     limits = Concurrency(3), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
@@ -276,7 +310,9 @@ async def test_a_full_server_still_takes_releases(name: str, own_server: Server,
         assert used(await at_rest(each)) == [0, 3]
 
 
-async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F42, S1: given scripts, an acquire by itself is a StoreError, one that travels with a release passes: within the limits."""
     own_admin.acl_setuser("default", enabled=True, nopass=True, commands=["-fcall"])
     limiter = Limiter(name, Concurrency(2), store=own_server.url)
@@ -299,7 +335,9 @@ async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(name: str, 
     assert used(await at_rest(limiter)) == [0]
 
 
-async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_server_with_too_many_clients_is_an_error(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F28: typed, and over as soon as there is room."""
     own_admin.config_set("maxclients", len(own_admin.client_list()))
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
@@ -311,9 +349,18 @@ async def test_a_server_with_too_many_clients_is_an_error(name: str, own_server:
     assert await (await once_back(limiter.acquire)).arelease()
 
 
-async def test_credentials_that_are_revoked_are_an_error_without_secrets(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_credentials_that_are_revoked_are_an_error_without_secrets(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """F29: the user is switched off and its connections end; the error names no password, and the user may come back."""
-    own_admin.acl_setuser("guest", enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"])
+    own_admin.acl_setuser(
+        "guest",
+        enabled=True,
+        passwords=["+canary"],
+        categories=["+@all"],
+        keys=["*"],
+        channels=["*"],
+    )
     limiter = Limiter(name, Concurrency(1), store=as_user(own_server.url, "guest"))
     await (await soon(limiter.acquire())).arelease()
 
@@ -328,10 +375,22 @@ async def test_credentials_that_are_revoked_are_an_error_without_secrets(name: s
     await at_rest(limiter)
 
 
-@pytest.mark.parametrize("command", ["hmget", "hset", "zadd", "zrem", "zcard", "zcount", "pexpire", "time"])
-async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(name: str, redis_url: str, admin: Redis, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["hmget", "hset", "zadd", "zrem", "zcard", "zcount", "pexpire", "time"]
+)
+async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(
+    name: str, redis_url: str, admin: Redis, command: str
+) -> None:
     """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: once it may run again, all is well."""
-    admin.acl_setuser(name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], channels=["*"], reset=True)
+    admin.acl_setuser(
+        name,
+        enabled=True,
+        passwords=["+canary"],
+        categories=["+@all"],
+        keys=["*"],
+        channels=["*"],
+        reset=True,
+    )
     limits = Concurrency(3), TOKENS
     user = as_user(redis_url, name)
     limiter, holding = Limiter(name, *limits, store=user), elsewhere(name, *limits, url=redis_url)
@@ -358,7 +417,9 @@ async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(name: str, 
 
 
 @pytest.mark.parametrize("part", ["", ":who", "*"], ids=["hash", "who", "all"])
-async def test_who_waits_gets_its_turn_though_a_key_is_lost(name: str, redis_url: str, admin: Redis, part: str) -> None:
+async def test_who_waits_gets_its_turn_though_a_key_is_lost(
+    name: str, redis_url: str, admin: Redis, part: str
+) -> None:
     """F41, F45, L5, S7, review R12: DEL or eviction of any key: waiters go on, and no capacity is lost for good."""
     limits = Concurrency(1, lease=3.0), TOKENS
     limiter, other = [elsewhere(name, *limits, url=redis_url) for _ in range(2)]
@@ -378,7 +439,9 @@ async def test_who_waits_gets_its_turn_though_a_key_is_lost(name: str, redis_url
     assert await (await soon(limiter.acquire())).arelease()
 
 
-async def test_a_holder_whose_key_is_lost_learns_of_it(name: str, redis_url: str, admin: Redis, slack: Slack) -> None:
+async def test_a_holder_whose_key_is_lost_learns_of_it(
+    name: str, redis_url: str, admin: Redis, slack: Slack
+) -> None:
     """F45, S4: FLUSHALL takes the permit away; the holder knows at its next renewal, a third of its lease away at most."""
     lease = 3.0
     limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url)
@@ -394,7 +457,9 @@ async def test_a_holder_whose_key_is_lost_learns_of_it(name: str, redis_url: str
 
 
 @pytest.mark.parametrize("part", ["", ":who"], ids=["hash", "who"])
-async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(name: str, redis_url: str, admin: Redis, part: str) -> None:
+async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(
+    name: str, redis_url: str, admin: Redis, part: str
+) -> None:
     """F46, fact 10: WRONGTYPE is a StoreError; nothing is written, the foreign key stays, and without it all is well."""
     former, limiter = [elsewhere(name, Concurrency(1), TOKENS, url=redis_url) for _ in range(2)]
     await (await soon(former.acquire(tokens=1))).arelease()

@@ -68,7 +68,9 @@ async def test_where_replicas_are_asked_for_nobody_passes_at_the_side_that_was_c
 
 
 @pytest.mark.proof
-async def test_where_they_are_not_each_side_keeps_to_the_limit_by_itself(name: str, own_server: Server, replica: Server) -> None:
+async def test_where_they_are_not_each_side_keeps_to_the_limit_by_itself(
+    name: str, own_server: Server, replica: Server
+) -> None:
     """F39, S1, S5: one capacity more at most; when both are one again, the holder at the side that was lost learns it."""
     await in_step(own_server, replica)
     there, here = elsewhere(name, ONE, url=own_server.url), elsewhere(name, ONE, url=replica.url)

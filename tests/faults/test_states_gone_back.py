@@ -36,7 +36,9 @@ class Copy:
             self._admin.client_kill_filter(_type=kind, skipme=True)
 
 
-async def crowd(limiter: Limiter, admin: Redis, name: str, ghosts: int) -> tuple[Permit, list[asyncio.Task[None]]]:
+async def crowd(
+    limiter: Limiter, admin: Redis, name: str, ghosts: int
+) -> tuple[Permit, list[asyncio.Task[None]]]:
     """One caller that holds, and so many that wait."""
     holder = await limiter.acquire()
     visits = [asyncio.create_task(visit(limiter)) for _ in range(ghosts)]
@@ -77,7 +79,9 @@ async def test_a_caller_that_was_served_is_granted_nothing_again(
     The callers that wait again are granted nothing: the first grant shows their session that its places are of the past.
     """
     lease = 1.5
-    former, newcomer = (elsewhere(name, Concurrency(1, lease=lease), url=own_server.url) for _ in range(2))
+    former, newcomer = (
+        elsewhere(name, Concurrency(1, lease=lease), url=own_server.url) for _ in range(2)
+    )
     await newcomer.astatus()
     holder, visits = await crowd(former, own_admin, name, ghosts=6)
     copy = Copy(own_admin, name)
@@ -93,7 +97,9 @@ async def test_a_caller_that_was_served_is_granted_nothing_again(
     assert await permit.arelease()
 
 
-async def test_a_permit_that_is_held_is_held_after_the_state_went_back(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_permit_that_is_held_is_held_after_the_state_went_back(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """S1, S2, F56: one of two permits was released since; only its place is free again."""
     limit = Concurrency(2, lease=LEASE)
     holding, newcomer = (elsewhere(name, limit, url=own_server.url) for _ in range(2))

@@ -15,7 +15,18 @@ from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, 
 from headgate.stores import fallback
 from headgate.stores.redis.queue import RedisLine
 from headgate.stores.redis.store import RedisStore
-from tests.faults.absence import FAULTS, TOKENS, WAYS, by_task, by_thread, forbidden, found, inside, local, opened
+from tests.faults.absence import (
+    FAULTS,
+    TOKENS,
+    WAYS,
+    by_task,
+    by_thread,
+    forbidden,
+    found,
+    inside,
+    local,
+    opened,
+)
 from tests.faults.scene import Room, elsewhere, enter, eventually
 from tests.machine import scaled
 from tests.servers import Server
@@ -28,14 +39,18 @@ Doors = Callable[[Limiter], Any]
 # There and back ----------------------------------------------------------------------------------------------------------------
 
 
-async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(name: str, own_server: Server) -> None:
+async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(
+    name: str, own_server: Server
+) -> None:
     """S1, S4, S7: tasks that entered at the server, without it, and at the server again, leave in any order: all is given back."""
     limiter, room = local(name, own_server, Concurrency(4, lease=scaled(1.5))), Room()
     other = elsewhere(name, Concurrency(4, lease=scaled(1.5)), url=own_server.url)
     doors = [asyncio.Event() for _ in range(6)]
 
     async def two(first: int) -> list[asyncio.Task[None]]:
-        visits = [asyncio.create_task(inside(limiter, door, room)) for door in doors[first : first + 2]]
+        visits = [
+            asyncio.create_task(inside(limiter, door, room)) for door in doors[first : first + 2]
+        ]
         await eventually(lambda: room.visits == first + 2)
         return visits
 
@@ -107,7 +122,9 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
 
 
 @pytest.mark.parametrize("door", ["block", pytest.param("acquire", marks=pytest.mark.proof)])
-async def test_a_watched_block_leaves_as_it_entered(name: str, own_server: Server, door: str) -> None:
+async def test_a_watched_block_leaves_as_it_entered(
+    name: str, own_server: Server, door: str
+) -> None:
     """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the share is not: all go back."""
     limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)), on_lost="cancel")
     came, leave = [], asyncio.Event()
@@ -132,7 +149,9 @@ async def test_a_watched_block_leaves_as_it_entered(name: str, own_server: Serve
     assert held(await soon(limiter.astatus())) == 0
 
 
-async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(name: str, own_server: Server) -> None:
+async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(
+    name: str, own_server: Server
+) -> None:
     """S1, S6, L2: newcomers go to the server; who waits here waits on for a permit of here."""
     limiter = local(name, own_server, Concurrency(2))
     other = elsewhere(name, Concurrency(2), url=own_server.url)
@@ -182,7 +201,9 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name: str, own_server: Server, fault: Doors) -> None:
+async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(
+    name: str, own_server: Server, fault: Doors
+) -> None:
     """S1, S7, F29, F32, F36, F42: by the share while it lasts; afterwards the server's limits hold, and no permit is missing."""
     limits = Concurrency(4, lease=scaled(1.5)), TOKENS
     limiter, other = local(name, own_server, *limits), elsewhere(name, *limits, url=own_server.url)
@@ -209,7 +230,9 @@ async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(name:
 
 
 @pytest.mark.parametrize("ask", [by_task, pytest.param(by_thread, marks=pytest.mark.proof)])
-async def test_who_has_to_queue_twice_hears_of_it_once(name: str, own_server: Server, ask: Doors) -> None:
+async def test_who_has_to_queue_twice_hears_of_it_once(
+    name: str, own_server: Server, ask: Doors
+) -> None:
     """Given one who waits at the server, when that goes and the share has no room either, then it was told and is not again."""
     told: list[Waiting] = []
     limiter = local(name, own_server, Concurrency(2), on_wait=told.append)
@@ -229,13 +252,17 @@ async def test_who_has_to_queue_twice_hears_of_it_once(name: str, own_server: Se
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(name: str, own_server: Server, fault: Doors) -> None:
+async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
+    name: str, own_server: Server, fault: Doors
+) -> None:
     """Promise 8: nobody passes unasked who was not told to."""
     limiter = elsewhere(name, Concurrency(4), url=own_server.url)
     (await soon(limiter.acquire())).release()
     assert type(limiter._line) is RedisLine  # the way there has become no longer
     with fault(own_server):
-        answers = await soon(asyncio.gather(*(ask(limiter) for ask in WAYS), return_exceptions=True))
+        answers = await soon(
+            asyncio.gather(*(ask(limiter) for ask in WAYS), return_exceptions=True)
+        )
         assert [type(answer) for answer in answers] == [StoreError] * len(WAYS)
 
 
@@ -261,13 +288,17 @@ async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> 
     second.release()
 
 
-async def test_limits_that_another_process_declared_are_divided_here(name: str, own_server: Server) -> None:
+async def test_limits_that_another_process_declared_are_divided_here(
+    name: str, own_server: Server
+) -> None:
     """S1: the last declaration wins, without the server too; where it leaves no share, nobody passes."""
     limiter = local(name, own_server, Concurrency(8))
     async with limiter:
         pass
     for capacity in (2, 1):
-        await (await soon(elsewhere(name, Concurrency(capacity), url=own_server.url).acquire())).arelease()
+        await (
+            await soon(elsewhere(name, Concurrency(capacity), url=own_server.url).acquire())
+        ).arelease()
         async with limiter:
             pass  # hears of it
 
@@ -281,7 +312,9 @@ async def test_limits_that_another_process_declared_are_divided_here(name: str, 
                 assert isinstance(refused.value.__cause__, StoreError)
 
 
-async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(name: str, own_server: Server) -> None:
+async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(
+    name: str, own_server: Server
+) -> None:
     """S1: given one who waits for the share, when an update is refused because of what Redis can count, then it waits on."""
     limiter = local(name, own_server, Concurrency(2))
     own_server.kill()
@@ -301,7 +334,9 @@ async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(name: str, o
     (await soon(waiter)).release()
 
 
-async def test_updates_back_and_forth_are_no_disagreement(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_updates_back_and_forth_are_no_disagreement(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     """S1: given updates to other limits and back, by us or by others, then the share follows, and no log blames the program."""
     caplog.set_level(logging.WARNING, "headgate")
     limiter = local(name, own_server, Concurrency(2))
@@ -371,7 +406,9 @@ async def test_the_log_is_told_once_when_it_begins_and_once_when_it_ends(
         assert name in ended
 
 
-async def test_a_store_that_wavers_does_not_fill_the_log(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_wavers_does_not_fill_the_log(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     """S9: now it takes a call, now it does not: that is one thing to be said."""
     caplog.set_level(logging.WARNING, "headgate")
     limiter = opened(name, own_server, Concurrency(2))
@@ -392,7 +429,13 @@ async def test_limiters_made_for_each_request_are_told_of_as_one(
     store = Redis.from_url(own_server.url)
 
     async def request(of: str = name, **options: Any) -> None:
-        (await soon(Limiter(of, TOKENS, store=store, **(options or {"on_store_error": "open"})).acquire())).release()
+        (
+            await soon(
+                Limiter(
+                    of, TOKENS, store=store, **(options or {"on_store_error": "open"})
+                ).acquire()
+            )
+        ).release()
 
     own_server.kill()
     for _ in range(5):
@@ -414,13 +457,20 @@ async def test_limiters_made_for_each_request_are_told_of_as_one(
     assert len(fallback._absences[Limiter(name, TOKENS, store=store)._store]) <= 3  # type: ignore[index]  # the store behind it
 
 
-async def test_a_password_is_in_no_message(name: str, own_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_password_is_in_no_message(
+    name: str, own_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     url = own_server.url.replace("redis://", "redis://guest:canary@")
     limiter = Limiter(name, TOKENS, store=url, on_store_error="local", processes=2)
     for server_is in ("strict", "gone"):
         with pytest.raises(StoreError) as refused:
             await soon(limiter.acquire(tokens=501))
-        said = [str(refused.value), str(refused.value.__cause__), repr(limiter), *told(caplog, own_server)]
+        said = [
+            str(refused.value),
+            str(refused.value.__cause__),
+            repr(limiter),
+            *told(caplog, own_server),
+        ]
         assert [text for text in said if "canary" in text] == [], server_is
         own_server.kill()
     assert len(told(caplog, own_server)) == 1

@@ -48,7 +48,11 @@ async def is_turned_down(scene: Scene) -> None:
 
 
 Story = Callable[[Scene], Awaitable[None]]
-HEARD: dict[str, Story] = {"carried": declares, "overruled": hears_of_others, "turned_down": is_turned_down}
+HEARD: dict[str, Story] = {
+    "carried": declares,
+    "overruled": hears_of_others,
+    "turned_down": is_turned_down,
+}
 
 
 def in_a_thread(act: Callable[[], None]) -> None:
@@ -89,7 +93,11 @@ class At:
 @pytest.mark.parametrize("by", [in_a_thread, in_a_handler], ids=lambda by: by.__name__)
 @pytest.mark.parametrize("heard", HEARD)
 async def test_an_update_holds_whatever_is_heard_meanwhile(
-    name: str, redis_url: str, heard: str, by: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
+    name: str,
+    redis_url: str,
+    heard: str,
+    by: Callable[[Callable[[], None]], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F11: given limits that a call declared or knew, when they are updated while the loop hears of that, the update holds.
 

@@ -27,7 +27,9 @@ SILENT = 3600.0  # seconds between heartbeats: none within a test
 @pytest.fixture
 def user_without_channels(admin: Redis, name: str, redis_url: str) -> Iterator[str]:
     """The URL of a user as Redis 7 makes them: every command and key, and no channel."""
-    admin.acl_setuser(name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], reset=True)
+    admin.acl_setuser(
+        name, enabled=True, passwords=["+canary"], categories=["+@all"], keys=["*"], reset=True
+    )
     yield as_user(redis_url, name)
     admin.acl_deluser(name)
 
@@ -55,7 +57,9 @@ async def all_get_their_turn(limiters: list[Limiter], rounds: int) -> None:
 
 
 @pytest.mark.usefixtures("hurried")
-async def test_announcements_that_nobody_may_send_or_hear_are_not_missed(name: str, user_without_channels: str) -> None:
+async def test_announcements_that_nobody_may_send_or_hear_are_not_missed(
+    name: str, user_without_channels: str
+) -> None:
     """L2, S1, S7, F49, review R7: PUBLISH and SUBSCRIBE are denied; all get their turn, and what was counted is right."""
     limiters = [elsewhere(name, Concurrency(1), url=user_without_channels) for _ in range(3)]
 
@@ -101,7 +105,9 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
     assert await permit.arelease()
 
 
-async def test_a_denied_announcement_changes_nothing_that_is_counted(name: str, user_without_channels: str, redis_url: str) -> None:
+async def test_a_denied_announcement_changes_nothing_that_is_counted(
+    name: str, user_without_channels: str, redis_url: str
+) -> None:
     """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them gets them."""
     limits = Concurrency(2, unit="w"), Rate(100, per=1_000_000, unit="tokens")
     silent = elsewhere(name, *limits, url=user_without_channels)
@@ -118,11 +124,16 @@ async def test_a_denied_announcement_changes_nothing_that_is_counted(name: str, 
     assert used(await silent.astatus()) == [0, 3]
 
 
-async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(name: str, redis_url: str) -> None:
+async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
+    name: str, redis_url: str
+) -> None:
     """L3, S6: given one who waits and has asked nothing for two seconds, when the head is announced to it once more, then it asks
     when it would have asked: what it hears shows nobody that it lives, and its place would be lost.
     """
-    here, other = Limiter(name, Concurrency(1), store=redis_url), elsewhere(name, Concurrency(1), url=redis_url)
+    here, other = (
+        Limiter(name, Concurrency(1), store=redis_url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     permit, caller = await enter(other), asyncio.create_task(enter(here))
     await waiting(other, 1)
     its = here._line._store.lane(here._line)
@@ -141,7 +152,10 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
 ) -> None:
     """L2, F26: the subscription breaks, the grant is announced to nobody; with the next subscription the waiter has it."""
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
-    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(1), store=proxy.url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await waiting(other, 1)
@@ -158,9 +172,14 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
 
 @pytest.mark.proof
 @pytest.mark.usefixtures("hurried")
-async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(name: str, proxy: Proxy, redis_url: str) -> None:
+async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(
+    name: str, proxy: Proxy, redis_url: str
+) -> None:
     """L2, F22: given a subscription on which nothing comes any more and which does not end, then another is made for who waits."""
-    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(1), store=proxy.url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
@@ -179,7 +198,10 @@ async def test_a_subscription_is_asked_whether_it_stands_when_the_connection_for
 ) -> None:
     """L2, F22: given a subscription that a network has forgotten, when the connection for calls is
     lost, then the process asks at once whether its subscription stands, and makes another."""
-    limiter, other = Limiter(name, Concurrency(1), store=proxy.url), elsewhere(name, Concurrency(1), url=redis_url)
+    limiter, other = (
+        Limiter(name, Concurrency(1), store=proxy.url),
+        elsewhere(name, Concurrency(1), url=redis_url),
+    )
     holder = await other.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await eventually(lambda: b"subscribe" in b"".join(proxy.announcements.seen))
@@ -213,7 +235,9 @@ async def test_two_hundred_callers_survive_the_killing_of_every_connection(
 
     callers = [asyncio.create_task(caller(limiter)) for limiter in limiters for _ in range(50)]
     while killed < 40:
-        killed += sum(own_admin.client_kill_filter(_type=kind, skipme=True) for kind in ("normal", "pubsub"))
+        killed += sum(
+            own_admin.client_kill_filter(_type=kind, skipme=True) for kind in ("normal", "pubsub")
+        )
         await asyncio.sleep(0.01)
     peace.set()
     async with asyncio.timeout(long()):
@@ -224,7 +248,9 @@ async def test_two_hundred_callers_survive_the_killing_of_every_connection(
     assert used(await at_rest(elsewhere(name, Concurrency(capacity), url=own_server.url))) == [0]
 
 
-async def test_a_release_before_two_thousand_waiters_is_a_few_commands(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """S9, F51: the work of one release does not grow with those who wait, and one of them is woken; no more connections either."""
     holding, here, there = [elsewhere(name, Concurrency(1), url=own_server.url) for _ in range(3)]
     holder = await holding.acquire()
@@ -277,7 +303,9 @@ async def test_a_storm_of_reconnections_is_one_connection_each(
     await at_rest(limiters[0])
 
 
-async def test_a_hundred_threads_that_wait_share_three_connections(name: str, own_server: Server, own_admin: Redis) -> None:
+async def test_a_hundred_threads_that_wait_share_three_connections(
+    name: str, own_server: Server, own_admin: Redis
+) -> None:
     """S9, F27: threads do not bring connections with them, and each gets its turn."""
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     room = Room()

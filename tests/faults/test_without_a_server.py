@@ -45,7 +45,9 @@ def gone(own_server: Server) -> Server:
 
 
 @pytest.mark.parametrize("ask", WAYS)
-async def test_without_a_server_everybody_passes_and_holds_nothing(name: str, gone: Server, ask: Doors) -> None:
+async def test_without_a_server_everybody_passes_and_holds_nothing(
+    name: str, gone: Server, ask: Doors
+) -> None:
     """Given no server, when calls may pass without it, then all do at once, and what they do with their permits is harmless."""
     limiter = opened(name, gone, Concurrency(1), TOKENS)
 
@@ -59,7 +61,9 @@ async def test_without_a_server_everybody_passes_and_holds_nothing(name: str, go
         assert not await permit.arelease()
 
 
-async def test_without_a_server_blocks_are_entered_by_tasks_and_threads(name: str, gone: Server) -> None:
+async def test_without_a_server_blocks_are_entered_by_tasks_and_threads(
+    name: str, gone: Server
+) -> None:
     """S1 ends here: no limit holds, and nobody waits; each task and thread comes out again."""
     limiter, room, door = opened(name, gone, Concurrency(1)), Room(), asyncio.Event()
 
@@ -75,7 +79,9 @@ async def test_without_a_server_blocks_are_entered_by_tasks_and_threads(name: st
     await soon(asyncio.gather(*visits))
 
 
-async def test_what_is_refused_before_asking_is_refused_without_a_server_too(name: str, gone: Server) -> None:
+async def test_what_is_refused_before_asking_is_refused_without_a_server_too(
+    name: str, gone: Server
+) -> None:
     """T7: a cost that can never pass does not pass because nobody can be asked."""
     limiter = opened(name, gone, Concurrency(1), TOKENS)
     with pytest.raises(CostExceedsCapacityError):
@@ -84,7 +90,10 @@ async def test_what_is_refused_before_asking_is_refused_without_a_server_too(nam
 
 async def test_a_server_that_is_back_is_asked_again(name: str, own_server: Server) -> None:
     """S1, S7: given permits of before, when the server is back, then its limits hold again, for all, and none is forgotten."""
-    limiter, other = opened(name, own_server, Concurrency(1)), elsewhere(name, Concurrency(1), url=own_server.url)
+    limiter, other = (
+        opened(name, own_server, Concurrency(1)),
+        elsewhere(name, Concurrency(1), url=own_server.url),
+    )
     own_server.kill()
     passed = await soon(limiter.acquire())
     own_server.start()
@@ -113,7 +122,9 @@ async def test_a_status_that_nobody_knows_is_an_error(name: str, gone: Server) -
 
 
 @pytest.mark.parametrize("ask", WAYS)
-async def test_without_a_server_each_process_keeps_to_its_share(name: str, gone: Server, ask: Doors) -> None:
+async def test_without_a_server_each_process_keeps_to_its_share(
+    name: str, gone: Server, ask: Doors
+) -> None:
     """S1: given 5 among 2 processes, when there is no server, then each holds 2 at once, and what is released goes on."""
     processes = [local(name, gone, Concurrency(5)) for _ in range(2)]
     for limiter in processes:
@@ -129,8 +140,12 @@ async def test_without_a_server_each_process_keeps_to_its_share(name: str, gone:
         assert used(await soon(limiter.astatus())) == [0]
 
 
-@pytest.mark.parametrize("limit", [Rate(10, per=AGES), Window(10, per=AGES), Quota(10, per=1_000_000)], ids=str)
-async def test_without_a_server_each_process_counts_its_share(name: str, gone: Server, limit: Limit) -> None:
+@pytest.mark.parametrize(
+    "limit", [Rate(10, per=AGES), Window(10, per=AGES), Quota(10, per=1_000_000)], ids=str
+)
+async def test_without_a_server_each_process_counts_its_share(
+    name: str, gone: Server, limit: Limit
+) -> None:
     """T1, T2: given 10 in a long time among 3 processes, then each passes 3, and knows when it could pass more."""
     limiter = local(name, gone, limit, processes=3)
 
@@ -142,7 +157,9 @@ async def test_without_a_server_each_process_counts_its_share(name: str, gone: S
     assert refused.value.retry_after > 1
 
 
-async def test_a_bucket_that_starts_with_less_does_so_without_a_server(name: str, gone: Server) -> None:
+async def test_a_bucket_that_starts_with_less_does_so_without_a_server(
+    name: str, gone: Server
+) -> None:
     """`initial` is divided too."""
     limiter = local(name, gone, Rate(10, per=AGES, initial=5), processes=2)
     found = [await soon(limiter.atry_acquire()) for _ in range(3)]
@@ -187,7 +204,9 @@ async def test_a_status_without_a_server_is_that_of_the_share(name: str, gone: S
         assert await soon(asyncio.to_thread(limiter.status)) == status
 
 
-async def test_what_is_settled_without_a_server_is_settled_in_the_share(name: str, gone: Server) -> None:
+async def test_what_is_settled_without_a_server_is_settled_in_the_share(
+    name: str, gone: Server
+) -> None:
     limiter = local(name, gone, TOKENS)
     async with limiter.acquire(tokens=400) as permit:
         permit.settle(tokens=30)
@@ -195,7 +214,9 @@ async def test_what_is_settled_without_a_server_is_settled_in_the_share(name: st
 
 
 @pytest.mark.parametrize("ask", ["acquire", "atry_acquire"])
-async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(name: str, gone: Server, ask: str) -> None:
+async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(
+    name: str, gone: Server, ask: str
+) -> None:
     """Promise 8: not without the server, but with it: a StoreError that says so, and why the store could not be asked."""
     limiter = local(name, gone, Concurrency(5), TOKENS)
 
@@ -210,9 +231,14 @@ async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(name: s
 # Waiting -----------------------------------------------------------------------------------------------------------------------
 
 
-async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(name: str, own_server: Server) -> None:
+async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(
+    name: str, own_server: Server
+) -> None:
     """S1, S6: given a queue at the server, when it dies, then all pass through the share, as they came and no more at once."""
-    limiter, other = local(name, own_server, Concurrency(2)), elsewhere(name, Concurrency(2), url=own_server.url)
+    limiter, other = (
+        local(name, own_server, Concurrency(2)),
+        elsewhere(name, Concurrency(2), url=own_server.url),
+    )
     holders = [await other.acquire() for _ in range(2)]
     room, order = Room(), []
 
@@ -234,9 +260,14 @@ async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(name: st
 
 
 @pytest.mark.proof
-async def test_threads_that_waited_at_the_server_go_on_in_the_order_of_arrival(name: str, own_server: Server) -> None:
+async def test_threads_that_waited_at_the_server_go_on_in_the_order_of_arrival(
+    name: str, own_server: Server
+) -> None:
     """S1, S6: the same for threads: they pass one after the other, as they came."""
-    limiter, other = local(name, own_server, Concurrency(2)), elsewhere(name, Concurrency(2), url=own_server.url)
+    limiter, other = (
+        local(name, own_server, Concurrency(2)),
+        elsewhere(name, Concurrency(2), url=own_server.url),
+    )
     holders = [await other.acquire() for _ in range(2)]
     room, order, door = Room(), [], threading.Event()
 
@@ -276,7 +307,9 @@ async def test_who_gives_up_waiting_for_the_share_leaves_nothing(name: str, gone
     await at_rest(limiter)
 
 
-async def test_a_cancelled_call_does_not_go_on_without_the_server(name: str, own_server: Server) -> None:
+async def test_a_cancelled_call_does_not_go_on_without_the_server(
+    name: str, own_server: Server
+) -> None:
     """L4, S7: cancelled while it asks a server that stands still, it is out, here and there."""
     limiter = local(name, own_server, Concurrency(2))
     await (await soon(limiter.acquire())).arelease()
@@ -309,8 +342,13 @@ async def test_nobody_waits_longer_because_the_server_was_asked_first(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch, slack: Slack
 ) -> None:
     """Given a wait at a server that dies, when the share has no room either, then both waits together are `max_sleep`."""
-    monkeypatch.setattr(client, "OUTAGE", 0.2)  # it is given up before the patience of the caller ends
-    limiter, other = local(name, own_server, Concurrency(2)), elsewhere(name, Concurrency(2), url=own_server.url)
+    monkeypatch.setattr(
+        client, "OUTAGE", 0.2
+    )  # it is given up before the patience of the caller ends
+    limiter, other = (
+        local(name, own_server, Concurrency(2)),
+        elsewhere(name, Concurrency(2), url=own_server.url),
+    )
     holders = [await other.acquire() for _ in range(2)]
     loop = asyncio.get_running_loop()
     start = loop.time()
@@ -369,7 +407,9 @@ async def test_nothing_is_kept_of_those_who_have_passed(name: str, gone: Server)
         gc.collect()
         left = [one for one in gc.get_objects() if isinstance(one, Permit) and name in repr(one)]
         assert (left, limiter._line._inside._entered) == ([], {})
-        assert limiter._line._absence.cause.__traceback__ is None  # it would keep all that the caller has
+        assert (
+            limiter._line._absence.cause.__traceback__ is None
+        )  # it would keep all that the caller has
 
 
 async def enter_and_leave(limiter: Limiter) -> None:

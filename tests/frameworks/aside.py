@@ -25,7 +25,10 @@ class Missing(Exception):
 
 def folder() -> Path:
     """Where it is; the first to ask installs it."""
-    place = Path(sys.prefix) / f"headgate-litellm-{hashlib.sha256(WANTED.read_bytes()).hexdigest()[:12]}"
+    place = (
+        Path(sys.prefix)
+        / f"headgate-litellm-{hashlib.sha256(WANTED.read_bytes()).hexdigest()[:12]}"
+    )
     if not place.exists():
         unfinished = place.with_name(f"{place.name}-{os.getpid()}")
         install(unfinished)
@@ -35,7 +38,15 @@ def folder() -> Path:
 
 def install(place: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command = [*pip, "--no-deps", "--no-compile", "--target", str(place), "--requirement", str(WANTED)]
+    command = [
+        *pip,
+        "--no-deps",
+        "--no-compile",
+        "--target",
+        str(place),
+        "--requirement",
+        str(WANTED),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
     if done.returncode:
         raise Missing(f"LiteLLM could not be installed for its tests: {done.stderr}")
@@ -44,4 +55,8 @@ def install(place: Path) -> None:
 def environment() -> dict[str, str]:
     """For a Python in which LiteLLM can be imported; it would look for its list of prices in the net otherwise."""
     path = [folder(), ROOT / "src", ROOT, *filter(None, sys.path)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, path)),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }

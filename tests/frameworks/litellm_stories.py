@@ -23,8 +23,12 @@ from tests.frameworks.aside import ROOT
 from tests.world import at_rest, held, long
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning"),  # LiteLLM's own; ours are of other kinds
-    pytest.mark.asyncio(loop_scope="module"),  # LiteLLM does things behind an answer in the loop that it saw first
+    pytest.mark.filterwarnings(
+        "ignore::UserWarning", "ignore::DeprecationWarning"
+    ),  # LiteLLM's own; ours are of other kinds
+    pytest.mark.asyncio(
+        loop_scope="module"
+    ),  # LiteLLM does things behind an answer in the loop that it saw first
 ]
 MESSAGES = [{"role": "user", "content": "hi"}]
 TOKENS = 30  # that each made up answer says to have taken: 10 in, 20 out
@@ -59,7 +63,9 @@ def clock() -> Iterator[ManualClock]:
 @pytest.fixture
 def provider(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Provider:
     provider = Provider(clock)
-    monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "made-up", "custom_handler": provider}])
+    monkeypatch.setattr(
+        litellm, "custom_provider_map", [{"provider": "made-up", "custom_handler": provider}]
+    )
     monkeypatch.setattr(litellm, "callbacks", [])
     monkeypatch.setattr(litellm, "suppress_debug_info", True)
     return provider
@@ -113,7 +119,14 @@ async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -
     """An estimate above the capacity is cut down, one that is too high is given back, one that is too low charged."""
     limits = "1000 tokens/hour", "500 input_tokens/hour", "500 output_tokens/hour"
     limiter = Limiter(name, "10/hour", *limits)
-    limited(limiter, estimate=lambda call: {"tokens": 5000, "input_tokens": len(call["messages"]), "output_tokens": 0})
+    limited(
+        limiter,
+        estimate=lambda call: {
+            "tokens": 5000,
+            "input_tokens": len(call["messages"]),
+            "output_tokens": 0,
+        },
+    )
     provider.may_answer.clear()
     call = asyncio.create_task(ask())
     await until(lambda: bool(provider.asked))
@@ -121,7 +134,11 @@ async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -
     assert taken == [0, 499, 500]
     provider.may_answer.set()
     await call
-    assert [left(limiter, unit) for unit in ("tokens", "input_tokens", "output_tokens")] == [1000 - TOKENS, 490, 480]
+    assert [left(limiter, unit) for unit in ("tokens", "input_tokens", "output_tokens")] == [
+        1000 - TOKENS,
+        490,
+        480,
+    ]
 
 
 async def test_an_estimate_is_cut_down_with_the_limit(name: str, provider: Provider) -> None:
@@ -136,7 +153,9 @@ async def test_an_estimate_is_cut_down_with_the_limit(name: str, provider: Provi
     assert left(limiter, "tokens") == 100 - TOKENS
 
 
-async def test_without_an_estimate_tokens_are_charged_when_they_are_known(name: str, provider: Provider) -> None:
+async def test_without_an_estimate_tokens_are_charged_when_they_are_known(
+    name: str, provider: Provider
+) -> None:
     limiter = Limiter(name, "10/hour", "20 tokens/hour")
     limited(limiter)
     await ask()
@@ -153,7 +172,9 @@ async def test_a_stream_holds_its_permit_to_its_end(name: str, provider: Provide
     assert 900 < left(limiter, "tokens") < 1000
 
 
-async def test_a_stream_that_is_dropped_gives_its_permit_back(name: str, provider: Provider) -> None:
+async def test_a_stream_that_is_dropped_gives_its_permit_back(
+    name: str, provider: Provider
+) -> None:
     limiter = Limiter(name, Concurrency(1))
     callback = limited(limiter)
     async for _ in await ask(model="openai/gpt-4o", mock_response="hello " * 50, stream=True):
@@ -163,7 +184,9 @@ async def test_a_stream_that_is_dropped_gives_its_permit_back(name: str, provide
     assert callback._calls == {}
 
 
-async def test_a_call_that_is_cancelled_gives_its_permit_back(name: str, provider: Provider) -> None:
+async def test_a_call_that_is_cancelled_gives_its_permit_back(
+    name: str, provider: Provider
+) -> None:
     """By a timeout too, which no callback of LiteLLM hears of."""
     limiter = Limiter(name, Concurrency(1))
     callback = limited(limiter)
@@ -194,7 +217,9 @@ async def test_each_attempt_of_a_router_is_a_call(name: str, provider: Provider)
     await at_rest(limiter)
 
 
-async def test_an_error_gives_the_permit_back_and_the_estimate_stands(name: str, provider: Provider) -> None:
+async def test_an_error_gives_the_permit_back_and_the_estimate_stands(
+    name: str, provider: Provider
+) -> None:
     limiter = Limiter(name, Concurrency(1), "1000 tokens/hour")
     limited(limiter, estimate=lambda call: {"tokens": 100})
     provider.fails = 1
@@ -215,7 +240,9 @@ async def test_what_is_in_the_cache_takes_nothing(name: str, provider: Provider)
     assert [limit.used for limit in limiter.status().limits] == [0, 0, 0]
 
 
-async def test_a_call_passes_all_limiters_and_each_hears_of_its_end(name: str, provider: Provider) -> None:
+async def test_a_call_passes_all_limiters_and_each_hears_of_its_end(
+    name: str, provider: Provider
+) -> None:
     """Given two callbacks, which LiteLLM would take for one, and a stream, then both get their permits back."""
     limiters = [Limiter(f"{name}-{number}", Concurrency(1)) for number in range(2)]
     litellm.callbacks = [LiteLLMLimiter(limiter) for limiter in limiters]
@@ -261,5 +288,9 @@ def test_what_the_module_offers_is_written_about() -> None:
     assert sorted(module.__all__) == module.__all__
     for offered in (getattr(module, name) for name in module.__all__):
         assert re.search(rf"\b{offered.__name__}\b", document)
-        methods = [value for name, value in vars(offered).items() if inspect.isfunction(value) and not name.startswith("_")]
+        methods = [
+            value
+            for name, value in vars(offered).items()
+            if inspect.isfunction(value) and not name.startswith("_")
+        ]
         assert [method.__name__ for method in (offered, *methods) if not method.__doc__] == []

@@ -62,7 +62,11 @@ def test_each_run_of_a_model_waits_for_its_turn(name: str, clock: ManualClock) -
         return await asyncio.gather(chat.ainvoke("hi"), streamed(), chat.abatch(["hi", "hi"]))
 
     invoked, streamed_text, batch = clock.run(story())
-    assert (invoked.content, streamed_text, [message.content for message in batch]) == ("hello", "hello", ["hello", "hello"])
+    assert (invoked.content, streamed_text, [message.content for message in batch]) == (
+        "hello",
+        "hello",
+        ["hello", "hello"],
+    )
     assert chat.asked == [0, 1, 2, 3]
 
 
@@ -83,7 +87,9 @@ def test_what_is_in_the_cache_takes_nothing(name: str, clock: ManualClock) -> No
     assert (chat.asked, clock.elapsed()) == ([0], 0)
 
 
-def test_a_call_that_may_not_wait_so_long_fails_and_says_for_how_long(name: str, clock: ManualClock) -> None:
+def test_a_call_that_may_not_wait_so_long_fails_and_says_for_how_long(
+    name: str, clock: ManualClock
+) -> None:
     chat = model(name, clock, "1/minute", max_sleep=10)
     chat.invoke("hi")
     clock.advance(30)
@@ -101,7 +107,9 @@ async def test_who_does_not_block_is_told_at_once(name: str, clock: ManualClock)
     assert not await limiter.aacquire(blocking=False)
 
 
-async def test_a_concurrency_that_is_added_later_is_not_held_for_ever(name: str, clock: ManualClock) -> None:
+async def test_a_concurrency_that_is_added_later_is_not_held_for_ever(
+    name: str, clock: ManualClock
+) -> None:
     """Nobody would give it back: it goes back at once."""
     limiter = Limiter(name, "5/minute")
     rates = LangChainLimiter(limiter)
@@ -132,7 +140,9 @@ TAKES = pytest.mark.parametrize("taken", [take, take_in_a_thread], ids=["task", 
 
 
 @TAKES
-async def test_an_attached_limiter_takes_the_limits_of_the_fleet(name: str, store: object, taken: Any) -> None:
+async def test_an_attached_limiter_takes_the_limits_of_the_fleet(
+    name: str, store: object, taken: Any
+) -> None:
     fleet = Limiter(name, "2/hour", store=store)
     assert await fleet.atry_acquire()
     limiter = LangChainLimiter(Limiter.attach(name, store=store))

@@ -32,8 +32,14 @@ def aside() -> dict[str, str]:
 def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
     """As ours are: warnings are errors, and nobody waits."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(STORIES)]
-    done = subprocess.run(command, cwd=ROOT, env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    stories = [node for node in ast.parse(STORIES.read_text()).body if getattr(node, "name", "").startswith("test_")]
+    done = subprocess.run(
+        command, cwd=ROOT, env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    stories = [
+        node
+        for node in ast.parse(STORIES.read_text()).body
+        if getattr(node, "name", "").startswith("test_")
+    ]
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(stories)} passed" in done.stdout
 
@@ -41,7 +47,14 @@ def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
 @pytest.mark.proof("starts test suites")
 def test_the_example_runs_where_litellm_is(aside: dict[str, str]) -> None:
     """As a reader would run it. LiteLLM leaves its connections open, which a Python that shows every warning would say."""
-    done = subprocess.run([sys.executable, str(EXAMPLE)], env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE)],
+        env=aside,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
     assert (done.stderr, done.returncode) == ("", 0)
     answered, counted = done.stdout.splitlines()
     assert re.fullmatch(r"20 calls, at most [123] at once, 0 refused; 790 words", answered)

@@ -59,11 +59,15 @@ def test_a_model_is_asked_as_often_as_its_limiter_allows(name: str, clock: Manua
     assert (recorder.most, clock.elapsed()) == (2, 2 * 60 + TAKES)
 
 
-def test_an_agent_runs_as_often_at_once_as_its_limiter_allows(name: str, clock: ManualClock) -> None:
+def test_an_agent_runs_as_often_at_once_as_its_limiter_allows(
+    name: str, clock: ManualClock
+) -> None:
     """Given a limiter for the agent and another for its model, each holds."""
     recorder = Recorder(clock)
     runs = PydanticAILimiter(Limiter(name, Concurrency(1)))
-    agent = Agent(limited_model(recorder, Limiter(f"{name}-model", Concurrency(5))), max_concurrency=runs)
+    agent = Agent(
+        limited_model(recorder, Limiter(f"{name}-model", Concurrency(5))), max_concurrency=runs
+    )
 
     async def story() -> None:
         await asyncio.gather(*(agent.run("hi") for _ in range(3)))
@@ -101,7 +105,9 @@ def test_what_is_cancelled_gives_back_what_it_had(name: str, clock: ManualClock)
     assert clock.elapsed() == 1.5 * TAKES
 
 
-def test_a_run_that_may_not_wait_so_long_fails_and_says_for_how_long(name: str, clock: ManualClock) -> None:
+def test_a_run_that_may_not_wait_so_long_fails_and_says_for_how_long(
+    name: str, clock: ManualClock
+) -> None:
     agent = Agent(limited_model(Recorder(clock), Limiter(name, "1/minute", max_sleep=5)))
 
     async def story() -> None:

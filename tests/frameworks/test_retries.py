@@ -9,7 +9,13 @@ import pytest
 import stamina
 import tenacity
 
-from headgate import Concurrency, CostExceedsCapacityError, Limiter, MaxSleepExceededError, QueueFullError
+from headgate import (
+    Concurrency,
+    CostExceedsCapacityError,
+    Limiter,
+    MaxSleepExceededError,
+    QueueFullError,
+)
 from headgate.frameworks.stamina import retry_after
 from headgate.frameworks.tenacity import wait_retry_after
 from headgate.testing import ManualClock
@@ -39,7 +45,9 @@ async def call(limiter: Limiter, clock: ManualClock, moments: list[float]) -> fl
 
 def test_tenacity_waits_as_it_is_told(paced: Limiter, clock: ManualClock) -> None:
     moments: list[float] = []
-    retrying = tenacity.AsyncRetrying(wait=wait_retry_after(tenacity.wait_fixed(1000)), stop=tenacity.stop_after_attempt(3))
+    retrying = tenacity.AsyncRetrying(
+        wait=wait_retry_after(tenacity.wait_fixed(1000)), stop=tenacity.stop_after_attempt(3)
+    )
     assert clock.run(retrying(call, paced, clock, moments)) == 60
     assert moments == [0, 60]
 
@@ -52,7 +60,9 @@ def test_what_is_no_strategy_of_tenacitys_is_refused_at_once() -> None:
 
 def test_tenacity_waits_otherwise_where_nobody_knows(full: Limiter, clock: ManualClock) -> None:
     moments: list[float] = []
-    decided = tenacity.AsyncRetrying(wait=wait_retry_after(tenacity.wait_fixed(7)), stop=tenacity.stop_after_attempt(3))
+    decided = tenacity.AsyncRetrying(
+        wait=wait_retry_after(tenacity.wait_fixed(7)), stop=tenacity.stop_after_attempt(3)
+    )
 
     async def story() -> None:
         async with full:
@@ -67,17 +77,23 @@ def test_tenacity_waits_otherwise_where_nobody_knows(full: Limiter, clock: Manua
 def test_tenacity_adds_strategies_and_needs_no_other(paced: Limiter, clock: ManualClock) -> None:
     """Ours is one of tenacity's own: `wait_retry_after() + wait_random(...)` spreads those who come again."""
     moments: list[float] = []
-    spread = tenacity.AsyncRetrying(wait=wait_retry_after() + tenacity.wait_fixed(2), stop=tenacity.stop_after_attempt(3))
+    spread = tenacity.AsyncRetrying(
+        wait=wait_retry_after() + tenacity.wait_fixed(2), stop=tenacity.stop_after_attempt(3)
+    )
     assert clock.run(spread(call, paced, clock, moments)) == 62
 
-    quick = tenacity.Retrying(wait=wait_retry_after(), stop=tenacity.stop_after_attempt(3), sleep=clock.advance)
+    quick = tenacity.Retrying(
+        wait=wait_retry_after(), stop=tenacity.stop_after_attempt(3), sleep=clock.advance
+    )
     with pytest.raises(tenacity.RetryError):
         quick(lambda: 1 / 0)
     assert clock.elapsed() == 62, "no wait for what says none"
 
 
 def test_a_thread_retries_too(paced: Limiter, clock: ManualClock) -> None:
-    @tenacity.retry(wait=wait_retry_after(), stop=tenacity.stop_after_attempt(2), sleep=clock.advance)
+    @tenacity.retry(
+        wait=wait_retry_after(), stop=tenacity.stop_after_attempt(2), sleep=clock.advance
+    )
     def work() -> float:
         with paced:
             return clock.elapsed()
@@ -121,7 +137,9 @@ def test_stamina_tries_nothing_else_again(name: str, clock: ManualClock) -> None
 
 
 @pytest.mark.parametrize(
-    "error", [MaxSleepExceededError("later", 1.5), QueueFullError("full", 1.5, 3)], ids=lambda e: type(e).__name__
+    "error",
+    [MaxSleepExceededError("later", 1.5), QueueFullError("full", 1.5, 3)],
+    ids=lambda e: type(e).__name__,
 )
 def test_the_errors_carry_it_wherever_they_go(error: MaxSleepExceededError) -> None:
     """Through copies and pickles too: a pool of processes is retried as a thread is."""

@@ -63,7 +63,21 @@ def largest(limits: Iterable[Limit]) -> int:
 Event = tuple[Any, ...]
 
 
-DEEDS = ["time", "time", "time", "back", "ask", "ask", "ask", "ask", "cancel", "leave", "pay_back", "release", "release"]
+DEEDS = [
+    "time",
+    "time",
+    "time",
+    "back",
+    "ask",
+    "ask",
+    "ask",
+    "ask",
+    "cancel",
+    "leave",
+    "pay_back",
+    "release",
+    "release",
+]
 PATIENCE = [None, None, None, 0, 1_000, SECOND]
 numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.integers(0, 11))
 
@@ -71,7 +85,9 @@ numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.inte
 def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Event]]:
     """What a crowd does: mostly it asks, and time passes by parts of a period, by ticks, and now and then backwards."""
     most = largest(limits)
-    spans = [round(limit.per * SECOND) for limit in limits if not isinstance(limit, Concurrency)] or [SECOND]
+    spans = [
+        round(limit.per * SECOND) for limit in limits if not isinstance(limit, Concurrency)
+    ] or [SECOND]
 
     def span_of(number: int) -> int:
         return spans[number % len(spans)]
@@ -93,7 +109,9 @@ def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Ev
                 return other, small // 2
 
     one = numbers.map(event)
-    return st.sampled_from([2, size // 4, size]).flatmap(lambda most: st.lists(one, min_size=most // 2, max_size=most))
+    return st.sampled_from([2, size // 4, size]).flatmap(
+        lambda most: st.lists(one, min_size=most // 2, max_size=most)
+    )
 
 
 class Passed(NamedTuple):
@@ -114,7 +132,9 @@ class Crowd:
         self.numbers = count()
         self.ledger: dict[int, Passed] = {}  # by caller, in the order of the grants
         self.asked: dict[int, int] = {}
-        self.acted: set[int] = set()  # they have made their calls: nothing of theirs is undone any more
+        self.acted: set[int] = (
+            set()
+        )  # they have made their calls: nothing of theirs is undone any more
         self.paid: set[int] = set()
         self.held: set[int] = set()
 
@@ -176,7 +196,11 @@ class Crowd:
     def pay_back(self, pick: int, most: int) -> None:
         """A call took less than it asked for."""
         caller = self.picked(pick)
-        if caller is not None and caller not in self.paid and self.ledger[caller].t <= self.gate.clamp(self.now):
+        if (
+            caller is not None
+            and caller not in self.paid
+            and self.ledger[caller].t <= self.gate.clamp(self.now)
+        ):
             self.acted.add(caller)
             self.paid.add(caller)
             passed = self.ledger[caller]
@@ -214,6 +238,8 @@ def described(gate: Gate) -> Any:
     """The whole state at the gate's own time, in plain values."""
     gate = twin(gate)
     for rule in gate.rules:
-        rule.left(max(gate.t, gate.act))  # brings it up to the moment: a state may be old, and still the same
+        rule.left(
+            max(gate.t, gate.act)
+        )  # brings it up to the moment: a state may be old, and still the same
     rules = [{name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules]
     return gate.t, gate.act, gate.fence, list(gate.queue.items()), gate.waiting, rules

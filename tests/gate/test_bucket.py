@@ -101,7 +101,9 @@ def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataO
 def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
     """T1: given a booking that needs a full bucket, when a call that is over pays back, then the bucket would have overflowed."""
     rate = Rate(5, per=0.5)
-    crowd = Crowd(rate, horizon=SECOND).play([("ask", 5, None), ("ask", 5, None), ("time", 100_000), ("pay_back", 1, 5)])
+    crowd = Crowd(rate, horizon=SECOND).play(
+        [("ask", 5, None), ("ask", 5, None), ("time", 100_000), ("pay_back", 1, 5)]
+    )
 
     crowd.play([("ask", 5, None)])
 
@@ -120,7 +122,10 @@ def test_no_step_stands_between_two_bursts() -> None:
 
 
 @settings(max_examples=100)
-@given(rates(initial=False).filter(lambda rate: not rate.steps), st.lists(amounts, min_size=1, max_size=60))
+@given(
+    rates(initial=False).filter(lambda rate: not rate.steps),
+    st.lists(amounts, min_size=1, max_size=60),
+)
 @example(COARSE, [1])
 def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> None:
     """T2, T3: given a crowd behind an empty bucket, then each passes cost / r after the one before it, give or take a tick."""
@@ -133,16 +138,24 @@ def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> Non
     gaps = [after.t - before.t for before, after in pairwise(crowd.passed)]
     rule, tick = bucket_at_start(rate), tick_of(rate)
     ideal = [Fraction(cost * rule.price * tick, rule.gain) for cost in costs]
-    assert all(wish >= cost / tokens_a_microsecond(rate) for wish, cost in zip(ideal, costs, strict=True))
+    assert all(
+        wish >= cost / tokens_a_microsecond(rate) for wish, cost in zip(ideal, costs, strict=True)
+    )
     assert all(wish - tick < gap < wish + tick for wish, gap in zip(ideal, gaps, strict=True))
     assert all(map(ge, times(crowd)[1:], accumulate(ideal)))
     if max(costs) < rate.burst:  # nothing has run over at the brim: no tick is lost at all
-        assert all(t < total + tick for t, total in zip(times(crowd)[1:], accumulate(ideal), strict=True))
+        assert all(
+            t < total + tick for t, total in zip(times(crowd)[1:], accumulate(ideal), strict=True)
+        )
 
 
 @settings(max_examples=100)
-@given(rates(initial=False).filter(lambda rate: rate.steps), st.lists(amounts, min_size=1, max_size=60))
-def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(rate: Rate, wished: list[int]) -> None:
+@given(
+    rates(initial=False).filter(lambda rate: rate.steps), st.lists(amounts, min_size=1, max_size=60)
+)
+def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(
+    rate: Rate, wished: list[int]
+) -> None:
     """T2, T3: given a crowd behind an empty bucket in steps, then all whom a step is enough for pass with it, in order."""
     costs = [min(cost, rate.burst) for cost in wished]
     crowd = empty(rate)
@@ -203,7 +216,9 @@ def test_a_debt_in_steps_that_overfill_is_paid_by_whole_steps() -> None:
     refused = crowd.ask(10, 0)
 
     assert refused.t == START + 2 * SECOND
-    assert isinstance(twin(crowd.gate).acquire(refused.t, "who comes then", {"requests": 10}, max_sleep=0), Grant)
+    assert isinstance(
+        twin(crowd.gate).acquire(refused.t, "who comes then", {"requests": 10}, max_sleep=0), Grant
+    )
 
 
 def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None:
@@ -237,7 +252,9 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
     gate.cancel(gate.t, {"requests": cost}, grant.t)
 
     for moment in (grant.t, grant.t + 1, grant.t + lengthened(rate)):
-        assert [rule.left(moment) for rule in twin(gate).rules] == [rule.left(moment) for rule in twin(untouched).rules]
+        assert [rule.left(moment) for rule in twin(gate).rules] == [
+            rule.left(moment) for rule in twin(untouched).rules
+        ]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +267,9 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
         ((5, 5), 0),
     ],
 )
-def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(costs: tuple[int, int], back: int) -> None:
+def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
+    costs: tuple[int, int], back: int
+) -> None:
     """T5: given an empty bucket for 5 and two bookings, when the first is undone, then no more comes back than would be there
     without it, and no less than its cost but for what was booked later.
     """
@@ -282,7 +301,9 @@ def level_without(rule: Bucket, takes: list[tuple[int, int]], now: int) -> Fract
 )
 @example(COARSE, [(0, 0), (0, 0), (0, 10)], [(0, 0)])
 @example(Rate(0.007, per=HOUR, capacity=10, slack=0.0005), [(0, 0), (5, 0)], [(0, 1)])
-def test_what_is_given_back_is_what_would_be_there(rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]) -> None:
+def test_what_is_given_back_is_what_would_be_there(
+    rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]
+) -> None:
     """T1, T5: given any calls, when some settle for less than they took, or for more, then the bucket is no fuller than if they had
     taken that at once; and where none took more, for each of them less full by a sixteenth at most.
     """
@@ -309,7 +330,9 @@ def test_what_is_given_back_is_what_would_be_there(rate: Rate, asked: list[tuple
 
 def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
     """T5: given room for all of it ever since, when a call that nobody made is undone, then all of it is there again."""
-    crowd = Crowd(Rate(5, per=HOUR)).play([("ask", 2, None), ("time", 10), ("ask", 1, None), ("time", 10)])
+    crowd = Crowd(Rate(5, per=HOUR)).play(
+        [("ask", 2, None), ("time", 10), ("ask", 1, None), ("time", 10)]
+    )
 
     crowd.cancel(1)
 
@@ -318,7 +341,9 @@ def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
 
 def test_what_has_run_over_does_not_come_back() -> None:
     """T1, T5: given a bucket that was full before it was emptied, when a call of before that pays back, then nothing comes."""
-    crowd = Crowd(Rate(10, per=1)).play([("ask", 10, None), ("time", SECOND), ("ask", 10, None), ("time", 1_000)])
+    crowd = Crowd(Rate(10, per=1)).play(
+        [("ask", 10, None), ("time", SECOND), ("ask", 10, None), ("time", 1_000)]
+    )
 
     crowd.pay_back(1, 10)
 
@@ -330,7 +355,16 @@ def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
     rate = Rate(1_000, per=HOUR)
     crowd = Crowd(rate)
     for _ in range(50):
-        crowd.play([("ask", 63, None), ("time", 1), ("ask", 1, None), ("time", 1), ("pay_back", 1, 62), ("time", 1)])
+        crowd.play(
+            [
+                ("ask", 63, None),
+                ("time", 1),
+                ("ask", 1, None),
+                ("time", 1),
+                ("pay_back", 1, 62),
+                ("time", 1),
+            ]
+        )
         rule = crowd.gate.rules[0]
         assert isinstance(rule, Bucket)
         assert len(rule.marks) <= MARKS
@@ -395,7 +429,10 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
         (Rate(5, per=1, capacity=20, steps=True), Rate(5, per=1, capacity=21, steps=True)),
         (Rate(5, per=1, capacity=20, steps=True), Rate(6, per=1, capacity=20, steps=True)),
         (Rate(5, per=1, capacity=20, steps=True), Rate(10, per=2, capacity=20, steps=True)),
-        (Rate(5, per=1, capacity=20, steps=True), Rate(5, per=1, capacity=20, slack=0.1, steps=True)),
+        (
+            Rate(5, per=1, capacity=20, steps=True),
+            Rate(5, per=1, capacity=20, slack=0.1, steps=True),
+        ),
     ],
     ids=str,
 )
@@ -455,21 +492,38 @@ def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
         came = rate.burst + tokens_a_microsecond(rate) * (moments[-1] - START)
         assert taken == min(int(came), stretch + 100_000)
         assert Fraction(bucket.level, bucket.price) == came - taken
-        assert bucket.ready(1, moments[-1]) == START + ceil((taken + 1 - rate.burst) / tokens_a_microsecond(rate))
+        assert bucket.ready(1, moments[-1]) == START + ceil(
+            (taken + 1 - rate.burst) / tokens_a_microsecond(rate)
+        )
 
 
 @pytest.mark.parametrize(
     "rate",
-    [Rate(7, 3, 11), Rate(1, 86_400, 3), Rate(999_983, 60, 10), Rate(10, 0.333333, 4, steps=True), Rate(3, 7, slack=0.001)],
+    [
+        Rate(7, 3, 11),
+        Rate(1, 86_400, 3),
+        Rate(999_983, 60, 10),
+        Rate(10, 0.333333, 4, steps=True),
+        Rate(3, 7, slack=0.001),
+    ],
 )
 def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
     """T11: given any moments, costs and overflows, when 5,000 have asked, then each was answered as by exact fractions."""
     bucket, dice, now = rule_of(rate), random.Random(str(rate)), START
     bucket.open(now)
-    tick, gain = (tick_of(rate), Fraction(rate.amount)) if rate.steps else (1, tokens_a_microsecond(rate))
+    tick, gain = (
+        (tick_of(rate), Fraction(rate.amount)) if rate.steps else (1, tokens_a_microsecond(rate))
+    )
     level, at = Fraction(rate.burst), now
     for _ in range(5_000):
-        now += dice.choice([0, 1, dice.randrange(lengthened(rate)), dice.randrange(1 + lengthened(rate) // rate.amount)])
+        now += dice.choice(
+            [
+                0,
+                1,
+                dice.randrange(lengthened(rate)),
+                dice.randrange(1 + lengthened(rate) // rate.amount),
+            ]
+        )
         cost = dice.randint(1, rate.burst)
         level, at = level + (now - at) // tick * gain, now - (now - at) % tick
         if level >= rate.burst:
@@ -502,7 +556,11 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     assert rule.level == rule.size or rule.at + (idle - rule.at - 1) // rule.tick * rule.tick < idle
     rule.refresh(then)
     assert rule.level == rule.size
-    probe: list[Event] = [(cost, then + late) for late in (0, 1, lengthened(rate)) for cost in range(1, rate.burst + 1)]
+    probe: list[Event] = [
+        (cost, then + late)
+        for late in (0, 1, lengthened(rate))
+        for cost in range(1, rate.burst + 1)
+    ]
     assert [rule.ready(*asked) for asked in probe] == [before.ready(*asked) for asked in probe]
 
 

@@ -52,7 +52,9 @@ def test_more_than_we_reckon_with_changes_nothing(limit: Limit) -> None:
 @KINDS
 def test_only_the_limit_that_is_meant_is_drained(limit: Limit) -> None:
     """By its unit, and by how much it holds in all."""
-    gate = gate_of(limit, Window(5, per=1), Rate(10, per=1, unit="tokens"), Concurrency(10, unit="requests"))
+    gate = gate_of(
+        limit, Window(5, per=1), Rate(10, per=1, unit="tokens"), Concurrency(10, unit="requests")
+    )
 
     gate.drain(START, "requests", 10, 3, 0)
     gate.drain(START, "tokens", 7, 0, 0)
@@ -83,8 +85,16 @@ def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> No
 
 
 @settings(max_examples=100)
-@given(rated, st.integers(0, 12), st.integers(0, 12), st.integers(0, 2 * SECOND), st.integers(0, 2 * SECOND))
-def test_nothing_is_ever_minted_by_it(limit: Limit, used: int, left: int, age: int, before: int) -> None:
+@given(
+    rated,
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.integers(0, 2 * SECOND),
+    st.integers(0, 2 * SECOND),
+)
+def test_nothing_is_ever_minted_by_it(
+    limit: Limit, used: int, left: int, age: int, before: int
+) -> None:
     """T1: whatever is said, and of whatever moment, there is no more after it than before, and no less than was said."""
     gate, now = gate_of(limit), START + age
     for number in range(used):

@@ -61,12 +61,17 @@ def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.D
         for limit, rule in zip(limits, crowd.gate.rules, strict=True):
             if isinstance(limit, Concurrency):
                 assert sum(crowd.asked[caller] for caller in crowd.held) <= limit.capacity
-                assert rule.left(crowd.now) == limit.capacity - sum(crowd.asked[caller] for caller in crowd.held)
+                assert rule.left(crowd.now) == limit.capacity - sum(
+                    crowd.asked[caller] for caller in crowd.held
+                )
 
     for limit in limits:
         assert_never_over(limit, crowd)
     assert list(crowd.ledger) == sorted(crowd.ledger)
-    assert all(before.t <= after.t and before.fence < after.fence for before, after in pairwise(crowd.passed))
+    assert all(
+        before.t <= after.t and before.fence < after.fence
+        for before, after in pairwise(crowd.passed)
+    )
 
 
 @settings(max_examples=100)
@@ -82,8 +87,14 @@ def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
 
     assert moment > crowd.now
     earliest = max(crowd.gate.t, crowd.gate.act)
-    for t in {earliest, moment - 1, data.draw(st.integers(earliest, min(moment - 1, earliest + 10**10)))} - {earliest - 1}:
-        assert any(rule.ready(cost, t) != t for rule, cost in zip(crowd.gate.rules, costs, strict=True))
+    for t in {
+        earliest,
+        moment - 1,
+        data.draw(st.integers(earliest, min(moment - 1, earliest + 10**10))),
+    } - {earliest - 1}:
+        assert any(
+            rule.ready(cost, t) != t for rule, cost in zip(crowd.gate.rules, costs, strict=True)
+        )
 
 
 def test_all_is_taken_or_nothing() -> None:
@@ -110,8 +121,13 @@ def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> N
     limits, others = data.draw(MIXTURES), data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     for _ in range(2):
-        sums = [sum(costs[index] for _, costs in crowd.gate.queue.values()) for index in range(len(crowd.gate.rules))]
-        assert [crowd.gate.waiting[index] for index, _ in crowd.gate.rated] == [sums[index] for index, _ in crowd.gate.rated]
+        sums = [
+            sum(costs[index] for _, costs in crowd.gate.queue.values())
+            for index in range(len(crowd.gate.rules))
+        ]
+        assert [crowd.gate.waiting[index] for index, _ in crowd.gate.rated] == [
+            sums[index] for index, _ in crowd.gate.rated
+        ]
         crowd.gate.follow(crowd.now, rules_of(others))
 
 
@@ -139,7 +155,9 @@ def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> 
     assume(moment < NEVER)
     assert refused.t == moment
     if moment > max(before.t, before.act) + 1:
-        assert isinstance(twin(before).acquire(refused.t - 1, "comes too early", units, max_sleep=0), Refuse)
+        assert isinstance(
+            twin(before).acquire(refused.t - 1, "comes too early", units, max_sleep=0), Refuse
+        )
     assert isinstance(twin(before).acquire(refused.t, "comes then", units, max_sleep=0), Grant)
 
 
@@ -166,14 +184,25 @@ def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) ->
     impatient = gate.acquire(crowd.now, "impatient", units, max_sleep=0)
     crowded_out = gate.acquire(crowd.now, "crowded out", units, max_waiters=waiting)
 
-    assert (impatient, crowded_out) == (Refuse(impatient.t, full=False), Refuse(impatient.t, full=True))
+    assert (impatient, crowded_out) == (
+        Refuse(impatient.t, full=False),
+        Refuse(impatient.t, full=True),
+    )
     assert same(gate, before)
-    assert isinstance(gate.acquire(crowd.now, "one more is allowed", units, max_waiters=waiting + 1), Wait)
+    assert isinstance(
+        gate.acquire(crowd.now, "one more is allowed", units, max_waiters=waiting + 1), Wait
+    )
 
 
 @pytest.mark.parametrize(
     "limit",
-    [Rate(7, per=3), Rate(3, per=1, steps=True), Rate(20, per=1, capacity=10, steps=True), Window(7, per=3), Quota(7, per=3)],
+    [
+        Rate(7, per=3),
+        Rate(3, per=1, steps=True),
+        Rate(20, per=1, capacity=10, steps=True),
+        Window(7, per=3),
+        Quota(7, per=3),
+    ],
 )
 def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
     """T4: given a queue behind a spent limit, when somebody comes, then it is told the very moment at which it will pass."""
@@ -214,10 +243,15 @@ def never_meeting() -> list[Quota]:
     return [Quota(5, per=1, slack=0.9), Quota(5, per=1, anchor=0.5, slack=0.9)]
 
 
-def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """S9: given two quotas that are never open together, when somebody asks, then the work ends, and nobody ever passes."""
     monkeypatch.setattr(Asked, "times", 0)
-    rules = [Asked(rule.unit, rule.capacity, rule.per, rule.anchor, rule.slack) for rule in rules_of(never_meeting())]
+    rules = [
+        Asked(rule.unit, rule.capacity, rule.per, rule.anchor, rule.slack)
+        for rule in rules_of(never_meeting())
+    ]
     gate = Gate(rules, START)
 
     assert isinstance(gate.acquire(START, "asks", {}, max_sleep=0), Refuse)
@@ -304,7 +338,9 @@ def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.D
     asked = {caller: crowd.gate.costs({"requests": crowd.asked[caller]}) for caller in waiting}
     assert never == [caller for caller in waiting if crowd.gate.never(asked[caller])]
     for caller in never:
-        assert any(cost > rule.capacity for cost, rule in zip(asked[caller], crowd.gate.rules, strict=True))
+        assert any(
+            cost > rule.capacity for cost, rule in zip(asked[caller], crowd.gate.rules, strict=True)
+        )
 
 
 def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
@@ -313,7 +349,17 @@ def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
     for _ in range(10):
         gate.acquire(START, "asks", {})
 
-    gate.follow(START, rules_of([Window(8, per=60), Rate(20, per=60), Rate(50, per=3600), Rate(5, per=60, unit="tokens")]))
+    gate.follow(
+        START,
+        rules_of(
+            [
+                Window(8, per=60),
+                Rate(20, per=60),
+                Rate(50, per=3600),
+                Rate(5, per=60, unit="tokens"),
+            ]
+        ),
+    )
 
     assert [rule.left(START) for rule in gate.rules] == [-2, 0, 50, 5]
 
@@ -325,7 +371,9 @@ def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
     former, limit = data.draw(rated), data.draw(rated)
     assume(type(former) is not type(limit))
     crowd = Crowd(former).play(data.draw(events([former])))
-    crowd.gate.settle(crowd.now, {"requests": data.draw(st.sampled_from([0, 0, 3, 40]))}, crowd.gate.t)
+    crowd.gate.settle(
+        crowd.now, {"requests": data.draw(st.sampled_from([0, 0, 3, 40]))}, crowd.gate.t
+    )
     now = max(crowd.gate.clamp(crowd.now), crowd.gate.act)
     old, fresh = twin(crowd.gate).rules[0], rules_of([limit])[0]
     fresh.open(now)
@@ -334,13 +382,20 @@ def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
     crowd.gate.follow(crowd.now, rules_of([limit]))
 
     used = old.capacity - left
-    assert crowd.gate.rules[0].left(now) == min(fresh.left(now), max(fresh.capacity - used, min(0, left)))
+    assert crowd.gate.rules[0].left(now) == min(
+        fresh.left(now), max(fresh.capacity - used, min(0, left))
+    )
 
 
 def test_kinds_that_take_turns_mint_nothing() -> None:
     """T1, T9: given 10 of each kind, when they take the place of one another over and over, then 10 pass in all."""
     crowd = Crowd(Rate(10, per=60))
-    for limit in [Window(10, per=60), Quota(10, per=10**6), Rate(10, per=60, steps=True), Window(10, per=60)] * 3:
+    for limit in [
+        Window(10, per=60),
+        Quota(10, per=10**6),
+        Rate(10, per=60, steps=True),
+        Window(10, per=60),
+    ] * 3:
         crowd.play([("ask", 3, 0)] * 9 + [("ask", 1, 0)] * 9)
         crowd.gate.follow(crowd.now, rules_of([limit]))
 
@@ -351,7 +406,9 @@ def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
     """T9: given a bucket that goes on, when a window is added to it, then the window has counted nothing."""
     crowd = Crowd(Rate(10, per=60)).play([("ask", 10, None)])
 
-    crowd.gate.follow(crowd.now, rules_of([Window(10, per=60), Rate(10, per=60), Concurrency(5, unit="requests")]))
+    crowd.gate.follow(
+        crowd.now, rules_of([Window(10, per=60), Rate(10, per=60), Concurrency(5, unit="requests")])
+    )
 
     assert [rule.left(crowd.now) for rule in crowd.gate.rules] == [10, 0, 5]
 
@@ -400,7 +457,9 @@ def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
 
 def test_bookings_ahead_are_counted_where_they_will_be() -> None:
     """T1, T9: given a booking in the next window of a quota, when another quota is declared, then that window has counted it."""
-    crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])
+    crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), horizon=SECOND).play(
+        [("ask", 1, None), ("ask", 1, None)]
+    )
 
     crowd.gate.follow(crowd.now, rules_of([Quota(3, per=1, anchor=START / SECOND)]))
 
@@ -525,7 +584,11 @@ def test_a_capacity_that_is_used_up_is_not_over() -> None:
 @given(st.data())
 def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
     """T12, S8: given any history, then while anybody waits or holds it is kept, and from `idle_at` on it is as a new one."""
-    limits = data.draw(st.lists(st.one_of(rates(initial=False), windows(), quotas(), permits), min_size=1, max_size=3))
+    limits = data.draw(
+        st.lists(
+            st.one_of(rates(initial=False), windows(), quotas(), permits), min_size=1, max_size=3
+        )
+    )
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     assert (crowd.gate.idle_at() == NEVER) >= bool(crowd.gate.queue)
     crowd.disperse()
@@ -539,6 +602,11 @@ def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.D
     fresh = Gate(rules_of(limits), idle)
     for now in (idle, idle + 1, idle + SECOND):
         for cost in range(1, largest(limits) + 1):
-            found, new = (twin(gate).acquire(now, "asks", crowd.units(cost), max_sleep=0) for gate in (crowd.gate, fresh))
+            found, new = (
+                twin(gate).acquire(now, "asks", crowd.units(cost), max_sleep=0)
+                for gate in (crowd.gate, fresh)
+            )
             assert (type(found), found.t) == (type(new), new.t)
-        assert [rule.left(now) for rule in crowd.gate.rules] == [rule.left(now) for rule in fresh.rules]
+        assert [rule.left(now) for rule in crowd.gate.rules] == [
+            rule.left(now) for rule in fresh.rules
+        ]

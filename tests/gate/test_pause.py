@@ -9,7 +9,13 @@ from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.gate.crowd import SECOND, START
 
-LIMITS = [Rate(2, per=1), Rate(2, per=1, capacity=5), Rate(2, per=1, steps=True), Window(3, per=1), Quota(3, per=1)]
+LIMITS = [
+    Rate(2, per=1),
+    Rate(2, per=1, capacity=5),
+    Rate(2, per=1, steps=True),
+    Window(3, per=1),
+    Quota(3, per=1),
+]
 KINDS = pytest.mark.parametrize("limit", LIMITS, ids=repr)
 
 
@@ -19,7 +25,9 @@ def gate_of(*limits: Limit) -> Gate:
 
 @KINDS
 @pytest.mark.parametrize("seconds", [0.000_001, 0.3, 1, 7.5])
-def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(limit: Limit, seconds: float) -> None:
+def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(
+    limit: Limit, seconds: float
+) -> None:
     """T4: given a budget half used up, when ten come in a pause, then each goes when it was told, and none before its end.
 
     Of a quota, whose windows do not begin with the pause, each is told the moment at the latest.
@@ -37,7 +45,9 @@ def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(limit: 
     while gate.queue:
         for caller, grant in gate.advance(gate.next_at()):
             moment = told.pop(caller)
-            assert end <= grant.t == moment or (isinstance(limit, Quota) and end <= grant.t < moment)
+            assert end <= grant.t == moment or (
+                isinstance(limit, Quota) and end <= grant.t < moment
+            )
     assert told == {}
 
 
@@ -50,7 +60,9 @@ def test_whoever_comes_in_a_pause_is_told_when_it_ends(limit: Limit) -> None:
     before = [rule.left(START) for rule in gate.rules]
 
     assert gate.at_once(START + SECOND) is None
-    assert gate.acquire(START + SECOND, "late", {}, max_sleep=0) == Refuse(START + 10 * SECOND, False)
+    assert gate.acquire(START + SECOND, "late", {}, max_sleep=0) == Refuse(
+        START + 10 * SECOND, False
+    )
     assert gate.paused()
     assert [rule.left(START) for rule in gate.rules] <= before or isinstance(limit, Rate)
     assert isinstance(gate.acquire(START + 10 * SECOND, "on time", {}), Grant)
@@ -90,8 +102,13 @@ def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:
     assert gate.rules[0].left(START + 60 * SECOND) == 60
 
 
-@pytest.mark.parametrize(("before", "after"), [(Window(2, per=60), Window(2, per=3600)), (Quota(2, per=60), Quota(2, per=86_400))])
-def test_what_was_counted_before_a_pause_counts_for_limits_that_are_set_in_it(before: Limit, after: Limit) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(Window(2, per=60), Window(2, per=3600)), (Quota(2, per=60), Quota(2, per=86_400))],
+)
+def test_what_was_counted_before_a_pause_counts_for_limits_that_are_set_in_it(
+    before: Limit, after: Limit
+) -> None:
     """T9: an estimate for the time after the pause forgets nothing."""
     gate = gate_of(before)
     gate.acquire(START, "all", {"requests": 2})

@@ -60,7 +60,10 @@ def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
 
 def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:
     """T1, T4: given a quota that is spent, then the next window is the next day of the calendar, or that of its anchor."""
-    by_calendar, by_anchor = Crowd(Quota(1, per=86_400)), Crowd(Quota(1, per=86_400, anchor=9 * 3600))
+    by_calendar, by_anchor = (
+        Crowd(Quota(1, per=86_400)),
+        Crowd(Quota(1, per=86_400, anchor=9 * 3600)),
+    )
     by_calendar.ask()
     by_anchor.ask()
 
@@ -186,7 +189,9 @@ def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> N
     former, limit = data.draw(quotas()), data.draw(quotas())
     crowd = Crowd(former).play(data.draw(events([former])))
     counted(crowd)
-    used = former.amount - twin(crowd.gate).rules[0].left(max(crowd.gate.clamp(crowd.now), crowd.gate.act))
+    used = former.amount - twin(crowd.gate).rules[0].left(
+        max(crowd.gate.clamp(crowd.now), crowd.gate.act)
+    )
 
     crowd.gate.follow(crowd.now, rules_of([limit]))
 

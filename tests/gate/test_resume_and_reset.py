@@ -30,7 +30,10 @@ def test_waiters_pass_in_order_when_a_pause_is_ended() -> None:
     gate.resume(START + SECOND)
 
     granted = gate.advance(START + SECOND)
-    assert [(caller, grant.t) for caller, grant in granted] == [("a", START + SECOND), ("b", START + SECOND)]
+    assert [(caller, grant.t) for caller, grant in granted] == [
+        ("a", START + SECOND),
+        ("b", START + SECOND),
+    ]
 
 
 def test_a_resume_without_a_pause_changes_nothing() -> None:

@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from headgate.gate.bucket import Bucket
 from headgate.gate.quota import Quota as QuotaRule
-from headgate.gate.rules import Declaration, lengthened, limit_of, parsed, program, rule_of, rules_of
+from headgate.gate.rules import (
+    Declaration,
+    lengthened,
+    limit_of,
+    parsed,
+    program,
+    rule_of,
+    rules_of,
+)
 from headgate.gate.slots import Slots
 from headgate.gate.window import Window as WindowRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
@@ -20,13 +28,21 @@ from tests.gate.crowd import START, kinds
 TEN_YEARS = 10 * 365 * 86_400
 EXACT = 2**53  # beyond it a double, as Lua has it, loses count
 amounts = st.one_of(st.integers(1, 100), st.integers(1, 10**9))
-tokens = st.one_of(amounts, st.floats(0.001, 2**21, exclude_max=True), st.sampled_from([2.5, 0.5, 1 / 3, 0.1, 1e-3]))
-periods = st.one_of(st.sampled_from([1e-6, 0.001, 1 / 3, 1, 60, 3600, 86_400]), st.floats(1e-6, TEN_YEARS * 0.999))
+tokens = st.one_of(
+    amounts,
+    st.floats(0.001, 2**21, exclude_max=True),
+    st.sampled_from([2.5, 0.5, 1 / 3, 0.1, 1e-3]),
+)
+periods = st.one_of(
+    st.sampled_from([1e-6, 0.001, 1 / 3, 1, 60, 3600, 86_400]), st.floats(1e-6, TEN_YEARS * 0.999)
+)
 
 
 def countable(amount: float, per: float, capacity: int | None) -> bool:
     """Whether a rate may be declared so: parts of a token are not for huge buckets, nor for tokens that take ten years."""
-    return isinstance(amount, int) or (per / amount < TEN_YEARS and max(amount, capacity or 1) <= WHOLE_FROM - 1)
+    return isinstance(amount, int) or (
+        per / amount < TEN_YEARS and max(amount, capacity or 1) <= WHOLE_FROM - 1
+    )
 
 
 def bucket(rate: Rate) -> Bucket:
@@ -51,12 +67,18 @@ def test_a_bucket_never_refills_faster_than_declared(
 
     declared = rational(amount) / lengthened(rate)
     assert gained <= declared
-    assert rule.tick == 1 or gained == declared or gained * (lengthened(rate) + rule.tick) >= rational(amount)
+    assert (
+        rule.tick == 1
+        or gained == declared
+        or gained * (lengthened(rate) + rule.tick) >= rational(amount)
+    )
     assert rule.size == rate.burst * rule.price
 
 
 @given(tokens, periods, st.none() | amounts, st.booleans())
-def test_a_bucket_counts_with_numbers_that_lua_can_count_with(amount: float, per: float, capacity: int | None, steps: bool) -> None:
+def test_a_bucket_counts_with_numbers_that_lua_can_count_with(
+    amount: float, per: float, capacity: int | None, steps: bool
+) -> None:
     """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact as doubles."""
     assume(countable(amount, per, capacity))
     rule = bucket(Rate(amount, per, capacity, steps=steps))
@@ -75,10 +97,18 @@ def test_a_steady_bucket_ticks_each_microsecond() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "per", "interval"),
-    [(2.5, 1, 400_000), (0.5, 1, 2_000_000), (0.1, 1, 10_000_000), (1 / 3, 1, 3_000_000), (0.1 * 3, 3, 10_000_000)],
+    [
+        (2.5, 1, 400_000),
+        (0.5, 1, 2_000_000),
+        (0.1, 1, 10_000_000),
+        (1 / 3, 1, 3_000_000),
+        (0.1 * 3, 3, 10_000_000),
+    ],
     ids=str,
 )
-def test_a_fraction_of_a_token_comes_back_to_the_microsecond(amount: float, per: float, interval: int) -> None:
+def test_a_fraction_of_a_token_comes_back_to_the_microsecond(
+    amount: float, per: float, interval: int
+) -> None:
     """T2, T11: given an empty bucket, when as many tokens have passed as make whole microseconds, then no part is over."""
     rule = bucket(Rate(amount, per, capacity=1))
     rule.open(START)
@@ -92,7 +122,9 @@ def test_a_fraction_of_a_token_comes_back_to_the_microsecond(amount: float, per:
 
 
 def test_a_fraction_of_a_token_is_the_same_rate_as_its_whole_tokens() -> None:
-    assert program([bucket(Rate(2.5, per=1, capacity=9))]) == program([bucket(Rate(5, per=2, capacity=9))])
+    assert program([bucket(Rate(2.5, per=1, capacity=9))]) == program(
+        [bucket(Rate(5, per=2, capacity=9))]
+    )
     assert program([bucket(Rate(0.5, per=60))]) == program([bucket(Rate(1, per=120))])
 
 
@@ -148,7 +180,11 @@ def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> No
 
 def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
     """What is not named is taken as everybody takes it: one request, one permit, and nothing of any other unit."""
-    declared = Declaration(rules_of([Rate(10, per=1), Concurrency(5), Rate(900, per=60, unit="tokens"), Rate(100, per=60)]))
+    declared = Declaration(
+        rules_of(
+            [Rate(10, per=1), Concurrency(5), Rate(900, per=60, unit="tokens"), Rate(100, per=60)]
+        )
+    )
 
     assert declared.costs({}) == (1, 1, 0, 1)
     assert declared.costs({"tokens": 700}) == (1, 1, 700, 1)
@@ -167,7 +203,9 @@ def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
         ([Concurrency(1), Window(1, per=1)], True, False, 30_000_000),
     ],
 )
-def test_a_declaration_knows_what_it_promises(limits: list[Limit], holds: bool, timeless: bool, lease: int) -> None:
+def test_a_declaration_knows_what_it_promises(
+    limits: list[Limit], holds: bool, timeless: bool, lease: int
+) -> None:
     declared = Declaration(rules_of(limits))
 
     assert (declared.holds, declared.timeless, declared.lease) == (holds, timeless, lease)
@@ -211,10 +249,14 @@ def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) 
 
 
 @pytest.mark.parametrize("initial", [None, 0, 5])
-def test_a_rate_that_is_read_from_its_rule_names_what_it_began_with_unless_it_was_full(initial: int | None) -> None:
+def test_a_rate_that_is_read_from_its_rule_names_what_it_began_with_unless_it_was_full(
+    initial: int | None,
+) -> None:
     """What a status shows is as short as what a user would write."""
     read = limit_of(rule_of(Rate(7, per=3, capacity=20, initial=initial)))
 
     assert isinstance(read, Rate)
     assert read.initial == initial
-    assert limit_of(rule_of(Rate(7, per=3, capacity=20, initial=20))) == limit_of(rule_of(Rate(7, per=3, capacity=20)))
+    assert limit_of(rule_of(Rate(7, per=3, capacity=20, initial=20))) == limit_of(
+        rule_of(Rate(7, per=3, capacity=20))
+    )

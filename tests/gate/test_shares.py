@@ -71,11 +71,15 @@ def test_a_share_of_a_rate_in_steps_gets_its_part_of_each_step() -> None:
 
 
 @pytest.mark.parametrize(("processes", "each"), [(1, 10), (3, 3), (4, 2), (10, 1)])
-def test_windows_quotas_and_permits_are_divided_and_the_rest_is_left_out(processes: int, each: int) -> None:
+def test_windows_quotas_and_permits_are_divided_and_the_rest_is_left_out(
+    processes: int, each: int
+) -> None:
     """S1, T2: 10 among 4 are 2 for each."""
     for limit in (Window(10, per=3600), Quota(10, per=3600), Concurrency(10)):
         gates = shares(limit, processes)
-        assert [len(granted([gate], range(0, SECOND, SECOND))) for gate in gates] == [each] * processes
+        assert [len(granted([gate], range(0, SECOND, SECOND))) for gate in gates] == [
+            each
+        ] * processes
 
 
 def test_nothing_but_the_amount_is_divided() -> None:
@@ -99,7 +103,11 @@ def test_nothing_but_the_amount_is_divided() -> None:
     assert rate.endswith(" 3")
 
 
-@pytest.mark.parametrize("limit", [Concurrency(3), Rate(100, per=1, capacity=3), Window(3, per=1), Quota(3, per=1)], ids=str)
+@pytest.mark.parametrize(
+    "limit",
+    [Concurrency(3), Rate(100, per=1, capacity=3), Window(3, per=1), Quota(3, per=1)],
+    ids=str,
+)
 def test_less_than_one_for_each_cannot_be_divided(limit: Limit) -> None:
     with pytest.raises(ValueError, match=r"no more than 3 .* less than one for each"):
         shares(limit, 4)

@@ -12,7 +12,9 @@ from headgate.gate.slots import NEVER, Slots
 from headgate.limits import Concurrency, Rate
 from tests.gate.crowd import START, amounts, same, twin
 
-DEEDS = st.tuples(st.sampled_from(["ask", "ask", "release", "cancel", "cut"]), st.integers(0, 11), st.booleans())
+DEEDS = st.tuples(
+    st.sampled_from(["ask", "ask", "release", "cancel", "cut"]), st.integers(0, 11), st.booleans()
+)
 
 
 class Ward:
@@ -32,7 +34,9 @@ class Ward:
     def ask(self, size: int, patient: bool) -> None:
         caller = len(self.asked)
         self.asked[caller] = min(1 + size, self.capacity)
-        answer = self.gate.acquire(START, caller, {"mb": self.asked[caller]}, max_sleep=None if patient else 0)
+        answer = self.gate.acquire(
+            START, caller, {"mb": self.asked[caller]}, max_sleep=None if patient else 0
+        )
         if isinstance(answer, Grant):
             self.enter(caller)
 
@@ -66,7 +70,9 @@ class Ward:
 
 @settings(max_examples=150)
 @given(amounts, st.lists(DEEDS, max_size=60))
-def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(capacity: int, deeds: list[tuple[str, int, bool]]) -> None:
+def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
+    capacity: int, deeds: list[tuple[str, int, bool]]
+) -> None:
     """S1, S6, S7: given any crowd and any cuts, then no grant exceeds the capacity of its moment, free and held are C, in order."""
     ward = Ward(capacity)
     for deed, number, flag in deeds:
@@ -144,7 +150,9 @@ def test_what_is_held_is_not_settled_and_not_forgotten() -> None:
 def test_a_permit_lives_as_long_as_the_shortest_lease(leases: tuple[float, float]) -> None:
     """S2: given two concurrency limits, when a client asks how long it may believe in a permit, then it is the shorter lease."""
     permits, weights = leases
-    declared = Declaration(rules_of([Concurrency(1, lease=permits), Concurrency(64, lease=weights, unit="mb")]))
+    declared = Declaration(
+        rules_of([Concurrency(1, lease=permits), Concurrency(64, lease=weights, unit="mb")])
+    )
 
     assert declared.lease == 5_000_000
 

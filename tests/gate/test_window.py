@@ -23,7 +23,9 @@ HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
 def assert_never_over(limit: Window, crowd: Crowd) -> None:
     """T1: no interval of `per` that begins with a grant, nor any other, has more than `amount`."""
     for first in crowd.passed:
-        inside = sum(grant.cost for grant in crowd.passed if first.t <= grant.t < first.t + lengthened(limit))
+        inside = sum(
+            grant.cost for grant in crowd.passed if first.t <= grant.t < first.t + lengthened(limit)
+        )
         assert inside <= limit.amount, (first, crowd.passed)
 
 
@@ -70,8 +72,15 @@ def test_each_passes_as_soon_as_it_fits(limit: Window, wished: list[int]) -> Non
 
     assert [passed.cost for passed in crowd.passed] == costs
     for number, (before, passed) in enumerate(pairwise(crowd.passed)):
-        earlier = [other for other in crowd.passed[: number + 1] if other.t + lengthened(limit) > passed.t - 1]
-        assert passed.t == before.t or sum(other.cost for other in earlier) + passed.cost > limit.amount
+        earlier = [
+            other
+            for other in crowd.passed[: number + 1]
+            if other.t + lengthened(limit) > passed.t - 1
+        ]
+        assert (
+            passed.t == before.t
+            or sum(other.cost for other in earlier) + passed.cost > limit.amount
+        )
 
 
 def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
@@ -81,7 +90,9 @@ def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
     while crowd.gate.queue:
         crowd.time(crowd.gate.next_at() - crowd.now)
 
-    assert [passed.t - START for passed in crowd.passed] == [number // 7 * SECOND for number in range(700)]
+    assert [passed.t - START for passed in crowd.passed] == [
+        number // 7 * SECOND for number in range(700)
+    ]
 
 
 # The moment ----------------------------------------------------------------------------------------------------------------------
@@ -110,7 +121,9 @@ def test_a_large_cost_is_told_its_very_moment_too() -> None:
     refused = crowd.ask(900, 0)
 
     assert refused.t == START + 8 * SECOND + 60 * SECOND
-    assert isinstance(twin(crowd.gate).acquire(refused.t, "who comes then", {"requests": 900}, max_sleep=0), Grant)
+    assert isinstance(
+        twin(crowd.gate).acquire(refused.t, "who comes then", {"requests": 900}, max_sleep=0), Grant
+    )
 
 
 class Counted(OrderedDict[int, int]):
@@ -152,16 +165,24 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
     crowd = Crowd(limit).play(data.draw(events([limit])))
     counted(crowd)
     without = twin(crowd.gate)
-    cost, others = data.draw(st.integers(1, limit.amount)), data.draw(st.lists(st.integers(1, limit.amount), max_size=5))
+    cost, others = (
+        data.draw(st.integers(1, limit.amount)),
+        data.draw(st.lists(st.integers(1, limit.amount), max_size=5)),
+    )
     grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, horizon=10**12)
     assert isinstance(grant, Grant)
-    followers = [crowd.gate.acquire(crowd.now, "stays", {"requests": other}, horizon=10**12) for other in others]
+    followers = [
+        crowd.gate.acquire(crowd.now, "stays", {"requests": other}, horizon=10**12)
+        for other in others
+    ]
 
     crowd.gate.cancel(crowd.now, {"requests": cost}, grant.t)
 
     for follower, other in zip(followers, others, strict=True):
         without.rules[0].take(other, follower.t, crowd.now)
-    for moment in (max(answer.t for answer in (grant, *followers)) + late for late in (0, 1, lengthened(limit))):
+    for moment in (
+        max(answer.t for answer in (grant, *followers)) + late for late in (0, 1, lengthened(limit))
+    ):
         assert crowd.gate.rules[0].left(moment) == without.rules[0].left(moment)
 
 
@@ -201,7 +222,11 @@ def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) 
     crowd.play(event for event in data.draw(events([limit])) if event[0] in ("ask", "time"))
 
     for passed in crowd.passed:
-        inside = [other.cost for other in counting + crowd.passed if passed.t - lengthened(limit) < other.t <= passed.t]
+        inside = [
+            other.cost
+            for other in counting + crowd.passed
+            if passed.t - lengthened(limit) < other.t <= passed.t
+        ]
         assert sum(inside) <= limit.amount
 
 
@@ -213,7 +238,9 @@ def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) 
 def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the window is as a new one, and a tick before that something counted."""
     limit = data.draw(windows())
-    crowd = Crowd(limit).play([event for event in data.draw(events([limit])) if event[0] in ("ask", "time")])
+    crowd = Crowd(limit).play(
+        [event for event in data.draw(events([limit])) if event[0] in ("ask", "time")]
+    )
     rule = counted(crowd)
 
     idle = rule.idle_at()

@@ -27,8 +27,12 @@ PAGE = table.ROOT / "docs/guarantees.md"
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(prog="python -m tests.guarantees", description=__doc__.splitlines()[0])
-    words.add_argument("parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=" ".join(PARTS))
+    words = argparse.ArgumentParser(
+        prog="python -m tests.guarantees", description=__doc__.splitlines()[0]
+    )
+    words.add_argument(
+        "parts", nargs="*", choices=[[], *PARTS], metavar="PART", help=" ".join(PARTS)
+    )
     words.add_argument("--seeds", nargs=2, type=int, default=(0, 2000), metavar=("FIRST", "END"))
     words.add_argument("--only", nargs="*", metavar="F")
     asked = words.parse_args()
@@ -53,12 +57,17 @@ def faults(asked: argparse.Namespace) -> None:
 
 def count() -> None:
     survived, tried = table.survived(table.measured_in(PAGE.read_text()))
-    write("survived", f"- **Faults**: {survived} survived of {tried} tried, of {len(table.faults())} in the catalogue.")
+    write(
+        "survived",
+        f"- **Faults**: {survived} survived of {tried} tried, of {len(table.faults())} in the catalogue.",
+    )
 
 
 def seeds(asked: argparse.Namespace) -> None:
     first, end = asked.seeds
-    said = output("tests.simulation", "--seeds", str(first), str(end), "--jobs", "2").splitlines()[-1]
+    said = output("tests.simulation", "--seeds", str(first), str(end), "--jobs", "2").splitlines()[
+        -1
+    ]
     write("seeds", f"- **Simulation**: seeds {first} to {end - 1}, {today()}: {said}.")
 
 
@@ -75,11 +84,17 @@ def mutants_made(_asked: argparse.Namespace) -> None:
 
 
 def loops(_asked: argparse.Namespace) -> None:
-    write("loops", f"{output('tests.interpreters', '--quick').strip()}\n\nMeasured {today()} by `./run interpreters --quick`.")
+    write(
+        "loops",
+        f"{output('tests.interpreters', '--quick').strip()}\n\nMeasured {today()} by `./run interpreters --quick`.",
+    )
 
 
 def peers(_asked: argparse.Namespace) -> None:
-    write("peers", f"{output('benchmarks.faults').strip()}\n\nMeasured {today()} by `python -m benchmarks.faults`.")
+    write(
+        "peers",
+        f"{output('benchmarks.faults').strip()}\n\nMeasured {today()} by `python -m benchmarks.faults`.",
+    )
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -101,7 +116,9 @@ def write(section: str, text: str) -> None:
     begin, end = f"<!-- {section} -->", f"<!-- end of {section} -->"
     assert begin in page, f"the page has no section {section}"
     assert end in page, f"the section {section} has no end"
-    PAGE.write_text(re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{text}\n{end}", page, flags=re.DOTALL))
+    PAGE.write_text(
+        re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{text}\n{end}", page, flags=re.DOTALL)
+    )
 
 
 def output(module: str, *arguments: str) -> str:

@@ -65,19 +65,25 @@ def citing() -> dict[str, list[Test]]:
 
 def tests_in(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith(
+            "test_"
+        ):
             yield node
 
 
 def table(measured: dict[str, str]) -> str:
     """All of it; `measured`: the last cells, by number."""
-    return "\n".join([HEAD, *(row(fault, measured.get(fault.number, "not run yet")) for fault in faults())])
+    return "\n".join(
+        [HEAD, *(row(fault, measured.get(fault.number, "not run yet")) for fault in faults())]
+    )
 
 
 def row(fault: Fault, measured: str) -> str:
     """`measured` is overruled where there is nothing to measure."""
     tests = citing()[fault.number]
-    cell = "; ".join(f"[{short(file)}](../{file}): {', '.join(names)}" for file, names in by_file(tests).items())
+    cell = "; ".join(
+        f"[{short(file)}](../{file}): {', '.join(names)}" for file, names in by_file(tests).items()
+    )
     if fault.not_here:
         measured = f"not tried: {fault.not_here}"
     return f"| {fault.number} | {fault.fault} | {fault.promises} | {fault.holds} | {cell or 'none'} | {measured} |"
@@ -114,7 +120,16 @@ def run(numbers: list[str]) -> dict[str, str]:
     wanted = sorted({test.node for number in numbers for test in citing()[number]})
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *wanted]
+        words = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+            *wanted,
+        ]
         subprocess.run(words, cwd=ROOT, check=False)
         outcomes = read(report)
     return {number: told(citing()[number], outcomes) for number in numbers}
@@ -126,7 +141,9 @@ def read(report: Path) -> dict[str, Counter[str]]:
     for case in ElementTree.parse(report).iter("testcase"):
         file = case.get("classname", "").replace(".", "/") + ".py"
         failed = any(case.find(word) is not None for word in ("failure", "error", "skipped"))
-        outcomes[f"{file}::{case.get('name', '').partition('[')[0]}"]["failed" if failed else HELD] += 1
+        outcomes[f"{file}::{case.get('name', '').partition('[')[0]}"][
+            "failed" if failed else HELD
+        ] += 1
     return outcomes
 
 

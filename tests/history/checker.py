@@ -49,7 +49,9 @@ class Clients:
             if isinstance(event, Commit):
                 self._commits[event.op].append(event)
         self._watches = any(isinstance(event, Invoked) for event in history)
-        self._floor: dict[Op, int] = {}  # the last commit that anybody had heard of when the call was made
+        self._floor: dict[
+            Op, int
+        ] = {}  # the last commit that anybody had heard of when the call was made
         self._heard = 0  # the last commit of which anybody has heard
         self.unknown: set[Op] = set()
 
@@ -70,7 +72,10 @@ class Clients:
             return "S3", f"nobody has asked for the answer to call {number} of {session}"
         made = [commit for commit in self._commits[event.op] if commit.reply == event.reply]
         if not made:
-            return "S3", f"call {number} of {session} was answered {event.reply!r}, which the store has never said to it"
+            return (
+                "S3",
+                f"call {number} of {session} was answered {event.reply!r}, which the store has never said to it",
+            )
         if made[-1].seq <= self._floor[event.op]:
             return (
                 "order",

@@ -66,7 +66,9 @@ class Returned(NamedTuple):
 
 Event = Commit | Lost | Copied | Restored | Invoked | Returned
 History = list[Event]
-KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Commit, Lost, Copied, Restored, Invoked, Returned)}
+KINDS: dict[str, Any] = {
+    kind.__name__: kind for kind in (Commit, Lost, Copied, Restored, Invoked, Returned)
+}
 
 
 def kept(history: Iterable[Event], path: Path) -> None:
@@ -78,5 +80,7 @@ def read(path: Path) -> History:
 
 
 def event_of(kind: str, *fields: Any) -> Event:
-    event: Event = KINDS[kind](*(tuple(field) if isinstance(field, list) else field for field in fields))
+    event: Event = KINDS[kind](
+        *(tuple(field) if isinstance(field, list) else field for field in fields)
+    )
     return event

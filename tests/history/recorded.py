@@ -67,7 +67,9 @@ def install(change: Callable[[Any, str, Any], object] = setattr) -> None:
     _, registers, names = sources["library"].partition("redis.register_function")
     assert NOTIFIES in sources["sessions"], "the Lua has changed: say here how it notifies now"
     sessions = sources["sessions"].replace(NOTIFIES, NOTED)
-    recording = script.Library({**sources, "clock": CLOCK, "sessions": sessions, "library": AROUND + registers + names})
+    recording = script.Library(
+        {**sources, "clock": CLOCK, "sessions": sessions, "library": AROUND + registers + names}
+    )
     for form, its in vars(recording).items():
         change(script.library(), form, its)
 
@@ -79,7 +81,9 @@ def commits(server: Redis) -> History:
     for seq, line in enumerate(server.lrange(LIST, 0, -1), 1):
         now, key, quick, words, reply, unheard, run = json.loads(line)
         t = int(now or t)
-        history.append(Commit(seq, t, key, quick, tuple(words), reply, tuple(unheard.split()), int(run)))
+        history.append(
+            Commit(seq, t, key, quick, tuple(words), reply, tuple(unheard.split()), int(run))
+        )
     return history
 
 
@@ -107,7 +111,11 @@ class Witness(Proxy):
         writer: asyncio.StreamWriter,
         way: Callable[[bytes], Way],
     ) -> None:
-        parser, forth, asked = Reader(), way == connection.way_out, self._asked.setdefault(connection, deque())
+        parser, forth, asked = (
+            Reader(),
+            way == connection.way_out,
+            self._asked.setdefault(connection, deque()),
+        )
         with contextlib.suppress(OSError):
             while piece := await reader.read(1 << 20):
                 if forth:

@@ -46,7 +46,10 @@ class Replay:
                 self.names[key] = pickle.loads(self._copies[copy or 0]).get(key) or Name()
                 self.names[key].follow(former)
             case Restored(copy):
-                names, self.names = self.names, {} if copy is None else pickle.loads(self._copies[copy])
+                names, self.names = (
+                    self.names,
+                    {} if copy is None else pickle.loads(self._copies[copy]),
+                )
                 for key, name in names.items():
                     self.names.setdefault(key, Name()).follow(name)
         return None
@@ -88,12 +91,18 @@ class Name:
         call = call_of(commit)
         found = parsed(commit.reply, call.program.count(";") + 1)
         expected = self._expected(call, commit)
-        return self._unlike_itself(commit, found) or (None if self.blind else self._unlike_the_model(found, expected))
+        return self._unlike_itself(commit, found) or (
+            None if self.blind else self._unlike_the_model(found, expected)
+        )
 
     def _expected(self, call: Call, commit: Commit) -> Reply:
         model = self.model
-        kept = model.mail.pop(call.session, None) if commit.quick else None  # the quick call reads no mail: it stays where it is
-        expected = model.call(call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run)
+        kept = (
+            model.mail.pop(call.session, None) if commit.quick else None
+        )  # the quick call reads no mail: it stays where it is
+        expected = model.call(
+            call, commit.t, quickly=commit.quick, unheard=commit.unheard, run=commit.run
+        )
         if kept:
             model.mail[call.session] = kept
         return expected
@@ -102,7 +111,10 @@ class Name:
         """What needs no model: whom it answers, its time and its fences."""
         op = commit.op
         if (found.session, found.number) != op[1:]:
-            return "S3", f"call {op[2]} of {op[1]} is answered as call {found.number} of {found.session}"
+            return (
+                "S3",
+                f"call {op[2]} of {op[1]} is answered as call {found.number} of {found.session}",
+            )
         former = self.answered.get(op)
         if found.verdict != "ok" or found == former:
             return None

@@ -15,7 +15,9 @@ PARTS = {":who": "who", ":log": "log"}
 class Recorder:
     """Hears what the server of a simulation does, before those who watch it."""
 
-    def __init__(self, server: Server, ran: Callable[[Call], None], expired: Callable[[bytes, Any], None]) -> None:
+    def __init__(
+        self, server: Server, ran: Callable[[Call], None], expired: Callable[[bytes, Any], None]
+    ) -> None:
         self.history: History = []
         self._watchers = ran, expired
         self._server = server
@@ -38,7 +40,9 @@ class Recorder:
             quick = call.name in (self._quick.function, self._quick.digest)
             now = self._server.keys.microseconds()
             key, reply = call.keys[0].decode(), call.reply.decode()
-            self.history.append(Commit(self._commits, now, key, quick, call.args, reply, call.unheard, call.run))
+            self.history.append(
+                Commit(self._commits, now, key, quick, call.args, reply, call.unheard, call.run)
+            )
 
     def lost(self, key: bytes) -> None:
         name = key.decode()

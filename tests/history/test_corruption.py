@@ -28,8 +28,14 @@ UNHEARD = 7  # each such call is of unknown outcome
 def simulated() -> tuple[History, ...]:
     """Where a log was lost the model knows nothing, and believes whatever it is told."""
     histories = (run(planned(seed), replays=False).history for seed in count())
-    known = (history for history in histories if not any(isinstance(event, Lost) and event.part == "log" for event in history))
-    return tuple(islice((history for history in known if len(places_of(history, grants)) >= ENOUGH), RUNS))
+    known = (
+        history
+        for history in histories
+        if not any(isinstance(event, Lost) and event.part == "log" for event in history)
+    )
+    return tuple(
+        islice((history for history in known if len(places_of(history, grants)) >= ENOUGH), RUNS)
+    )
 
 
 def with_clients(history: History) -> History:
@@ -61,7 +67,9 @@ def replaced(pattern: str, other: str) -> Callable[[Commit], Commit | None]:
 
 def blamed(histories: Iterable[History]) -> set[str]:
     """The invariants that are broken in so many histories; "none" if one of them is taken for true."""
-    found = [verdict.broken.invariant if verdict.broken else "none" for verdict in map(judged, histories)]
+    found = [
+        verdict.broken.invariant if verdict.broken else "none" for verdict in map(judged, histories)
+    ]
     assert len(found) >= 3, "there was hardly anything to change"
     return set(found)
 
@@ -131,7 +139,9 @@ def test_a_call_that_is_run_twice_is_rejected() -> None:
         again = history[at]
         assert isinstance(again, Commit)
         later = re.sub(r"ok (\d+)", lambda now: f"ok {int(now[1]) + 1}", again.reply)
-        return numbered([*history[: at + 1], again._replace(t=again.t + 1, reply=later), *history[at + 1 :]])
+        return numbered(
+            [*history[: at + 1], again._replace(t=again.t + 1, reply=later), *history[at + 1 :]]
+        )
 
     assert blamed(map(twice, simulated())) == {"T10"}
 
@@ -156,7 +166,11 @@ def test_commits_in_another_order_are_rejected() -> None:
     """T6, S6: whether their numbers say so, or only what they are."""
 
     def swapped(history: History) -> History:
-        at = next(at for at in places_of(history, grants)[3:] if grants(history[at + 1]) and same_name(*history[at : at + 2]))
+        at = next(
+            at
+            for at in places_of(history, grants)[3:]
+            if grants(history[at + 1]) and same_name(*history[at : at + 2])
+        )
         return [*history[:at], history[at + 1], history[at], *history[at + 2 :]]
 
     swaps = [swapped(history) for history in simulated() if any_pair(history)]
@@ -166,8 +180,15 @@ def test_commits_in_another_order_are_rejected() -> None:
 
 def same_name(one: Event, other: Event) -> bool:
     """Whether both are of one name, and each was run when it came: an answer from memory may stand anywhere."""
-    both = isinstance(one, Commit) and isinstance(other, Commit) and one.key == other.key and one.t != other.t
-    return both and all(isinstance(each, Commit) and f" ok {each.t} " in each.reply for each in (one, other))
+    both = (
+        isinstance(one, Commit)
+        and isinstance(other, Commit)
+        and one.key == other.key
+        and one.t != other.t
+    )
+    return both and all(
+        isinstance(each, Commit) and f" ok {each.t} " in each.reply for each in (one, other)
+    )
 
 
 def any_pair(history: History) -> bool:
@@ -181,7 +202,9 @@ def test_state_that_is_lost_without_a_word_is_rejected() -> None:
     def silent(history: History) -> History:
         return [event for event in history if isinstance(event, Commit | Invoked | Returned)]
 
-    losses = [history for history in simulated() if any(isinstance(event, Lost) for event in history)]
+    losses = [
+        history for history in simulated() if any(isinstance(event, Lost) for event in history)
+    ]
     assert any(judged(silent(history)).broken for history in losses)
 
 
@@ -206,7 +229,9 @@ def test_an_answer_that_the_store_never_gave_is_rejected() -> None:
     def crossed(history: History) -> History:
         told = with_clients(history)
         once = made_once(told)
-        one, other = places_of(told, lambda event: isinstance(event, Returned) and event.op in once)[5:7]
+        one, other = places_of(
+            told, lambda event: isinstance(event, Returned) and event.op in once
+        )[5:7]
         first, second = told[one], told[other]
         assert isinstance(first, Returned)
         assert isinstance(second, Returned)
@@ -218,7 +243,13 @@ def test_an_answer_that_the_store_never_gave_is_rejected() -> None:
 
 def made_once(history: History) -> set[Op]:
     """The calls that were not sent again."""
-    return {op for op, times in Counter(event.op for event in history if isinstance(event, Invoked)).items() if times == 1}
+    return {
+        op
+        for op, times in Counter(
+            event.op for event in history if isinstance(event, Invoked)
+        ).items()
+        if times == 1
+    }
 
 
 def moved(history: History, heard: bool) -> History:
@@ -228,9 +259,19 @@ def moved(history: History, heard: bool) -> History:
     wanted = {op for op in made_once(told) if (op in returned) == heard}
     at = places_of(told, lambda event: isinstance(event, Invoked) and event.op in wanted)[1]
     times = Counter(event.op for event in told if isinstance(event, Commit))
-    later = (end for end in range(at + 3, len(told)) if isinstance(told[end], Returned) and told[end][0] != told[at][0])
-    end = next(end for end in later if times[told[end][0]] == 1)  # one that is answered from memory may have been answered before
-    own = [event for event in told[at + 1 : end + 1] if isinstance(event, Returned) and event.op == told[at][0]]
+    later = (
+        end
+        for end in range(at + 3, len(told))
+        if isinstance(told[end], Returned) and told[end][0] != told[at][0]
+    )
+    end = next(
+        end for end in later if times[told[end][0]] == 1
+    )  # one that is answered from memory may have been answered before
+    own = [
+        event
+        for event in told[at + 1 : end + 1]
+        if isinstance(event, Returned) and event.op == told[at][0]
+    ]
     between = [event for event in told[at + 1 : end + 1] if event not in own]
     return [*told[:at], *between, told[at], *own, *told[end + 1 :]]
 

@@ -53,7 +53,9 @@ def own_admin(own_server: Server) -> Iterator[Redis]:
 
 
 @pytest.mark.proof
-async def test_what_a_real_fleet_has_lived_through_may_be(name: str, own_server: Server, own_admin: Redis, tmp_path: Path) -> None:
+async def test_what_a_real_fleet_has_lived_through_may_be(
+    name: str, own_server: Server, own_admin: Redis, tmp_path: Path
+) -> None:
     """S1, S3, S5, S6, S7, T1, T6, T10: three processes, one killed and one stopped past its lease, replies that are lost,
     connections that are killed: every answer is the model's, in an order that agrees with real time.
     F13, F14, F21, F24, F26.
@@ -66,7 +68,9 @@ async def test_what_a_real_fleet_has_lived_through_may_be(name: str, own_server:
             await grown(own_admin, 50)
             proxy.replies.hold()
             answered = len(proxy.replies.seen)
-            await eventually(lambda: len(proxy.replies.seen) >= answered + 3)  # a call of each was run, and none hears of it
+            await eventually(
+                lambda: len(proxy.replies.seen) >= answered + 3
+            )  # a call of each was run, and none hears of it
             here = len(proxy.connections)
             killed.kill()
             await eventually(lambda: len(proxy.connections) < here)
@@ -89,7 +93,9 @@ async def test_what_a_real_fleet_has_lived_through_may_be(name: str, own_server:
     assert verdict.broken is None, str(verdict)
     assert verdict.commits > 200
     assert sum(isinstance(event, Returned) for event in history) > 150
-    assert verdict.unknown >= verdict.run > 0, "the killed one's last call was run, and nobody heard of it"
+    assert verdict.unknown >= verdict.run > 0, (
+        "the killed one's last call was run, and nobody heard of it"
+    )
     kept(history, tmp_path / "history")
     assert command.main([str(tmp_path / "history")]) == 0
 
@@ -101,12 +107,18 @@ async def grown(admin: Redis, by: int) -> None:
 
 
 @pytest.mark.proof("simulates fleets")
-@pytest.mark.parametrize("fault", [fault for fault in LUA if fault != "keys never end"])  # of which no answer tells
-def test_the_history_of_lua_without_a_guard_may_not_be(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "fault", [fault for fault in LUA if fault != "keys never end"]
+)  # of which no answer tells
+def test_the_history_of_lua_without_a_guard_may_not_be(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Given Lua without one of its guards, some history says so by itself, whatever the simulation's own checks say."""
     part, text, instead, _ = LUA[fault]
     sources = script.sources()
-    for form, its in vars(script.Library({**sources, part: sources[part].replace(text, instead)})).items():
+    for form, its in vars(
+        script.Library({**sources, part: sources[part].replace(text, instead)})
+    ).items():
         monkeypatch.setattr(script.library(), form, its)
 
     plans = (HELD_BACK, *map(planned, range(ENOUGH)))

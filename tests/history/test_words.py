@@ -58,7 +58,11 @@ def heard(call: Call, quick: bool = False) -> Call:
 def test_every_verb_of_the_script_can_be_read() -> None:
     words = re.search(r"local WORDS = \{(.*)\}", script.sources()["requests"])
     assert words is not None, "requests.lua says it in other words now"
-    assert set(re.findall(r"(\w+) =", words[1])) == set(VERBS) == {request.words.split()[0] for request in SAID}
+    assert (
+        set(re.findall(r"(\w+) =", words[1]))
+        == set(VERBS)
+        == {request.words.split()[0] for request in SAID}
+    )
 
 
 @pytest.mark.parametrize("request_said", SAID, ids=lambda request: request.words.split()[0])
@@ -77,5 +81,7 @@ def test_a_call_is_read_as_it_was_said(request_said: Request) -> None:
 
 
 def test_so_is_a_quick_one() -> None:
-    call = Call("slots permits 5 30000000", "session.1", 3, (Acquire(7, 1, "requests=2"),), declares=0)
+    call = Call(
+        "slots permits 5 30000000", "session.1", 3, (Acquire(7, 1, "requests=2"),), declares=0
+    )
     assert heard(call, quick=True) == call

@@ -36,7 +36,17 @@ def call_of(commit: Commit) -> Call:
         return Call(program, session, int(number), (Acquire(int(asker), 1, asked),), declares=0)
     declares, heard, stands, horizon, *words = rest
     asked, its = tuple(requests(iter(words))), int(stands)
-    return Call(program, session, int(number), asked, heard, its % 2 == 1, its >= 2, int(declares), int(horizon))
+    return Call(
+        program,
+        session,
+        int(number),
+        asked,
+        heard,
+        its % 2 == 1,
+        its >= 2,
+        int(declares),
+        int(horizon),
+    )
 
 
 def requests(words: Iterator[str]) -> Iterator[Request]:

@@ -26,7 +26,12 @@ Finder = Callable[[Any], str]
 class Stream:
     """A response whose first chunk has been read."""
 
-    def __init__(self, response: Any, rest: Callable[[], Awaitable[Any]], close: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        response: Any,
+        rest: Callable[[], Awaitable[Any]],
+        close: Callable[[], Awaitable[None]],
+    ) -> None:
         self.response = response
         self.rest = rest
         self.close = close
@@ -35,8 +40,17 @@ class Stream:
 class AsyncHttpx:
     """httpx or httpx2, in coroutines."""
 
-    def __init__(self, library: Any, limit: Callable[..., Any], limiters: Any, options: Any, timeout: float = 5) -> None:
-        self.client = limit(library.AsyncClient(timeout=timeout, follow_redirects=True), *limiters, **options)
+    def __init__(
+        self,
+        library: Any,
+        limit: Callable[..., Any],
+        limiters: Any,
+        options: Any,
+        timeout: float = 5,
+    ) -> None:
+        self.client = limit(
+            library.AsyncClient(timeout=timeout, follow_redirects=True), *limiters, **options
+        )
 
     async def get(self, url: str) -> int:
         return int((await self.client.get(url)).status_code)
@@ -58,17 +72,32 @@ class AsyncHttpx:
 class SyncHttpx:
     """The same in threads."""
 
-    def __init__(self, library: Any, limit: Callable[..., Any], limiters: Any, options: Any, timeout: float = 5) -> None:
-        self.client = limit(library.Client(timeout=timeout, follow_redirects=True), *limiters, **options)
+    def __init__(
+        self,
+        library: Any,
+        limit: Callable[..., Any],
+        limiters: Any,
+        options: Any,
+        timeout: float = 5,
+    ) -> None:
+        self.client = limit(
+            library.Client(timeout=timeout, follow_redirects=True), *limiters, **options
+        )
 
     async def get(self, url: str) -> int:
         return int((await asyncio.to_thread(self.client.get, url)).status_code)
 
     async def stream(self, url: str) -> Stream:
-        response = await asyncio.to_thread(self.client.send, self.client.build_request("GET", url), stream=True)
+        response = await asyncio.to_thread(
+            self.client.send, self.client.build_request("GET", url), stream=True
+        )
         chunks = response.iter_raw()
         await asyncio.to_thread(next, chunks)
-        return Stream(response, partial(asyncio.to_thread, list, chunks), partial(asyncio.to_thread, response.close))
+        return Stream(
+            response,
+            partial(asyncio.to_thread, list, chunks),
+            partial(asyncio.to_thread, response.close),
+        )
 
     async def close(self) -> None:
         self.client.close()
@@ -88,7 +117,11 @@ class Requests:
         response = await asyncio.to_thread(self.client.get, url, stream=True)
         chunks = response.iter_content(10)
         await asyncio.to_thread(next, chunks)
-        return Stream(response, partial(asyncio.to_thread, list, chunks), partial(asyncio.to_thread, response.close))
+        return Stream(
+            response,
+            partial(asyncio.to_thread, list, chunks),
+            partial(asyncio.to_thread, response.close),
+        )
 
     async def close(self) -> None:
         self.client.close()

@@ -18,7 +18,10 @@ from examples.services.models import Models
 
 KEY = "no secret"
 ERRORS = (openai.OpenAIError, anthropic.AnthropicError)
-LIMITS: dict[str, Callable[..., Any]] = {"openai": headgate.http.openai.limit, "anthropic": headgate.http.anthropic.limit}
+LIMITS: dict[str, Callable[..., Any]] = {
+    "openai": headgate.http.openai.limit,
+    "anthropic": headgate.http.anthropic.limit,
+}
 
 
 def question(words: int) -> str:
@@ -37,7 +40,9 @@ def client_of(sdk: str, threads: bool, service: Models, **options: Any) -> Any:
 class Speaker:
     """One client of one SDK, limited."""
 
-    def __init__(self, how: str, threads: bool, service: Models, limiters: Any, options: Any) -> None:
+    def __init__(
+        self, how: str, threads: bool, service: Models, limiters: Any, options: Any
+    ) -> None:
         self.how, self.threads = how, threads
         self.sdk = "anthropic" if how == "messages" else "openai"
         self.client = LIMITS[self.sdk](client_of(self.sdk, threads, service), *limiters, **options)
@@ -55,9 +60,15 @@ class Speaker:
         return stream
 
     async def _called(self, words: int, **options: Any) -> Any:
-        call = {"chat": self._chat, "responses": self._responses, "messages": self._messages}[self.how]
+        call = {"chat": self._chat, "responses": self._responses, "messages": self._messages}[
+            self.how
+        ]
         function, arguments = call(words, {"model": "m", **options})
-        return await asyncio.to_thread(function, **arguments) if self.threads else await function(**arguments)
+        return (
+            await asyncio.to_thread(function, **arguments)
+            if self.threads
+            else await function(**arguments)
+        )
 
     def _chat(self, words: int, options: Any) -> tuple[Any, Any]:
         messages = [{"role": "user", "content": question(words)}]
@@ -66,7 +77,10 @@ class Speaker:
     def _responses(self, words: int, options: Any) -> tuple[Any, Any]:
         if "max_tokens" in options:
             options["max_output_tokens"] = options.pop("max_tokens")
-        return self.client.responses.create, {"input": [{"role": "user", "content": question(words)}], **options}
+        return self.client.responses.create, {
+            "input": [{"role": "user", "content": question(words)}],
+            **options,
+        }
 
     def _messages(self, words: int, options: Any) -> tuple[Any, Any]:
         messages = [{"role": "user", "content": question(words)}]
@@ -87,7 +101,11 @@ class Stream:
         self._events = iter(inner) if threads else aiter(inner)
 
     async def one(self) -> Any:
-        return await asyncio.to_thread(next, self._events) if self.threads else await anext(self._events)
+        return (
+            await asyncio.to_thread(next, self._events)
+            if self.threads
+            else await anext(self._events)
+        )
 
     async def rest(self) -> int:
         """How many events there were."""

@@ -84,7 +84,9 @@ class Service:
         app = web.Application(middlewares=[counted])
         app.router.add_get("/ws", self._ws)
         app.router.add_route("*", "/{name:.*}", self._answer)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
+        runner = web.AppRunner(
+            app, access_log=None, handler_cancellation=True, shutdown_timeout=0.01
+        )
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
@@ -131,7 +133,11 @@ class Service:
             raise web.HTTPFound(f"/redirect?n={left - 1}" if left > 1 else "/")
         elif name == "says" and self.answers:
             status, headers, *body = self.answers.pop(0)
-            return told(status, headers, body[0]) if body else web.Response(status=status, headers=headers)
+            return (
+                told(status, headers, body[0])
+                if body
+                else web.Response(status=status, headers=headers)
+            )
         elif name == "flaky" and self.failures > 0:
             self.failures -= 1
             return web.Response(status=503, headers={"Retry-After": "0"})
@@ -157,6 +163,8 @@ class Service:
 
 def told(status: int, headers: dict[str, str], body: str) -> web.Response:
     """As servers do it: packed, for whoever takes that."""
-    response = web.Response(status=status, headers=headers, text=body, content_type="application/json")
+    response = web.Response(
+        status=status, headers=headers, text=body, content_type="application/json"
+    )
     response.enable_compression()
     return response

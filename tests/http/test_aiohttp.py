@@ -36,7 +36,9 @@ async def test_the_total_time_out_counts_the_wait_and_nothing_is_sent(
     async with one:
         with pytest.raises(TimeoutError):
             await session.get(service.url, timeout=aiohttp.ClientTimeout(total=0.02))
-        patient = asyncio.create_task(session.get(service.url, timeout=aiohttp.ClientTimeout(None, 0.5, 0.5, 0.5)))
+        patient = asyncio.create_task(
+            session.get(service.url, timeout=aiohttp.ClientTimeout(None, 0.5, 0.5, 0.5))
+        )
         await waiting(one, 1)
         await asyncio.sleep(0.55)
 
@@ -44,10 +46,19 @@ async def test_the_total_time_out_counts_the_wait_and_nothing_is_sent(
     assert service.calls == 1
 
 
-@pytest.mark.parametrize("end", ["the server has sent all", "the session is closed", "nothing comes for sock_read"])
-async def test_a_dropped_response_is_over_when_its_connection_is(service: Service, one: Limiter, end: str) -> None:
+@pytest.mark.parametrize(
+    "end", ["the server has sent all", "the session is closed", "nothing comes for sock_read"]
+)
+async def test_a_dropped_response_is_over_when_its_connection_is(
+    service: Service, one: Limiter, end: str
+) -> None:
     """aiohttp reads on for a response that nobody knows any more; to the server, that call goes on."""
-    session = limit(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(sock_read=0.5 if "sock_read" in end else None)), one)
+    session = limit(
+        aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(sock_read=0.5 if "sock_read" in end else None)
+        ),
+        one,
+    )
     await session.get(f"{service.url}/stream")
     gc.collect()
     assert held(await one.astatus()) == 1
@@ -75,7 +86,9 @@ async def test_a_websocket_holds_its_permit_until_it_is_closed(
     await at_rest(one)
 
 
-async def test_what_aiohttp_sends_again_is_charged_again(session: aiohttp.ClientSession, service: Service, one: Limiter) -> None:
+async def test_what_aiohttp_sends_again_is_charged_again(
+    session: aiohttp.ClientSession, service: Service, one: Limiter
+) -> None:
     """Given a server that closes the connection without an answer, a GET is sent twice, and a POST once."""
     limit(session, one)
     for method, calls in (("GET", 2), ("POST", 3)):
@@ -86,10 +99,14 @@ async def test_what_aiohttp_sends_again_is_charged_again(session: aiohttp.Client
 
 
 @pytest.mark.parametrize("way", ["by hand", "in place"])
-async def test_a_retry_by_a_middleware_before_it_is_a_call(service: Service, one: Limiter, way: str) -> None:
+async def test_a_retry_by_a_middleware_before_it_is_a_call(
+    service: Service, one: Limiter, way: str
+) -> None:
     """Given a middleware of the user's that asks again after a 503, when ours stands last, then each attempt is charged."""
 
-    async def again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    async def again(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
         response = await handler(request)
         while response.status == 503:
             response.release()
@@ -97,7 +114,9 @@ async def test_a_retry_by_a_middleware_before_it_is_a_call(service: Service, one
         return response
 
     service.failures = 2
-    async with aiohttp.ClientSession(middlewares=(again, middleware(one)) if way == "by hand" else (again,)) as session:
+    async with aiohttp.ClientSession(
+        middlewares=(again, middleware(one)) if way == "by hand" else (again,)
+    ) as session:
         if way == "in place":
             limit(session, one)
         assert (await soon(session.get(f"{service.url}/flaky"))).status == 200
@@ -105,7 +124,9 @@ async def test_a_retry_by_a_middleware_before_it_is_a_call(service: Service, one
     assert used(await at_rest(one)) == [0, 3]
 
 
-async def test_a_session_is_limited_where_it_is(session: aiohttp.ClientSession, service: Service, name: str) -> None:
+async def test_a_session_is_limited_where_it_is(
+    session: aiohttp.ClientSession, service: Service, name: str
+) -> None:
     """The connector stays, a proxy is still asked, and the host is that of the request."""
     limiter, connector = Limiter(name, "1/hour", max_sleep=1.0), session.connector
     assert limit(session, limiter, key="host") is session
@@ -173,7 +194,9 @@ async def test_every_verb_takes_a_token(bucket: Bucket, service: Service, verb: 
     response.close()
 
 
-async def test_it_starts_full_and_refills_at_its_rate(session: aiohttp.ClientSession, service: Service, name: str) -> None:
+async def test_it_starts_full_and_refills_at_its_rate(
+    session: aiohttp.ClientSession, service: Service, name: str
+) -> None:
     """Given the defaults, then ten go at once, and the eleventh a tenth of a second later."""
     client = RateLimiter(session, name=name, store=MemoryStore(VirtualClock()))
     answers = await asyncio.gather(*(client.get(service.url) for _ in range(10)))
@@ -188,7 +211,9 @@ async def test_a_redirect_takes_a_token_for_each_hop(bucket: Bucket, service: Se
         assert response.status == 200
 
     assert used(bucket.limiter.status()) == [3]
-    assert (await bucket.waits(bucket.client.head(f"{service.url}/redirect?n=1"))).status == 302  # as of the session's own head
+    assert (
+        await bucket.waits(bucket.client.head(f"{service.url}/redirect?n=1"))
+    ).status == 302  # as of the session's own head
 
 
 async def test_a_stream_is_read_as_ever(bucket: Bucket, service: Service) -> None:
@@ -207,11 +232,15 @@ async def test_a_websocket_takes_one_token(bucket: Bucket, service: Service) -> 
     assert used(bucket.limiter.status()) == [1]
 
 
-async def test_the_wait_for_the_first_token_is_no_part_of_any_time_out(bucket: Bucket, service: Service) -> None:
+async def test_the_wait_for_the_first_token_is_no_part_of_any_time_out(
+    bucket: Bucket, service: Service
+) -> None:
     """Given an empty bucket and a total time-out, when the wait is longer, then the call still has all of it."""
     for _ in range(3):
         (await bucket.client.get(service.url)).close()
-    call = asyncio.create_task(_awaited(bucket.client.get(service.url, timeout=aiohttp.ClientTimeout(total=0.5))))
+    call = asyncio.create_task(
+        _awaited(bucket.client.get(service.url, timeout=aiohttp.ClientTimeout(total=0.5)))
+    )
     await waiting(bucket.limiter, 1)
     await asyncio.sleep(0.55)
     assert not call.done()
@@ -228,7 +257,9 @@ async def test_the_session_itself_stays_free(bucket: Bucket, service: Service) -
     assert used(bucket.limiter.status()) == [0]
 
 
-async def test_middlewares_of_a_request_do_not_lead_around_it(bucket: Bucket, service: Service) -> None:
+async def test_middlewares_of_a_request_do_not_lead_around_it(
+    bucket: Bucket, service: Service
+) -> None:
     for middlewares in ((), None):
         async with bucket.client.get(f"{service.url}/redirect?n=1", middlewares=middlewares):
             pass
@@ -246,7 +277,9 @@ async def test_what_is_never_sent_takes_no_token(bucket: Bucket) -> None:
     assert used(bucket.limiter.status()) == [0]
 
 
-async def test_wrappers_of_one_name_share_a_bucket(session: aiohttp.ClientSession, service: Service, name: str, store: Any) -> None:
+async def test_wrappers_of_one_name_share_a_bucket(
+    session: aiohttp.ClientSession, service: Service, name: str, store: Any
+) -> None:
     """In either store; a wrapper without a name has a bucket of its own."""
     mine, yours = (RateLimiter(session, 0.001, 2, name=name, store=store) for _ in range(2))
     (await mine.get(service.url)).close()
@@ -277,19 +310,25 @@ async def test_it_closes_its_session(service: Service) -> None:
     ],
     ids=str,
 )
-async def test_what_makes_no_sense_is_refused(session: aiohttp.ClientSession, options: dict[str, Any], words: str) -> None:
+async def test_what_makes_no_sense_is_refused(
+    session: aiohttp.ClientSession, options: dict[str, Any], words: str
+) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         RateLimiter(session, **options)
     with pytest.raises(TypeError, match=r"a session is an aiohttp\.ClientSession"):
         RateLimiter("session")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("rate", "amount", "per"), [(10, 10, 1), (2.5, 5, 2), (0.1, 1, 10), (1 / 3, 1, 3)])
+@pytest.mark.parametrize(
+    ("rate", "amount", "per"), [(10, 10, 1), (2.5, 5, 2), (0.1, 1, 10), (1 / 3, 1, 3)]
+)
 def test_a_rate_need_not_be_whole(rate: float, amount: int, per: int) -> None:
     assert rule_of(bucket_of(rate, 10)).text == rule_of(Rate(amount, per=per, capacity=10)).text
 
 
-async def test_a_refusal_of_the_store_reaches_the_caller(session: aiohttp.ClientSession, service: Service, name: str) -> None:
+async def test_a_refusal_of_the_store_reaches_the_caller(
+    session: aiohttp.ClientSession, service: Service, name: str
+) -> None:
     limiter = Limiter(name, Concurrency(1), max_sleep=0.01)
     limit(session, limiter)
     async with limiter:

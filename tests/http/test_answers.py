@@ -29,7 +29,9 @@ NOW = datetime(2026, 11, 21, 18, 30, tzinfo=UTC).timestamp()
 def told(status: int = 200, body: Any = None, **headers: str) -> Answer:
     """The answer with these headers; underscores stand for hyphens."""
     text = json.dumps(body) if body is not None else ""
-    return read(status, {name.replace("_", "-"): value for name, value in headers.items()}, text, now=NOW)
+    return read(
+        status, {name.replace("_", "-"): value for name, value in headers.items()}, text, now=NOW
+    )
 
 
 # Retry-After -------------------------------------------------------------------------------------------------------------------
@@ -46,8 +48,34 @@ def told(status: int = 200, body: Any = None, **headers: str) -> Answer:
         ("Saturday, 21-Nov-26 18:31:00 GMT", 60.0),
         ("Sat Nov 21 18:31:00 2026", 60.0),
         ("Sat, 21 Nov 2026 18:00:00 GMT", 0.0),
-        *[(text, None) for text in ("", "-1", "1, 2", "1_0", "nan", "inf", "1e400", "1e3", "٣", "+5", ".5", "5.", "0x10", "soon")],
-        *[(text, None) for text in ("9" * 30, "999999999999", "Sat, 99 Nov 2026 18:31:00 GMT", "Sat, 21 Nov 9999 18:31:00 GMT")],
+        *[
+            (text, None)
+            for text in (
+                "",
+                "-1",
+                "1, 2",
+                "1_0",
+                "nan",
+                "inf",
+                "1e400",
+                "1e3",
+                "٣",
+                "+5",
+                ".5",
+                "5.",
+                "0x10",
+                "soon",
+            )
+        ],
+        *[
+            (text, None)
+            for text in (
+                "9" * 30,
+                "999999999999",
+                "Sat, 99 Nov 2026 18:31:00 GMT",
+                "Sat, 21 Nov 9999 18:31:00 GMT",
+            )
+        ],
     ],
 )
 def test_retry_after_in_every_form(text: str, wait: float | None) -> None:
@@ -57,7 +85,9 @@ def test_retry_after_in_every_form(text: str, wait: float | None) -> None:
 
 def test_the_date_of_the_answer_goes_before_our_clock() -> None:
     """Given a server whose clock is an hour slow, then the wait is what it meant."""
-    answer = told(429, Date="Sat, 21 Nov 2026 17:30:00 GMT", Retry_After="Sat, 21 Nov 2026 17:30:30 GMT")
+    answer = told(
+        429, Date="Sat, 21 Nov 2026 17:30:00 GMT", Retry_After="Sat, 21 Nov 2026 17:30:30 GMT"
+    )
     assert answer.retry_after == 30.0
 
 
@@ -73,7 +103,9 @@ def test_a_date_without_a_zone_is_utc_wherever_we_are(monkeypatch: pytest.Monkey
 
 
 def test_our_clock_will_do_where_nothing_else_is_said() -> None:
-    soon = format_datetime(datetime.fromtimestamp(int(datetime.now(UTC).timestamp()) + 100, UTC), usegmt=True)
+    soon = format_datetime(
+        datetime.fromtimestamp(int(datetime.now(UTC).timestamp()) + 100, UTC), usegmt=True
+    )
     assert read(429, {"Retry-After": soon}).retry_after == pytest.approx(100, abs=30)
 
 
@@ -88,14 +120,25 @@ def test_what_was_not_refused_asks_for_no_wait(status: int) -> None:
     assert told(status, retry_after="10") == Answer()
 
 
-@pytest.mark.parametrize("kind", [httpx.Headers, httpx2.Headers, CIMultiDict, CaseInsensitiveDict, dict])
+@pytest.mark.parametrize(
+    "kind", [httpx.Headers, httpx2.Headers, CIMultiDict, CaseInsensitiveDict, dict]
+)
 def test_the_headers_of_every_client_will_do(kind: Any) -> None:
     assert read(429, kind({"Retry-After": "7"})).retry_after == 7.0
 
 
 def test_a_header_that_came_twice_is_malformed_unless_it_is_a_list() -> None:
-    lines = CIMultiDict([("Retry-After", "1"), ("Retry-After", "2"), ("RateLimit", '"a";r=1'), ("RateLimit", '"b";r=2')])
-    assert read(429, lines) == Answer("throttled", None, (Budget("a", remaining=1), Budget("b", remaining=2)))
+    lines = CIMultiDict(
+        [
+            ("Retry-After", "1"),
+            ("Retry-After", "2"),
+            ("RateLimit", '"a";r=1'),
+            ("RateLimit", '"b";r=2'),
+        ]
+    )
+    assert read(429, lines) == Answer(
+        "throttled", None, (Budget("a", remaining=1), Budget("b", remaining=2))
+    )
 
 
 # Providers ---------------------------------------------------------------------------------------------------------------------
@@ -112,18 +155,29 @@ def test_openai() -> None:
     )
     tokens = Budget("tokens", 150_000, 1500, 360.0, unit="tokens")
     assert answer.budgets == (Budget("requests", 60, 59, 1.0), tokens)
-    assert (answer.tightest, answer.limit, answer.remaining, answer.reset) == (tokens, 150_000, 1500, 360.0)
+    assert (answer.tightest, answer.limit, answer.remaining, answer.reset) == (
+        tokens,
+        150_000,
+        1500,
+        360.0,
+    )
 
 
 def test_azure_says_less_than_nothing() -> None:
     """And that is ignored."""
-    answer = told(x_ratelimit_limit_tokens="-1", x_ratelimit_remaining_tokens="-1", x_ratelimit_reset_tokens="10")
+    answer = told(
+        x_ratelimit_limit_tokens="-1",
+        x_ratelimit_remaining_tokens="-1",
+        x_ratelimit_reset_tokens="10",
+    )
     assert answer.budgets == (Budget("tokens", reset=10.0, unit="tokens"),)
     assert answer.remaining is None
 
 
 def test_openai_refuses_for_a_while_or_for_good() -> None:
-    assert told(429, {"error": {"code": "rate_limit_exceeded"}}, retry_after="3") == Answer("throttled", 3.0)
+    assert told(429, {"error": {"code": "rate_limit_exceeded"}}, retry_after="3") == Answer(
+        "throttled", 3.0
+    )
     spent = told(429, {"error": {"code": "insufficient_quota"}}, retry_after="3")
     assert (spent.permanent, spent.retry_after) == (True, None)
     assert told(429, x_should_retry="false").permanent
@@ -132,10 +186,18 @@ def test_openai_refuses_for_a_while_or_for_good() -> None:
 
 def test_who_has_to_pay_has_nothing_to_wait_for() -> None:
     """Whatever the status, and whatever the headers say."""
-    anthropic = {"type": "error", "error": {"type": "invalid_request_error", "message": "Your credit balance is too low to go on."}}
+    anthropic = {
+        "type": "error",
+        "error": {
+            "type": "invalid_request_error",
+            "message": "Your credit balance is too low to go on.",
+        },
+    }
 
     assert told(402, retry_after="3") == Answer("exhausted")
-    assert told(403, {"error": {"code": "billing_not_active"}}, retry_after="3") == Answer("exhausted")
+    assert told(403, {"error": {"code": "billing_not_active"}}, retry_after="3") == Answer(
+        "exhausted"
+    )
     assert told(400, anthropic).permanent
     assert not told(400, {"error": {"message": "Too low."}}).permanent
     assert told(403, {"error": "no object"}, retry_after="3") == Answer("throttled", 3.0)
@@ -158,17 +220,25 @@ def test_anthropic() -> None:
         Budget("input-tokens", None, 29_000, 0.5, unit="tokens"),
         Budget("priority-output-tokens", 8000, unit="tokens"),
     )
-    assert told(429, {"error": {"details": {"error_code": "enforced_spend_limit_reached"}}}).permanent
+    assert told(
+        429, {"error": {"details": {"error_code": "enforced_spend_limit_reached"}}}
+    ).permanent
     assert told(529) == Answer("overloaded")
 
 
 def test_github() -> None:
-    headers = {"x_ratelimit_limit": "5000", "x_ratelimit_used": "5000", "x_ratelimit_reset": str(int(NOW) + 90)}
+    headers = {
+        "x_ratelimit_limit": "5000",
+        "x_ratelimit_used": "5000",
+        "x_ratelimit_reset": str(int(NOW) + 90),
+    }
     core = Budget("core", 5000, 0, 90.0)
     for status in (403, 429):
         answer = told(status, x_ratelimit_remaining="0", x_ratelimit_resource="core", **headers)
         assert answer == Answer("throttled", 90.0, (core,))
-    forbidden = told(403, {"message": "Resource not accessible"}, x_ratelimit_remaining="4999", **headers)
+    forbidden = told(
+        403, {"message": "Resource not accessible"}, x_ratelimit_remaining="4999", **headers
+    )
     assert (forbidden.verdict, forbidden.retry_after) == ("passed", None)
     secondary = {"message": "You have exceeded a secondary rate limit. Please wait."}
     assert told(403, secondary) == Answer("throttled", 60.0)
@@ -200,7 +270,12 @@ def test_shopify_graphql() -> None:
 
 
 def test_x() -> None:
-    answer = told(429, x_rate_limit_limit="15", x_rate_limit_remaining="0", x_rate_limit_reset=str(int(NOW) + 900))
+    answer = told(
+        429,
+        x_rate_limit_limit="15",
+        x_rate_limit_remaining="0",
+        x_rate_limit_reset=str(int(NOW) + 900),
+    )
     assert answer == Answer("throttled", 900.0, (Budget(limit=15, remaining=0, reset=900.0),))
 
 
@@ -226,8 +301,13 @@ def test_slack() -> None:
 
 
 def test_policies_and_what_is_left_of_them() -> None:
-    answer = told(RateLimit_Policy='"burst";q=100;w=60,"daily";q=1000;w=86400', RateLimit='"burst";r=50;t=30')
-    assert answer.budgets == (Budget("burst", 100, 50, 30.0, 60.0), Budget("daily", 1000, per=86_400.0))
+    answer = told(
+        RateLimit_Policy='"burst";q=100;w=60,"daily";q=1000;w=86400', RateLimit='"burst";r=50;t=30'
+    )
+    assert answer.budgets == (
+        Budget("burst", 100, 50, 30.0, 60.0),
+        Budget("daily", 1000, per=86_400.0),
+    )
 
 
 def test_names_without_quotes_units_and_partitions() -> None:
@@ -255,7 +335,21 @@ def test_the_word_retry_after_wins_and_otherwise_an_empty_budget_speaks() -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ['"a"', '"a";r=-1', '"a";r=1.5', '"a";r="1"', '"a";r', '("a");r=1', "5;r=1", '"a";r=1,', '"a;r=1', "r=1", "?1", "\udc80", "é"],
+    [
+        '"a"',
+        '"a";r=-1',
+        '"a";r=1.5',
+        '"a";r="1"',
+        '"a";r',
+        '("a");r=1',
+        "5;r=1",
+        '"a";r=1,',
+        '"a;r=1',
+        "r=1",
+        "?1",
+        "\udc80",
+        "é",
+    ],
 )
 def test_a_malformed_field_is_ignored(text: str) -> None:
     assert told(RateLimit=text) == Answer()
@@ -265,21 +359,53 @@ def test_a_malformed_field_is_ignored(text: str) -> None:
 # Whatever may stand there ------------------------------------------------------------------------------------------------------
 
 NAMES = [
-    *("retry-after", "retry-after-ms", "date", "ratelimit", "ratelimit-policy", "ratelimit-limit", "ratelimit-reset"),
-    *("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-reset-after", "x-ratelimit-bucket"),
-    *("x-rate-limit-reset", "x-ratelimit-reset-tokens", "x-ratelimit-remaining-tokens", "x-shopify-shop-api-call-limit"),
+    *(
+        "retry-after",
+        "retry-after-ms",
+        "date",
+        "ratelimit",
+        "ratelimit-policy",
+        "ratelimit-limit",
+        "ratelimit-reset",
+    ),
+    *(
+        "x-ratelimit-limit",
+        "x-ratelimit-remaining",
+        "x-ratelimit-reset",
+        "x-ratelimit-reset-after",
+        "x-ratelimit-bucket",
+    ),
+    *(
+        "x-rate-limit-reset",
+        "x-ratelimit-reset-tokens",
+        "x-ratelimit-remaining-tokens",
+        "x-shopify-shop-api-call-limit",
+    ),
     *("anthropic-ratelimit-tokens-reset", "anthropic-ratelimit-tokens-remaining", "x-should-retry"),
 ]
-NUMBERS = st.one_of(st.integers().map(str), st.floats().map(str), st.from_regex(r"[0-9.hmsn]{0,40}", fullmatch=True))
-FIELDS = st.from_regex(r'("?[a-z]{0,3}"?;(r|t|q|w|pk)=[-0-9.:"@a-z]{0,17},? ?){0,3}', fullmatch=True)
-DATES = st.from_regex(r"[A-Z][a-z]{2,8},? [0-9]{0,4}[ -][A-Z][a-z]{2}[ -][0-9]{0,5} [0-9:]{0,9}( GMT| [0-9]{4}|)", fullmatch=True)
+NUMBERS = st.one_of(
+    st.integers().map(str), st.floats().map(str), st.from_regex(r"[0-9.hmsn]{0,40}", fullmatch=True)
+)
+FIELDS = st.from_regex(
+    r'("?[a-z]{0,3}"?;(r|t|q|w|pk)=[-0-9.:"@a-z]{0,17},? ?){0,3}', fullmatch=True
+)
+DATES = st.from_regex(
+    r"[A-Z][a-z]{2,8},? [0-9]{0,4}[ -][A-Z][a-z]{2}[ -][0-9]{0,5} [0-9:]{0,9}( GMT| [0-9]{4}|)",
+    fullmatch=True,
+)
 INSTANTS = st.from_regex(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})", fullmatch=True
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})",
+    fullmatch=True,
 )
 VALUES = st.one_of(st.text(), NUMBERS, FIELDS, DATES, INSTANTS)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["error", "errors", "code", "message", "extensions"]), inner),
+    lambda inner: (
+        st.lists(inner)
+        | st.dictionaries(
+            st.sampled_from(["error", "errors", "code", "message", "extensions"]), inner
+        )
+    ),
 )
 COSTS = st.fixed_dictionaries({
     "extensions": st.fixed_dictionaries({
@@ -292,21 +418,35 @@ COSTS = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-@given(st.sampled_from([200, 403, 429, 503]), st.dictionaries(st.sampled_from(NAMES), VALUES), st.one_of(JSON, COSTS))
+@given(
+    st.sampled_from([200, 403, 429, 503]),
+    st.dictionaries(st.sampled_from(NAMES), VALUES),
+    st.one_of(JSON, COSTS),
+)
 @example(429, {}, {"retry_after": 10**400})
 @example(429, {"retry-after": "Mon, 31 Feb 2026 00:00:00 GMT"}, [])
-def test_nothing_that_a_server_sends_raises_or_makes_nonsense(status: int, headers: dict[str, str], body: Any) -> None:
+def test_nothing_that_a_server_sends_raises_or_makes_nonsense(
+    status: int, headers: dict[str, str], body: Any
+) -> None:
     answer = read(status, headers, json.dumps(body), now=NOW)
 
-    waits = [answer.retry_after, *(wait for budget in answer.budgets for wait in (budget.reset, budget.per))]
-    assert all(wait is None or (math.isfinite(wait) and 0 <= wait < spelling.LONGEST) for wait in waits)
+    waits = [
+        answer.retry_after,
+        *(wait for budget in answer.budgets for wait in (budget.reset, budget.per)),
+    ]
+    assert all(
+        wait is None or (math.isfinite(wait) and 0 <= wait < spelling.LONGEST) for wait in waits
+    )
     counts = [count for budget in answer.budgets for count in (budget.limit, budget.remaining)]
     assert all(count is None or (type(count) is int and count >= 0) for count in counts)
     assert answer.retry_after is None or answer.verdict in ("throttled", "overloaded")
     assert hash(answer) == hash(read(status, headers, json.dumps(body), now=NOW))
 
 
-@pytest.mark.parametrize("body", ["[" * 100_000, "{", "null", "\ud800", b"\xff\xfe", b"[NaN]", "9" * 10_000, "x" * 2_000_000])
+@pytest.mark.parametrize(
+    "body",
+    ["[" * 100_000, "{", "null", "\ud800", b"\xff\xfe", b"[NaN]", "9" * 10_000, "x" * 2_000_000],
+)
 def test_a_body_that_is_no_json_says_nothing(body: str | bytes) -> None:
     assert read(429, {"retry-after": "1"}, body) == Answer("throttled", 1.0)
 
@@ -331,16 +471,25 @@ def test_all_spellings_of_a_moment_are_one(wait: int) -> None:
     moment = datetime.fromtimestamp(NOW + wait, UTC)
     spelled = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"]
     assert {told(429, retry_after=moment.strftime(form)).retry_after for form in spelled} == {wait}
-    assert spelling.instant(moment.isoformat(), NOW) == spelling.epoch(str(int(moment.timestamp())), NOW) == wait
+    assert (
+        spelling.instant(moment.isoformat(), NOW)
+        == spelling.epoch(str(int(moment.timestamp())), NOW)
+        == wait
+    )
 
 
 @given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59_999))
 def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int) -> None:
     text = f"{hours}h{minutes}m{milliseconds / 1000}s"
-    assert spelling.go_duration(text) == pytest.approx(hours * 3600 + minutes * 60 + milliseconds / 1000)
+    assert spelling.go_duration(text) == pytest.approx(
+        hours * 3600 + minutes * 60 + milliseconds / 1000
+    )
 
 
-@pytest.mark.parametrize(("text", "wait"), [("12ms", 0.012), ("16m17.764s", 977.764), ("1.5", 1.5), ("1h", 3600.0), ("5µs", 5e-6)])
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [("12ms", 0.012), ("16m17.764s", 977.764), ("1.5", 1.5), ("1h", 3600.0), ("5µs", 5e-6)],
+)
 def test_durations_of_the_documents(text: str, wait: float) -> None:
     assert spelling.go_duration(text) == pytest.approx(wait)
 

@@ -33,12 +33,17 @@ from tests.world import used, waiting
 )
 def test_a_text_of_the_exempt_list_means(rule: str, host: str, path: str, met: bool) -> None:
     assert matches(rule, Place(host, path)) is met
-    assert Calls[Place]("limit", (Limiter("api", "1/hour"),), None, [rule], lambda place: place).exempt == (rule,)
+    assert Calls[Place](
+        "limit", (Limiter("api", "1/hour"),), None, [rule], lambda place: place
+    ).exempt == (rule,)
 
 
 async def test_who_is_cancelled_at_the_second_limiter_gives_the_first_back(name: str) -> None:
     """What the rates have counted too: nothing was sent."""
-    first, second = Limiter(f"{name}-1", Concurrency(1), "100/hour"), Limiter(f"{name}-2", Concurrency(1))
+    first, second = (
+        Limiter(f"{name}-1", Concurrency(1), "100/hour"),
+        Limiter(f"{name}-2", Concurrency(1)),
+    )
     calls = Calls[Place]("limit", (first, second), None, (), lambda place: place)
     async with second:
         entering = asyncio.create_task(calls.enter(Place("host", "/")))
@@ -54,7 +59,9 @@ async def test_who_is_cancelled_at_the_second_limiter_gives_the_first_back(name:
 
 async def test_permits_may_be_released_twice_and_from_a_thread(name: str) -> None:
     limiter = Limiter(name, Concurrency(2))
-    held = await Calls[Place]("limit", (limiter, limiter), None, (), lambda place: place).enter(Place("host", "/"))
+    held = await Calls[Place]("limit", (limiter, limiter), None, (), lambda place: place).enter(
+        Place("host", "/")
+    )
     assert (bool(held), used(limiter.status())) == (True, [2])
 
     await asyncio.to_thread(held.release)

@@ -69,14 +69,19 @@ def test_errors_are_reported_as_shares_of_what_was_used() -> None:
     (learned,) = estimates.status()
     assert (learned.model, learned.calls, learned.output) == ("m", 2, 120)
     assert (learned.input_error, learned.output_error, learned.exceeded) == (0.2, 0.2, 0.5)
-    assert str(learned) == "m: 2 calls, input 0.25 tokens a character (20% off), output 120 tokens (20% off, 50% took more)"
+    assert (
+        str(learned)
+        == "m: 2 calls, input 0.25 tokens a character (20% off), output 120 tokens (20% off, 50% took more)"
+    )
 
 
 def test_a_model_without_answers_has_no_error_of_them() -> None:
     estimates = Estimates()
     estimates.learn_input("m", 400, 100, 100)
 
-    assert repr(estimates).endswith("m: 1 call, input 0.25 tokens a character (0% off), output 512 tokens (- off, - took more)>")
+    assert repr(estimates).endswith(
+        "m: 1 call, input 0.25 tokens a character (0% off), output 512 tokens (- off, - took more)>"
+    )
     assert estimates.status()[0].exceeded is None
 
 

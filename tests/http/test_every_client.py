@@ -43,7 +43,9 @@ async def test_a_strict_service_sees_no_more_than_the_limit_at_once(
     assert requests_of(await at_rest(limiter)) == 30
 
 
-async def test_each_hop_of_a_redirect_is_a_call(clients: Clients, service: Service, one: Limiter) -> None:
+async def test_each_hop_of_a_redirect_is_a_call(
+    clients: Clients, service: Service, one: Limiter
+) -> None:
     """With room for one call at a time: a hop that kept its permit would stand in the way of the next."""
     assert await soon(clients(one).get(f"{service.url}/redirect?n=2")) == 200
 
@@ -52,7 +54,9 @@ async def test_each_hop_of_a_redirect_is_a_call(clients: Clients, service: Servi
 
 
 @pytest.mark.parametrize("path", ["/", "/empty"])
-async def test_a_body_that_is_read_gives_its_permit_back(clients: Clients, service: Service, one: Limiter, path: str) -> None:
+async def test_a_body_that_is_read_gives_its_permit_back(
+    clients: Clients, service: Service, one: Limiter, path: str
+) -> None:
     client = clients(one)
 
     for _ in range(3):
@@ -61,7 +65,9 @@ async def test_a_body_that_is_read_gives_its_permit_back(clients: Clients, servi
     await at_rest(one)
 
 
-async def test_a_stream_holds_its_permit_until_it_is_read(clients: Clients, service: Service, one: Limiter) -> None:
+async def test_a_stream_holds_its_permit_until_it_is_read(
+    clients: Clients, service: Service, one: Limiter
+) -> None:
     """Given a stream whose headers and first chunk are there, then others wait until its last chunk is."""
     client = clients(one)
     stream = await soon(client.stream(f"{service.url}/stream"))
@@ -83,7 +89,9 @@ async def test_a_strict_service_sees_no_more_streams_than_the_limit_at_once(
 ) -> None:
     """S1: given a service that counts its streams and answers 429 to the fourth, when 12 are asked for together, then none is
     refused, and there are three while they last."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(20))  # who waits in a thread takes nobody's
+    asyncio.get_running_loop().set_default_executor(
+        ThreadPoolExecutor(20)
+    )  # who waits in a thread takes nobody's
     limiter = Limiter(name, Concurrency(3), "1000/hour", store=store)
     client, service.at_once = clients(limiter), 3
 
@@ -102,7 +110,9 @@ async def test_a_strict_service_sees_no_more_streams_than_the_limit_at_once(
     await at_rest(limiter)
 
 
-async def test_a_stream_that_is_closed_gives_its_permit_back(clients: Clients, service: Service, one: Limiter) -> None:
+async def test_a_stream_that_is_closed_gives_its_permit_back(
+    clients: Clients, service: Service, one: Limiter
+) -> None:
     client = clients(one)
     stream = await soon(client.stream(f"{service.url}/stream"))
 
@@ -113,7 +123,9 @@ async def test_a_stream_that_is_closed_gives_its_permit_back(clients: Clients, s
     assert await soon(client.get(service.url)) == 200
 
 
-async def test_a_call_that_fails_gives_its_permit_back_and_is_charged(clients: Clients, service: Service, one: Limiter) -> None:
+async def test_a_call_that_fails_gives_its_permit_back_and_is_charged(
+    clients: Clients, service: Service, one: Limiter
+) -> None:
     """What the server saw counts: aiohttp sends a GET once more when a connection ends without an answer."""
     with pytest.raises(ERRORS):
         await soon(clients(one).get(f"{service.url}/rude"))
@@ -129,7 +141,9 @@ async def test_where_nobody_listens_nothing_stays_held(clients: Clients, one: Li
 
 
 @pytest.mark.parametrize("way", ["read at once", "streamed, and not closed"])
-async def test_a_body_that_breaks_gives_its_permit_back(clients: Clients, one: Limiter, way: str, kind: str) -> None:
+async def test_a_body_that_breaks_gives_its_permit_back(
+    clients: Clients, one: Limiter, way: str, kind: str
+) -> None:
     """Given a body of which the server sends a part and then closes the connection. aiohttp's call lasts until its response is
     closed or dropped."""
     go_on = asyncio.Event()
@@ -154,8 +168,12 @@ async def test_a_body_that_breaks_gives_its_permit_back(clients: Clients, one: L
             await stream.close()
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # whoever drops a stream is told so, by headgate or by the client
-async def test_a_stream_that_is_dropped_gives_its_permit_back(clients: Clients, service: Service, one: Limiter, kind: str) -> None:
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning"
+)  # whoever drops a stream is told so, by headgate or by the client
+async def test_a_stream_that_is_dropped_gives_its_permit_back(
+    clients: Clients, service: Service, one: Limiter, kind: str
+) -> None:
     """Given a stream that nobody has closed nor knows any more. aiohttp keeps its own: see test_aiohttp.py."""
     if kind == "aiohttp":
         return
@@ -170,7 +188,9 @@ async def test_a_stream_that_is_dropped_gives_its_permit_back(clients: Clients, 
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_reads_gives_back(clients: Clients, service: Service, one: Limiter) -> None:
+async def test_who_is_cancelled_while_it_reads_gives_back(
+    clients: Clients, service: Service, one: Limiter
+) -> None:
     reading = asyncio.create_task(clients(one).get(f"{service.url}/stream"))
     await inside(service, 1)
 
@@ -183,7 +203,9 @@ async def test_who_is_cancelled_while_it_reads_gives_back(clients: Clients, serv
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_waits_has_sent_and_used_nothing(clients: Clients, service: Service, one: Limiter) -> None:
+async def test_who_is_cancelled_while_it_waits_has_sent_and_used_nothing(
+    clients: Clients, service: Service, one: Limiter
+) -> None:
     client = clients(one)
     async with one:
         call = asyncio.create_task(client.get(service.url))
@@ -196,9 +218,14 @@ async def test_who_is_cancelled_while_it_waits_has_sent_and_used_nothing(clients
     assert service.calls == 0
 
 
-async def test_who_may_not_wait_is_told_so_by_the_limiter(clients: Clients, service: Service, name: str) -> None:
+async def test_who_may_not_wait_is_told_so_by_the_limiter(
+    clients: Clients, service: Service, name: str
+) -> None:
     """Given two limiters, when the second refuses, then the first has its permit and its request back."""
-    first, second = Limiter(f"{name}-1", Concurrency(1), "100/hour"), Limiter(f"{name}-2", "1/hour", max_sleep=1.0)
+    first, second = (
+        Limiter(f"{name}-1", Concurrency(1), "100/hour"),
+        Limiter(f"{name}-2", "1/hour", max_sleep=1.0),
+    )
     client = clients(first, second)
     assert await client.get(service.url) == 200
 
@@ -210,7 +237,9 @@ async def test_who_may_not_wait_is_told_so_by_the_limiter(clients: Clients, serv
     assert service.calls == 1
 
 
-async def test_each_host_has_a_limit_of_its_own(clients: Clients, service: Service, name: str, store: Any) -> None:
+async def test_each_host_has_a_limit_of_its_own(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
     limiter = Limiter(name, "1/hour", store=store, max_sleep=1.0)
     client = clients(limiter, key="host")
     elsewhere = service.url.replace("127.0.0.1", "LOCALHOST")
@@ -219,15 +248,24 @@ async def test_each_host_has_a_limit_of_its_own(clients: Clients, service: Servi
 
     with pytest.raises(MaxSleepExceededError):
         await client.get(elsewhere)
-    assert used(await limiter["localhost"].astatus()) == used(await limiter["127.0.0.1"].astatus()) == [1]
+    assert (
+        used(await limiter["localhost"].astatus())
+        == used(await limiter["127.0.0.1"].astatus())
+        == [1]
+    )
     assert used(await limiter.astatus()) == [0]
 
 
-async def test_a_function_of_the_request_names_the_limit(clients: Clients, service: Service, name: str) -> None:
+async def test_a_function_of_the_request_names_the_limit(
+    clients: Clients, service: Service, name: str
+) -> None:
     limiter = Limiter(name, "1/hour", max_sleep=1.0)
     client = clients(limiter, key=lambda request: urlsplit(str(request.url)).path)
 
-    assert [await client.get(f"{service.url}/a"), await client.get(f"{service.url}/b")] == [200, 200]
+    assert [await client.get(f"{service.url}/a"), await client.get(f"{service.url}/b")] == [
+        200,
+        200,
+    ]
 
     with pytest.raises(MaxSleepExceededError):
         await client.get(f"{service.url}/a")
@@ -235,7 +273,13 @@ async def test_a_function_of_the_request_names_the_limit(clients: Clients, servi
 
 async def test_what_is_exempt_is_not_limited(clients: Clients, service: Service, name: str) -> None:
     limiter = Limiter(name, "1/hour", max_sleep=1.0)
-    client = clients(limiter, exempt=["/health", lambda request: request.method == "GET" and str(request.url).endswith("?free")])
+    client = clients(
+        limiter,
+        exempt=[
+            "/health",
+            lambda request: request.method == "GET" and str(request.url).endswith("?free"),
+        ],
+    )
 
     for path in ("/health", "/health/deep", "/any?free", "/"):
         assert await client.get(service.url + path) == 200
@@ -245,7 +289,9 @@ async def test_what_is_exempt_is_not_limited(clients: Clients, service: Service,
         await client.get(f"{service.url}/healthy")
 
 
-async def test_the_wait_is_no_part_of_the_clients_time_out(clients: Clients, service: Service, one: Limiter, kind: str) -> None:
+async def test_the_wait_is_no_part_of_the_clients_time_out(
+    clients: Clients, service: Service, one: Limiter, kind: str
+) -> None:
     """Given a time-out that is shorter than the wait. aiohttp's total counts it: see test_aiohttp.py."""
     if kind == "aiohttp":
         return
@@ -259,9 +305,14 @@ async def test_the_wait_is_no_part_of_the_clients_time_out(clients: Clients, ser
     assert await soon(call) == 200
 
 
-async def test_a_client_can_be_limited_twice(clients: Clients, service: Service, name: str, kind: str) -> None:
+async def test_a_client_can_be_limited_twice(
+    clients: Clients, service: Service, name: str, kind: str
+) -> None:
     """Given one limit for all and one for each host."""
-    total, each = Limiter(f"{name}-total", Concurrency(2), "100/hour"), Limiter(f"{name}-each", Concurrency(2), "100/hour")
+    total, each = (
+        Limiter(f"{name}-total", Concurrency(2), "100/hour"),
+        Limiter(f"{name}-each", Concurrency(2), "100/hour"),
+    )
     client = clients(total)
     LIMITS[kind](client.client, each, key="host")
 
@@ -271,9 +322,14 @@ async def test_a_client_can_be_limited_twice(clients: Clients, service: Service,
     assert used(each["127.0.0.1"].status()) == [0, 2]
 
 
-async def test_what_is_refused_further_in_was_never_sent(clients: Clients, service: Service, name: str, kind: str) -> None:
+async def test_what_is_refused_further_in_was_never_sent(
+    clients: Clients, service: Service, name: str, kind: str
+) -> None:
     """T8: given a client that is limited twice, when the limiter that is passed last refuses, then the first has its token back."""
-    total, each = Limiter(f"{name}-total", "9/hour"), Limiter(f"{name}-each", "1/hour", max_sleep=0.5)
+    total, each = (
+        Limiter(f"{name}-total", "9/hour"),
+        Limiter(f"{name}-each", "1/hour", max_sleep=0.5),
+    )
     before, after = (total, each) if kind == "aiohttp" else (each, total)
     client = clients(before)
     LIMITS[kind](client.client, after)

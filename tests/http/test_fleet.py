@@ -23,7 +23,10 @@ def fleet(redis_url: str, name: str) -> Iterator[Fleet]:
     with ExitStack() as stack:
 
         def start(*kinds: str, **options: Any) -> list[Running]:
-            started = [stack.enter_context(running("client", redis_url, name, kind, TWENTY, options)) for kind in kinds]
+            started = [
+                stack.enter_context(running("client", redis_url, name, kind, TWENTY, options))
+                for kind in kinds
+            ]
             for process in started:
                 assert process.line() == "ready"
             return started
@@ -31,7 +34,9 @@ def fleet(redis_url: str, name: str) -> Iterator[Fleet]:
         yield start
 
 
-async def test_a_pause_that_one_process_was_told_holds_the_other(fleet: Fleet, service: Service, redis_url: str, name: str) -> None:
+async def test_a_pause_that_one_process_was_told_holds_the_other(
+    fleet: Fleet, service: Service, redis_url: str, name: str
+) -> None:
     """Whatever their clients are: given one that is refused for an hour, then what the other would send is not sent."""
     told, other = fleet("aiohttp", "requests")
     other.tell(service.url)
@@ -40,7 +45,9 @@ async def test_a_pause_that_one_process_was_told_holds_the_other(fleet: Fleet, s
 
     told.tell(f"{service.url}/says")
     assert await told.said() == "429"
-    await until(lambda status: status.retry_after > 3000, Limiter(name, Rate(20, per=3600), store=redis_url))
+    await until(
+        lambda status: status.retry_after > 3000, Limiter(name, Rate(20, per=3600), store=redis_url)
+    )
 
     for process in (told, other):
         process.tell(service.url)
@@ -58,7 +65,10 @@ async def test_a_limit_that_one_process_was_told_is_that_of_the_others(
 
     told.tell(f"{service.url}/says")
     assert await told.said() == "200"
-    await until(lambda status: status.limits[0].left == 9, Limiter(name, Rate(20, per=3600), store=redis_url))
+    await until(
+        lambda status: status.limits[0].left == 9,
+        Limiter(name, Rate(20, per=3600), store=redis_url),
+    )
 
     for number in range(9):
         process = (told, other)[number % 2]

@@ -53,7 +53,9 @@ async def test_a_refusal_for_a_time_holds_all_who_use_the_limiter(
     assert not await plenty.atry_acquire()
 
 
-async def test_the_next_call_leaves_when_the_time_is_over(clients: Clients, service: Service, plenty: Limiter) -> None:
+async def test_the_next_call_leaves_when_the_time_is_over(
+    clients: Clients, service: Service, plenty: Limiter
+) -> None:
     """Though the pause was only posted: by the same client it is not overtaken."""
     client, service.answers = clients(plenty), [(429, {"retry-after-ms": "60"})]
 
@@ -94,20 +96,37 @@ SECONDARY = '{"message": "You have exceeded a secondary rate limit."}'
 
 @pytest.mark.parametrize(
     ("status", "headers", "body", "wait"),
-    [(429, MINUTE, SPENT, 0), (403, MINUTE, SPENT, 0), (429, MINUTE, "{}", 60), (429, MINUTE, '{"e', 60), (403, {}, SECONDARY, 60)],
+    [
+        (429, MINUTE, SPENT, 0),
+        (403, MINUTE, SPENT, 0),
+        (429, MINUTE, "{}", 60),
+        (429, MINUTE, '{"e', 60),
+        (403, {}, SECONDARY, 60),
+    ],
 )
 async def test_what_only_a_body_says_is_heeded_too(
-    clients: Clients, service: Service, plenty: Limiter, kind: str, status: int, headers: dict[str, str], body: str, wait: int
+    clients: Clients,
+    service: Service,
+    plenty: Limiter,
+    kind: str,
+    status: int,
+    headers: dict[str, str],
+    body: str,
+    wait: int,
 ) -> None:
     """That no waiting helps, or how long: given a refusal in JSON. aiohttp has not read it, and goes by the headers."""
     service.answers = [(status, headers, body)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == status
 
-    assert await pause_of(plenty) == pytest.approx(60 * len(headers) if kind == "aiohttp" else wait, abs=1)
+    assert await pause_of(plenty) == pytest.approx(
+        60 * len(headers) if kind == "aiohttp" else wait, abs=1
+    )
 
 
-async def test_heed_false_makes_nothing_of_answers(clients: Clients, service: Service, plenty: Limiter) -> None:
+async def test_heed_false_makes_nothing_of_answers(
+    clients: Clients, service: Service, plenty: Limiter
+) -> None:
     service.answers = [(429, MINUTE)]
 
     await soon(clients(plenty, heed=False).get(f"{service.url}/says"))
@@ -115,7 +134,9 @@ async def test_heed_false_makes_nothing_of_answers(clients: Clients, service: Se
     assert await pause_of(plenty) == 0
 
 
-async def test_an_answer_holds_its_own_key_and_no_exempt_call_anybody(clients: Clients, service: Service, plenty: Limiter) -> None:
+async def test_an_answer_holds_its_own_key_and_no_exempt_call_anybody(
+    clients: Clients, service: Service, plenty: Limiter
+) -> None:
     client = clients(plenty, key="host", exempt=["/empty"])
     service.answers = [(429, MINUTE)]
 
@@ -165,7 +186,9 @@ async def test_what_urllib3_sends_again_is_held_too(service: Service, plenty: Li
     await at_rest(plenty)
 
 
-async def test_a_refusal_that_urllib3_makes_an_error_of_is_heard_too(service: Service, plenty: Limiter) -> None:
+async def test_a_refusal_that_urllib3_makes_an_error_of_is_heard_too(
+    service: Service, plenty: Limiter
+) -> None:
     """The last that its `Retry` takes."""
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=Retry(total=0, status_forcelist=[429])))
@@ -179,7 +202,9 @@ async def test_a_refusal_that_urllib3_makes_an_error_of_is_heard_too(service: Se
     session.close()
 
 
-async def test_less_left_than_we_reckon_with_is_less(clients: Clients, service: Service, name: str, store: Any) -> None:
+async def test_less_left_than_we_reckon_with_is_less(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
     """T1: and more changes nothing."""
     limiter = Limiter(name, "10/hour", store=store)
     client = clients(limiter)
@@ -187,7 +212,9 @@ async def test_less_left_than_we_reckon_with_is_less(clients: Clients, service: 
     for remaining, count in (("9", 1), ("4", 6), ("8", 7)):
         service.answers = [(200, {"x-ratelimit-limit": "10", "x-ratelimit-remaining": remaining})]
         assert await soon(client.get(f"{service.url}/says")) == 200
-        assert (await until(lambda status, count=count: used(status) == [count], limiter)).limits[0].left == 10 - count
+        assert (await until(lambda status, count=count: used(status) == [count], limiter)).limits[
+            0
+        ].left == 10 - count
 
 
 async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
@@ -198,7 +225,9 @@ async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
     client = clients(limiter, adopt=True)
 
     for _ in range(2):
-        service.answers = [(200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=1800'})]
+        service.answers = [
+            (200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=1800'})
+        ]
         assert await soon(client.get(f"{service.url}/says")) == 200
 
     status = await until(lambda status: status.limits[1].capacity == 10, limiter)
@@ -208,7 +237,9 @@ async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
     await at_rest(limiter)
 
 
-async def test_a_limit_is_not_taken_over_unasked(clients: Clients, service: Service, name: str, store: Any) -> None:
+async def test_a_limit_is_not_taken_over_unasked(
+    clients: Clients, service: Service, name: str, store: Any
+) -> None:
     """Nor is what is left of another limit than ours."""
     limiter = Limiter(name, "20/hour", store=store)
     service.answers = [(200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=3600'})]
@@ -253,12 +284,24 @@ def test_a_budget_is_ours_if_it_holds_as_much(name: str) -> None:
     two = '"burst";q=10;w=1,"hourly";q=1000;w=3600'
     limiter = Limiter(name, Window(10, per=1000), Quota(1000, per=10**8), store=MemoryStore())
     alone = Limiter(name, Window(10, per=1000), Concurrency(5), store=MemoryStore())
-    beside = Limiter(name, Window(10, per=1000), Window(50, per=1000, unit="tokens"), store=MemoryStore())
+    beside = Limiter(
+        name, Window(10, per=1000), Window(50, per=1000, unit="tokens"), store=MemoryStore()
+    )
 
-    assert left_after(limiter, {"RateLimit-Policy": two, "RateLimit": '"hourly";r=300,"burst";r=8'}) == [8, 300]
-    assert left_after(limiter, {"x-ratelimit-limit": "30", "x-ratelimit-remaining": "1"}) == [7, 299]
+    assert left_after(
+        limiter, {"RateLimit-Policy": two, "RateLimit": '"hourly";r=300,"burst";r=8'}
+    ) == [8, 300]
+    assert left_after(limiter, {"x-ratelimit-limit": "30", "x-ratelimit-remaining": "1"}) == [
+        7,
+        299,
+    ]
     assert left_after(limiter, {"x-ratelimit-remaining": "1"}) == [6, 298]
-    assert left_after(alone, {"x-ratelimit-limit-tokens": "10", "x-ratelimit-remaining-tokens": "1"})[0] == 9
+    assert (
+        left_after(alone, {"x-ratelimit-limit-tokens": "10", "x-ratelimit-remaining-tokens": "1"})[
+            0
+        ]
+        == 9
+    )
     assert left_after(alone, {"x-ratelimit-remaining": "3"})[0] == 3
     assert left_after(beside, {"x-ratelimit-remaining": "3"}) == [3, 50]
 
@@ -315,7 +358,12 @@ def test_who_is_told_the_same_comes_to_the_same(name: str, limit: Any, theirs: A
     before, new = (Limiter(name, limit, store=store) for _ in range(2))
     adopted(before, {"RateLimit-Policy": '"all";q=10;w=5'})
 
-    assert adopted(new, told(30)) == adopted(before, told(30)) == adopted(new, told(30)) == program(theirs)
+    assert (
+        adopted(new, told(30))
+        == adopted(before, told(30))
+        == adopted(new, told(30))
+        == program(theirs)
+    )
 
 
 def test_a_limit_of_tokens_leaves_it_plain_which_one_counts_calls(name: str) -> None:
@@ -331,13 +379,18 @@ def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str
 
     assert adopted(Limiter(name, *limits, store=MemoryStore()), TEN) == program(*limits)
     assert adopted(Limiter(name, limits[0], store=MemoryStore()), two) == program(limits[0])
-    assert adopted(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == program(Concurrency(5))
+    assert adopted(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == program(
+        Concurrency(5)
+    )
     assert adopted(Limiter(name, limits[0], store=MemoryStore()), told(0)) == program(limits[0])
 
 
 def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> None:
     """T3: given a slack that is longer than the time that the server tells, when it refuses, then all are paused all the same."""
-    limiter, other = (Limiter(f"{name}{number}", Quota(20, per=60, slack=5), store=MemoryStore()) for number in (1, 2))
+    limiter, other = (
+        Limiter(f"{name}{number}", Quota(20, per=60, slack=5), store=MemoryStore())
+        for number in (1, 2)
+    )
     other.update(Quota(20, per=60))
     headers = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
 
@@ -346,14 +399,18 @@ def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> No
 
     assert limiter._line.declared.program == program(Quota(20, per=60, slack=5))
     assert other._line.declared.program == program(Quota(10, per=5))
-    assert [each.status().retry_after for each in (limiter, other)] == [pytest.approx(60, abs=1)] * 2
+    assert [each.status().retry_after for each in (limiter, other)] == [
+        pytest.approx(60, abs=1)
+    ] * 2
 
 
 def test_what_others_have_changed_is_not_undone(name: str) -> None:
     """T9: given an update of somebody else that this limiter has not made, when a limit is told, then theirs holds."""
     store = MemoryStore()
     limiter = Limiter(name, Concurrency(5), Rate(20, per=60), store=store)
-    Limiter(name, Concurrency(5), Rate(20, per=60), store=store).update(Concurrency(7), Rate(20, per=60))
+    Limiter(name, Concurrency(5), Rate(20, per=60), store=store).update(
+        Concurrency(7), Rate(20, per=60)
+    )
 
     adopted(limiter, TEN)
 

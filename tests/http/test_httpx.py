@@ -17,7 +17,10 @@ from headgate.http import transports
 from tests.http.service import Service
 from tests.world import at_rest, used
 
-LIBRARIES: dict[str, tuple[Any, Any]] = {"httpx": (httpx, headgate.http.httpx), "httpx2": (httpx2, headgate.http.httpx2)}
+LIBRARIES: dict[str, tuple[Any, Any]] = {
+    "httpx": (httpx, headgate.http.httpx),
+    "httpx2": (httpx2, headgate.http.httpx2),
+}
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -31,7 +34,9 @@ def single(name: str) -> Limiter:
     return Limiter(name, Concurrency(1), "100/hour")
 
 
-def test_a_transport_by_hand_limits_one_client(both: tuple[Any, Any], service: Service, single: Limiter) -> None:
+def test_a_transport_by_hand_limits_one_client(
+    both: tuple[Any, Any], service: Service, single: Limiter
+) -> None:
     library, ours = both
     with library.Client(transport=ours.Transport(single)) as client:
         assert client.get(service.url).text == "GET ok"
@@ -39,10 +44,14 @@ def test_a_transport_by_hand_limits_one_client(both: tuple[Any, Any], service: S
     assert used(single.status()) == [0, 1]
 
 
-async def test_a_transport_by_hand_limits_one_host(both: tuple[Any, Any], service: Service, single: Limiter) -> None:
+async def test_a_transport_by_hand_limits_one_host(
+    both: tuple[Any, Any], service: Service, single: Limiter
+) -> None:
     """As a mount of the client's; other hosts go by its own transport."""
     library, ours = both
-    async with library.AsyncClient(mounts={"all://localhost": ours.AsyncTransport(single)}) as client:
+    async with library.AsyncClient(
+        mounts={"all://localhost": ours.AsyncTransport(single)}
+    ) as client:
         await client.get(service.url)
         await client.get(service.url.replace("127.0.0.1", "localhost"))
 
@@ -50,10 +59,14 @@ async def test_a_transport_by_hand_limits_one_host(both: tuple[Any, Any], servic
 
 
 @pytest.mark.parametrize("name_of_client", ["Client", "AsyncClient"])
-def test_a_clients_transports_stay_inside(both: tuple[Any, Any], single: Limiter, name_of_client: str) -> None:
+def test_a_clients_transports_stay_inside(
+    both: tuple[Any, Any], single: Limiter, name_of_client: str
+) -> None:
     """With their pools and their TLS; mounts in their order, and one that says "no proxy here" too."""
     library, ours = both
-    client = getattr(library, name_of_client)(mounts={"all://host": None}, proxy="http://127.0.0.1:1")
+    client = getattr(library, name_of_client)(
+        mounts={"all://host": None}, proxy="http://127.0.0.1:1"
+    )
     transport, mounts = client._transport, dict(client._mounts)
 
     assert ours.limit(client, single) is client
@@ -75,7 +88,9 @@ async def test_a_proxy_is_still_asked(both: tuple[Any, Any], service: Service, n
     assert used(limiter["host"].status()) == [1]
 
 
-def test_a_transport_of_the_users_own_is_opened_and_closed_with_the_client(both: tuple[Any, Any], single: Limiter) -> None:
+def test_a_transport_of_the_users_own_is_opened_and_closed_with_the_client(
+    both: tuple[Any, Any], single: Limiter
+) -> None:
     library, ours = both
     story: list[str] = []
 
@@ -102,10 +117,15 @@ def test_a_transport_of_the_users_own_is_opened_and_closed_with_the_client(both:
     assert used(single.status()) == [0, 1]
 
 
-def test_a_rate_alone_leaves_the_body_as_it_is(both: tuple[Any, Any], service: Service, name: str) -> None:
+def test_a_rate_alone_leaves_the_body_as_it_is(
+    both: tuple[Any, Any], service: Service, name: str
+) -> None:
     """There is nothing to give back."""
     library, ours = both
-    with ours.limit(library.Client(), Limiter(name, "100/hour")) as client, client.stream("GET", service.url) as response:
+    with (
+        ours.limit(library.Client(), Limiter(name, "100/hour")) as client,
+        client.stream("GET", service.url) as response,
+    ):
         assert not isinstance(response.stream._stream, ours.Body)
 
 
@@ -115,7 +135,9 @@ JSON = {"content-type": "application/json", "retry-after": "60"}
 SPENT = b'{"error": {"code": "insufficient_quota"}, "more": "'
 
 
-def refusing(library: Any, chunks: list[bytes], breaks: bool, threads: bool, headers: dict[str, str]) -> Any:
+def refusing(
+    library: Any, chunks: list[bytes], breaks: bool, threads: bool, headers: dict[str, str]
+) -> Any:
     """A transport that refuses everybody, with a body in chunks, that may break off after them."""
 
     class Chunks(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
@@ -165,12 +187,16 @@ async def test_a_refusal_that_was_read_ahead_is_its_readers_all_the_same(
     library, ours = both
     chunks = [SPENT, *[b"x" * 50_000] * (size // 50_000), b'"}']
     limiter, transport = Limiter(name, limit), refusing(library, chunks, breaks, threads, {})
-    client = ours.limit((library.Client if threads else library.AsyncClient)(transport=transport), limiter)
+    client = ours.limit(
+        (library.Client if threads else library.AsyncClient)(transport=transport), limiter
+    )
 
     assert await body_of(library, client, threads) == (b"".join(chunks), breaks)
 
     status = await at_rest(limiter)
-    assert status.retry_after == (0 if size == 0 else pytest.approx(60, abs=1))  # of a half nobody knows what it means
+    assert status.retry_after == (
+        0 if size == 0 else pytest.approx(60, abs=1)
+    )  # of a half nobody knows what it means
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -204,7 +230,9 @@ async def test_who_is_interrupted_while_it_reads_ahead_leaves_nothing_open(
         return answer(request)
 
     transport = library.MockTransport(answer if threads else aanswer)
-    client = ours.limit((library.Client if threads else library.AsyncClient)(transport=transport), single)
+    client = ours.limit(
+        (library.Client if threads else library.AsyncClient)(transport=transport), single
+    )
     if threads:
         with pytest.raises(KeyboardInterrupt):
             client.get("http://host/")
@@ -227,7 +255,9 @@ async def test_a_refusal_that_drips_is_heeded_by_its_headers(
     library, ours = both
     monkeypatch.setattr(transports, "LONG", 0.0)
     transport = refusing(library, [SPENT, b'"}'], False, threads, {})
-    client = ours.limit((library.Client if threads else library.AsyncClient)(transport=transport), single)
+    client = ours.limit(
+        (library.Client if threads else library.AsyncClient)(transport=transport), single
+    )
 
     assert await body_of(library, client, threads) == (SPENT + b'"}', False)
 
@@ -235,23 +265,32 @@ async def test_a_refusal_that_drips_is_heeded_by_its_headers(
 
 
 @pytest.mark.parametrize(("coding", "wait"), [("gzip", 60), ("br", 60), ("identity", 0)])
-def test_a_body_in_a_coding_that_it_has_not_says_nothing(both: tuple[Any, Any], single: Limiter, coding: str, wait: int) -> None:
+def test_a_body_in_a_coding_that_it_has_not_says_nothing(
+    both: tuple[Any, Any], single: Limiter, coding: str, wait: int
+) -> None:
     """The headers go for themselves."""
     library, ours = both
     transport = refusing(library, [SPENT + b'"}'], False, True, {"content-encoding": coding})
-    with ours.limit(library.Client(transport=transport), single) as client, client.stream("GET", "http://host/") as response:
+    with (
+        ours.limit(library.Client(transport=transport), single) as client,
+        client.stream("GET", "http://host/") as response,
+    ):
         assert b"".join(response.iter_raw()) == SPENT + b'"}'
 
     assert single.status().retry_after == pytest.approx(wait, abs=1)
 
 
-def test_a_refusal_that_is_there_as_a_whole_is_read_as_it_is(both: tuple[Any, Any], single: Limiter) -> None:
+def test_a_refusal_that_is_there_as_a_whole_is_read_as_it_is(
+    both: tuple[Any, Any], single: Limiter
+) -> None:
     """As a mock's is; and one that was closed unread says nothing."""
     library, ours = both
     unread = library.Response(429, headers=JSON, stream=library.ByteStream(SPENT))
     unread.close()
     answers = [library.Response(429, headers=JSON, content=SPENT + b'"}'), unread]
-    with ours.limit(library.Client(transport=library.MockTransport(lambda request: answers.pop(0))), single) as client:
+    with ours.limit(
+        library.Client(transport=library.MockTransport(lambda request: answers.pop(0))), single
+    ) as client:
         assert client.get("http://host/").status_code == 429
         assert single.status().retry_after == 0
         assert client._transport.handle_request(library.Request("GET", "http://host/")) is unread

@@ -50,7 +50,9 @@ def single(name: str) -> Limiter:
     return Limiter(name, Concurrency(1), "1000/hour")
 
 
-def test_what_urllib3_sends_again_is_charged_again(session: requests.Session, service: Service, single: Limiter) -> None:
+def test_what_urllib3_sends_again_is_charged_again(
+    session: requests.Session, service: Service, single: Limiter
+) -> None:
     """Given a Retry of the user's own class, then each attempt takes a permit, and none is held while it sleeps in between."""
     Seen.limiter, Seen.held = single, []
     retry = Seen(3, status_forcelist=[503], backoff_factor=0.001, note="mine")
@@ -75,9 +77,14 @@ def test_connections_that_fail_are_charged_too(session: requests.Session, single
     assert used(single.status()) == [0, 3]
 
 
-def test_a_retry_that_may_not_wait_is_refused(session: requests.Session, service: Service, name: str) -> None:
+def test_a_retry_that_may_not_wait_is_refused(
+    session: requests.Session, service: Service, name: str
+) -> None:
     """Given tokens for one attempt, then the second is not sent, and the first limiter has its own back."""
-    first, second = Limiter(f"{name}-1", Concurrency(1)), Limiter(f"{name}-2", "1/hour", max_sleep=1.0)
+    first, second = (
+        Limiter(f"{name}-1", Concurrency(1)),
+        Limiter(f"{name}-2", "1/hour", max_sleep=1.0),
+    )
     session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
     limit(session, first, second)
     service.failures = 2
@@ -89,8 +96,13 @@ def test_a_retry_that_may_not_wait_is_refused(session: requests.Session, service
     assert used(first.status()) == [0]
 
 
-def test_a_session_that_is_limited_twice_counts_retries_in_both(session: requests.Session, service: Service, name: str) -> None:
-    total, each = Limiter(f"{name}-total", Concurrency(1), "100/hour"), Limiter(f"{name}-each", Concurrency(1), "100/hour")
+def test_a_session_that_is_limited_twice_counts_retries_in_both(
+    session: requests.Session, service: Service, name: str
+) -> None:
+    total, each = (
+        Limiter(f"{name}-total", Concurrency(1), "100/hour"),
+        Limiter(f"{name}-each", Concurrency(1), "100/hour"),
+    )
     session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
     limit(limit(session, each, key="host"), total)
     service.failures = 2
@@ -106,7 +118,10 @@ def test_a_retry_that_one_of_two_refuses_is_charged_to_none(
 ) -> None:
     """T8: given a session that is limited twice, then what was sent before is charged, and the retry, which was not, is not."""
     rates = {"total": "5/hour", "each": "5/hour", scarce: "1/hour"}
-    total, each = (Limiter(f"{name}-{its}", Concurrency(1), rates[its], max_sleep=0.5) for its in ("total", "each"))
+    total, each = (
+        Limiter(f"{name}-{its}", Concurrency(1), rates[its], max_sleep=0.5)
+        for its in ("total", "each")
+    )
     session.mount("http://", HTTPAdapter(max_retries=Retry(3, status_forcelist=[503])))
     limit(limit(session, each), total)
     service.failures = 2
@@ -117,7 +132,9 @@ def test_a_retry_that_one_of_two_refuses_is_charged_to_none(
     assert (service.calls, used(total.status()), used(each.status())) == (1, [0, 1], [0, 1])
 
 
-def test_the_adapters_of_a_session_stay(session: requests.Session, service: Service, name: str) -> None:
+def test_the_adapters_of_a_session_stay(
+    session: requests.Session, service: Service, name: str
+) -> None:
     """In their order, with their pools; a proxy is still asked, and the host is that of the request."""
     before = dict(session.adapters)
     limiter = Limiter(name, "1/hour", max_sleep=1.0)
@@ -125,22 +142,34 @@ def test_the_adapters_of_a_session_stay(session: requests.Session, service: Serv
     assert limit(session, limiter, key="host") is session
 
     assert list(session.adapters) == list(before)
-    assert {prefix: adapter.inner for prefix, adapter in session.adapters.items() if isinstance(adapter, Adapter)} == before
+    assert {
+        prefix: adapter.inner
+        for prefix, adapter in session.adapters.items()
+        if isinstance(adapter, Adapter)
+    } == before
     assert session.get("http://host/by-proxy", proxies={"http": service.url}).status_code == 200
     assert service.paths == ["/by-proxy"]
     assert used(limiter["host"].status()) == [1]
 
 
-def test_an_adapter_is_mounted_by_hand(session: requests.Session, service: Service, single: Limiter) -> None:
+def test_an_adapter_is_mounted_by_hand(
+    session: requests.Session, service: Service, single: Limiter
+) -> None:
     session.mount(f"{service.url}/limited", Adapter(single))
 
-    assert session.get(f"{service.url}/limited").text == session.get(f"{service.url}/free").text == "GET ok"
+    assert (
+        session.get(f"{service.url}/limited").text
+        == session.get(f"{service.url}/free").text
+        == "GET ok"
+    )
 
     assert used(single.status()) == [0, 1]
 
 
 @pytest.mark.parametrize("way", ["raw", "lines", "close raw", "with"])
-def test_a_body_is_over_however_it_is_read(session: requests.Session, service: Service, single: Limiter, way: str) -> None:
+def test_a_body_is_over_however_it_is_read(
+    session: requests.Session, service: Service, single: Limiter, way: str
+) -> None:
     limit(session, single)
     response = session.get(f"{service.url}/stream", stream=True)
     assert used(single.status())[0] == 1
@@ -161,13 +190,21 @@ def test_a_body_is_over_however_it_is_read(session: requests.Session, service: S
     response.close()
 
 
-def test_an_adapter_that_has_no_wire_holds_nothing(session: requests.Session, single: Limiter) -> None:
+def test_an_adapter_that_has_no_wire_holds_nothing(
+    session: requests.Session, single: Limiter
+) -> None:
     """Given an adapter of the user's, whose body is there when it answers."""
 
     class Canned(BaseAdapter):
-        def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
+        def send(
+            self, request: requests.PreparedRequest, *arguments: Any, **options: Any
+        ) -> requests.Response:
             response = requests.Response()
-            response.status_code, response.raw, response.url = 200, BytesIO(b"canned"), request.url or ""
+            response.status_code, response.raw, response.url = (
+                200,
+                BytesIO(b"canned"),
+                request.url or "",
+            )
             return response
 
         def close(self) -> None:
@@ -184,7 +221,9 @@ def test_threads_share_a_session(session: requests.Session, service: Service, na
     """S1: given a strict service, when ten threads use one limited session, then none is refused."""
     limit(session, Limiter(name, Concurrency(2)))
     service.at_once = 2
-    threads = [threading.Thread(target=session.get, args=(f"{service.url}/slow",)) for _ in range(10)]
+    threads = [
+        threading.Thread(target=session.get, args=(f"{service.url}/slow",)) for _ in range(10)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -194,7 +233,9 @@ def test_threads_share_a_session(session: requests.Session, service: Service, na
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_whose_body_breaks_off_is_heeded_by_its_headers(single: Limiter, stream: bool) -> None:
+def test_a_refusal_whose_body_breaks_off_is_heeded_by_its_headers(
+    single: Limiter, stream: bool
+) -> None:
     """And nothing stays held."""
 
     class Broken(BytesIO):

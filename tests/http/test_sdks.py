@@ -25,13 +25,18 @@ from tests.world import at_rest, held, long, soon, waiting
 
 Speakers = Callable[..., Speaker]
 HOUR = 3600.0
-INTO, GUESS = 6, 8  # tokens of a question that asks for 10 to 99 words, by the service and by the rule of thumb
+INTO, GUESS = (
+    6,
+    8,
+)  # tokens of a question that asks for 10 to 99 words, by the service and by the rule of thumb
 FIRST = 512  # tokens that an answer is taken for at first
 
 
 def everything(name: str, store: Any = None, at_once: int = 1) -> Limiter:
     """All that can be limited at once; of an hour's windows nothing comes back in between."""
-    units = [Window(1_000_000, HOUR, unit=unit) for unit in ("tokens", "input_tokens", "output_tokens")]
+    units = [
+        Window(1_000_000, HOUR, unit=unit) for unit in ("tokens", "input_tokens", "output_tokens")
+    ]
     return Limiter(name, Window(1000, HOUR), *units, Concurrency(at_once), store=store)
 
 
@@ -80,7 +85,13 @@ async def test_a_strict_service_refuses_nobody(speakers: Speakers, name: str, st
     then none is refused, and what was counted here is what was counted there."""
     limiter = everything(name, store, at_once=3)
     rules = Rules(
-        requests=30, tokens=30 * (INTO + 20), input_tokens=30 * INTO, output_tokens=30 * 20, at_once=3, per=HOUR, call_time=0.001
+        requests=30,
+        tokens=30 * (INTO + 20),
+        input_tokens=30 * INTO,
+        output_tokens=30 * 20,
+        at_once=3,
+        per=HOUR,
+        call_time=0.001,
     )
     with Models(rules) as strict:
         speaker = speakers(strict, limiter)
@@ -91,10 +102,16 @@ async def test_a_strict_service_refuses_nobody(speakers: Speakers, name: str, st
         await asyncio.gather(*(speaker.say() if number % 2 else streamed() for number in range(30)))
 
         assert (strict.calls, strict.refused.total(), strict.most <= 3) == (30, 0, True)
-        assert spent(await at_rest(limiter)) == bill(30, strict.into, strict.out) == bill(30, 30 * INTO, 30 * 20)
+        assert (
+            spent(await at_rest(limiter))
+            == bill(30, strict.into, strict.out)
+            == bill(30, 30 * INTO, 30 * 20)
+        )
 
 
-async def test_what_is_estimated_is_reserved_until_the_answer_says(speakers: Speakers, service: Models, one: Limiter) -> None:
+async def test_what_is_estimated_is_reserved_until_the_answer_says(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     """Given a stream that goes on, then its permit is held and its estimate charged; at its end what it used is."""
     service.go.clear()
     stream = await soon(speakers(service, one).stream(30))
@@ -109,7 +126,9 @@ async def test_what_is_estimated_is_reserved_until_the_answer_says(speakers: Spe
     await stream.close()
 
 
-async def test_the_next_waits_until_a_stream_has_come_to_its_end(speakers: Speakers, service: Models, one: Limiter) -> None:
+async def test_the_next_waits_until_a_stream_has_come_to_its_end(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     speaker = speakers(service, one)
     service.go.clear()
     stream = await soon(speaker.stream())
@@ -126,7 +145,9 @@ async def test_the_next_waits_until_a_stream_has_come_to_its_end(speakers: Speak
     await stream.close()
 
 
-async def test_a_stream_that_is_left_gives_its_permit_back(speakers: Speakers, service: Models, one: Limiter, kind: str) -> None:
+async def test_a_stream_that_is_left_gives_its_permit_back(
+    speakers: Speakers, service: Models, one: Limiter, kind: str
+) -> None:
     """What it had said by then is settled: Anthropic tells the input first. What it had not said stands as estimated."""
     stream = await soon(speakers(service, one).stream(50))
 
@@ -137,8 +158,12 @@ async def test_a_stream_that_is_left_gives_its_permit_back(speakers: Speakers, s
     await asyncio.to_thread(service.wait_inside, 0)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # whoever drops a stream is told so, by headgate or by the client
-async def test_a_stream_that_is_dropped_gives_its_permit_back(speakers: Speakers, service: Models, one: Limiter) -> None:
+@pytest.mark.filterwarnings(
+    "ignore::ResourceWarning"
+)  # whoever drops a stream is told so, by headgate or by the client
+async def test_a_stream_that_is_dropped_gives_its_permit_back(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     """Given a stream that nobody has closed nor knows any more."""
     await soon(speakers(service, one).stream(50))
 
@@ -164,7 +189,12 @@ async def test_each_attempt_of_an_sdk_is_charged(
 
 @pytest.mark.parametrize(("mood", "held_for"), [("quota", []), (429, [0.01, 0.01, 0.01])])
 async def test_an_account_that_is_spent_is_not_waited_for(
-    speakers: Speakers, service: Models, one: Limiter, monkeypatch: pytest.MonkeyPatch, mood: Any, held_for: list[float]
+    speakers: Speakers,
+    service: Models,
+    one: Limiter,
+    monkeypatch: pytest.MonkeyPatch,
+    mood: Any,
+    held_for: list[float],
 ) -> None:
     """Given that its body alone tells it from a limit, and SDKs that try again without reading it, then nobody is held; and
     their error says it to the caller, as it came."""
@@ -176,11 +206,16 @@ async def test_an_account_that_is_spent_is_not_waited_for(
         await soon(speakers(service, one).say(30))
 
     assert (service.calls, pauses) == (3, held_for)
-    assert ("insufficient_quota" in str(refused.value.body) or "enforced_spend" in str(refused.value.body)) == (mood == "quota")
+    assert (
+        "insufficient_quota" in str(refused.value.body)
+        or "enforced_spend" in str(refused.value.body)
+    ) == (mood == "quota")
     assert spent(await at_rest(one)) == bill(3, 0, 0)
 
 
-async def test_a_service_that_is_not_there_leaves_nothing_held(speakers: Speakers, one: Limiter) -> None:
+async def test_a_service_that_is_not_there_leaves_nothing_held(
+    speakers: Speakers, one: Limiter
+) -> None:
     with Models() as gone:
         speaker = speakers(gone, one)
     speaker.client = speaker.client.with_options(max_retries=0)
@@ -192,7 +227,9 @@ async def test_a_service_that_is_not_there_leaves_nothing_held(speakers: Speaker
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_waits_has_used_nothing(speakers: Speakers, service: Models, one: Limiter) -> None:
+async def test_who_is_cancelled_while_it_waits_has_used_nothing(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     speaker = speakers(service, one)
     async with one:
         call = asyncio.create_task(speaker.say())
@@ -240,9 +277,14 @@ async def test_where_usage_is_not_said_the_estimate_stands(
     assert estimates.status() == ()
 
 
-async def test_a_limit_of_what_answers_really_take_lets_them_pass(speakers: Speakers, service: Models, name: str) -> None:
+async def test_a_limit_of_what_answers_really_take_lets_them_pass(
+    speakers: Speakers, service: Models, name: str
+) -> None:
     """Given calls that may have 8,000 tokens each and take 30, and a limit of 1,000 for all, then ten of them pass."""
-    estimates, limiter = Estimates(), Limiter(name, Window(1000, HOUR, unit="output_tokens"), max_sleep=0.01)
+    estimates, limiter = (
+        Estimates(),
+        Limiter(name, Window(1000, HOUR, unit="output_tokens"), max_sleep=0.01),
+    )
     speaker = speakers(service, limiter, estimates=estimates)
 
     for _ in range(10):
@@ -254,7 +296,9 @@ async def test_a_limit_of_what_answers_really_take_lets_them_pass(speakers: Spea
     assert repr(estimates).startswith("<Estimates of m: 10 calls, input 0.2")
 
 
-async def test_an_estimate_that_no_limit_could_hold_is_cut_down(speakers: Speakers, service: Models, name: str) -> None:
+async def test_an_estimate_that_no_limit_could_hold_is_cut_down(
+    speakers: Speakers, service: Models, name: str
+) -> None:
     """Given room for 100 tokens, then the first call is not refused for its 512; what it took beyond the room is a debt."""
     limiter = Limiter(name, Window(100, HOUR, unit="tokens"), max_sleep=0.01)
 
@@ -263,7 +307,9 @@ async def test_an_estimate_that_no_limit_could_hold_is_cut_down(speakers: Speake
     assert spent(limiter.status()) == {"tokens": INTO + 150}
 
 
-async def test_an_estimate_is_cut_down_with_the_limit(speakers: Speakers, service: Models, name: str) -> None:
+async def test_an_estimate_is_cut_down_with_the_limit(
+    speakers: Speakers, service: Models, name: str
+) -> None:
     """Given a call that waits, when the limit is cut below what it asks for, then it is not refused for a guess either."""
     limiter = Limiter(name, Window(1000, HOUR, unit="tokens"))
     others = await limiter.acquire(tokens=1000)
@@ -277,7 +323,9 @@ async def test_an_estimate_is_cut_down_with_the_limit(speakers: Speakers, servic
     assert spent(limiter.status()) == {"tokens": INTO + 30}
 
 
-async def test_who_may_not_wait_is_told_so_by_the_limiter(speakers: Speakers, service: Models, one: Limiter, name: str) -> None:
+async def test_who_may_not_wait_is_told_so_by_the_limiter(
+    speakers: Speakers, service: Models, one: Limiter, name: str
+) -> None:
     """Given two limiters, when the second refuses, then the first has its request, its tokens and its permit back. Anthropic's SDK
     takes it for a connection that failed."""
     speaker = speakers(service, one, Limiter(f"{name}-2", "1/hour", max_sleep=1.0))
@@ -293,7 +341,9 @@ async def test_who_may_not_wait_is_told_so_by_the_limiter(speakers: Speakers, se
     assert service.calls == 1
 
 
-async def test_each_model_has_a_limit_of_its_own(speakers: Speakers, service: Models, name: str) -> None:
+async def test_each_model_has_a_limit_of_its_own(
+    speakers: Speakers, service: Models, name: str
+) -> None:
     limiter = everything(name)
     speaker = speakers(service, limiter, key="model")
 
@@ -305,13 +355,17 @@ async def test_each_model_has_a_limit_of_its_own(speakers: Speakers, service: Mo
     assert spent(limiter.status()) == bill(0, 0, 0)
 
 
-async def test_what_is_exempt_is_not_limited(speakers: Speakers, service: Models, one: Limiter) -> None:
+async def test_what_is_exempt_is_not_limited(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     await soon(speakers(service, one, exempt=["/v1"]).say(30))
 
     assert spent(one.status()) == bill(0, 0, 0)
 
 
-async def test_a_client_with_other_options_is_limited_too(speakers: Speakers, service: Models, one: Limiter) -> None:
+async def test_a_client_with_other_options_is_limited_too(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     speaker = speakers(service, one)
     speaker.client = speaker.client.with_options(timeout=5)
 
@@ -320,7 +374,9 @@ async def test_a_client_with_other_options_is_limited_too(speakers: Speakers, se
     assert spent(await at_rest(one)) == bill(1, INTO, 30)
 
 
-async def test_answers_in_other_codings_are_not_asked_for(speakers: Speakers, service: Models, one: Limiter) -> None:
+async def test_answers_in_other_codings_are_not_asked_for(
+    speakers: Speakers, service: Models, one: Limiter
+) -> None:
     """Given a client that would take any, then its answer can still be read here."""
     await soon(speakers(service, one).say(30, extra_headers={"Accept-Encoding": "br, zstd"}))
 
@@ -357,7 +413,9 @@ async def test_the_helpers_of_anthropic_are_limited_too(service: Models, one: Li
 
 
 @pytest.mark.parametrize("helper", ["chat", "responses"])
-async def test_the_helpers_of_openai_are_limited_too(service: Models, one: Limiter, helper: str) -> None:
+async def test_the_helpers_of_openai_are_limited_too(
+    service: Models, one: Limiter, helper: str
+) -> None:
     """`chat.completions.stream()` and `responses.stream()`, left in their middle and read to their end."""
     asked: Any = [{"role": "user", "content": question(30)}]
     async with LIMITS["openai"](client_of("openai", False, service), one) as client:
@@ -365,7 +423,9 @@ async def test_the_helpers_of_openai_are_limited_too(service: Models, one: Limit
         def streamed() -> Any:
             if helper == "responses":
                 return client.responses.stream(model="m", input=asked)
-            return client.chat.completions.stream(model="m", messages=asked, stream_options={"include_usage": True})
+            return client.chat.completions.stream(
+                model="m", messages=asked, stream_options={"include_usage": True}
+            )
 
         async with streamed() as stream:
             await anext(aiter(stream))
@@ -376,7 +436,9 @@ async def test_the_helpers_of_openai_are_limited_too(service: Models, one: Limit
     assert spent(await at_rest(one)) == bill(2, GUESS + INTO, FIRST + 30)
 
 
-@pytest.mark.parametrize("kind", ["chat, coroutines", "responses, coroutines", "messages, coroutines"], indirect=True)
+@pytest.mark.parametrize(
+    "kind", ["chat, coroutines", "responses, coroutines", "messages, coroutines"], indirect=True
+)
 async def test_an_answer_that_is_read_when_its_caller_likes_holds_its_permit(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
@@ -407,9 +469,14 @@ def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
     """Its body is there when it answers."""
 
     def answered(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, json={"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+        return httpx2.Response(
+            200,
+            json={"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+        )
 
-    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    mocked = openai.OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered))
+    )
     with limit(mocked, one) as client:
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
 
@@ -421,12 +488,19 @@ def test_an_answer_may_say_any_number(one: Limiter, number: int) -> None:
     """Tokens of each kind that could be counted, and together could not: the call is the caller's, whatever its usage says."""
 
     def answered(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(200, json={"choices": [], "usage": {"prompt_tokens": number, "completion_tokens": number}})
+        return httpx2.Response(
+            200,
+            json={"choices": [], "usage": {"prompt_tokens": number, "completion_tokens": number}},
+        )
 
-    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    mocked = openai.OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered))
+    )
 
     with limit(mocked, one) as client:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": question(20)}])
+        client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": question(20)}]
+        )
 
     assert held(one.status()) == 0
 
@@ -446,7 +520,9 @@ def test_what_was_signed_is_sent_as_it_was_signed(one: Limiter) -> None:
         event_hooks={"request": [lambda request: signed.append(dict(request.headers))]},
     )
     with limit(openai.OpenAI(api_key="k", http_client=signing), one) as client:
-        client.chat.completions.create(model="m", messages=[{"role": "user", "content": question(20)}])
+        client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": question(20)}]
+        )
 
     assert sent == signed != []
 
@@ -459,9 +535,13 @@ def test_an_answer_that_was_closed_unread_says_nothing(one: Limiter) -> None:
         response.close()
         return response
 
-    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    mocked = openai.OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered))
+    )
     with limit(mocked, one) as client:
-        request = httpx2.Request("POST", "http://host/v1/responses", json={"model": "m", "input": "12345678"})
+        request = httpx2.Request(
+            "POST", "http://host/v1/responses", json={"model": "m", "input": "12345678"}
+        )
         assert client._client._transport.handle_request(request).is_closed
 
     assert spent(one.status()) == bill(1, 2, FIRST)
@@ -475,7 +555,9 @@ def test_an_upload_is_a_request(one: Limiter) -> None:
         return httpx2.Response(200, json={"id": "x"})
 
     pieces = (piece for piece in [b"{", b"}"])
-    mocked = openai.OpenAI(api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered)))
+    mocked = openai.OpenAI(
+        api_key="k", http_client=httpx2.Client(transport=httpx2.MockTransport(answered))
+    )
     with limit(mocked, one) as client:
         client._client.post("http://host/v1/responses", content=pieces)
 
@@ -503,7 +585,10 @@ def test_a_client_on_another_library_is_refused() -> None:
     """OpenAI's still takes one of httpx."""
     import httpx
 
-    with openai.OpenAI(api_key="k", http_client=httpx.Client()) as client, pytest.raises(TypeError, match="on httpx2"):  # type: ignore[arg-type]
+    with (
+        openai.OpenAI(api_key="k", http_client=httpx.Client()) as client,
+        pytest.raises(TypeError, match="on httpx2"),
+    ):  # type: ignore[arg-type]
         headgate.http.openai.limit(client, Limiter("api", "1/hour"))
 
 
@@ -513,12 +598,19 @@ def test_clients_of_azure_are_clients_of_openai(one: Limiter) -> None:
 
     def answered(request: httpx2.Request) -> httpx2.Response:
         paths.append(request.url.path)
-        return httpx2.Response(200, json={"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}})
+        return httpx2.Response(
+            200,
+            json={"id": "x", "choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+        )
 
     inside = httpx2.Client(transport=httpx2.MockTransport(answered))
-    azure = openai.AzureOpenAI(api_key="k", api_version="v", azure_endpoint="http://host", http_client=inside)
+    azure = openai.AzureOpenAI(
+        api_key="k", api_version="v", azure_endpoint="http://host", http_client=inside
+    )
     with headgate.http.openai.limit(azure, one) as client:
-        client.chat.completions.create(model="mine", messages=[{"role": "user", "content": "hello"}])
+        client.chat.completions.create(
+            model="mine", messages=[{"role": "user", "content": "hello"}]
+        )
 
     assert paths == ["/openai/deployments/mine/chat/completions"]
     assert spent(one.status()) == bill(1, 3, 4)

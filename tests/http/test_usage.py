@@ -17,7 +17,14 @@ JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 CHAT = {"usage": {"prompt_tokens": 12, "completion_tokens": 34, "total_tokens": 46}}
 RESPONSE = {"usage": {"input_tokens": 12, "output_tokens": 34, "total_tokens": 46}}
-MESSAGE = {"usage": {"input_tokens": 12, "cache_creation_input_tokens": 100, "cache_read_input_tokens": 999, "output_tokens": 34}}
+MESSAGE = {
+    "usage": {
+        "input_tokens": 12,
+        "cache_creation_input_tokens": 100,
+        "cache_read_input_tokens": 999,
+        "output_tokens": 34,
+    }
+}
 
 
 def heard(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
@@ -28,7 +35,10 @@ def heard(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
 
 
 def stream(*said: dict[str, Any]) -> bytes:
-    return b"".join(b"event: any\r\ndata: " + json.dumps(each).encode() + b"\r\n\r\n" for each in said) + b"data: [DONE]\n\n"
+    return (
+        b"".join(b"event: any\r\ndata: " + json.dumps(each).encode() + b"\r\n\r\n" for each in said)
+        + b"data: [DONE]\n\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,7 +48,17 @@ def stream(*said: dict[str, Any]) -> bytes:
         (OPENAI, RESPONSE, Usage(12, 34)),
         (OPENAI, {"usage": {"prompt_tokens": 12, "total_tokens": 12}}, Usage(12, None)),
         (ANTHROPIC, MESSAGE, Usage(112, 34)),
-        (ANTHROPIC, {"usage": {"input_tokens": 12, "cache_creation_input_tokens": None, "output_tokens": 34}}, Usage(12, 34)),
+        (
+            ANTHROPIC,
+            {
+                "usage": {
+                    "input_tokens": 12,
+                    "cache_creation_input_tokens": None,
+                    "output_tokens": 34,
+                }
+            },
+            Usage(12, 34),
+        ),
         (OPENAI, {"usage": None}, Usage()),
         (OPENAI, {"usage": [1]}, Usage()),
         (OPENAI, {"usage": {"prompt_tokens": -1, "completion_tokens": 1.5}}, Usage()),
@@ -68,7 +88,9 @@ def test_a_stream_says_it_in_one_of_its_events(coding: str) -> None:
     plain = stream({"choices": [], "usage": None}, {"choices": [], **CHAT})
     data = gzip.compress(plain) if coding == "gzip" else plain
     for at in range(len(data)):
-        assert heard(OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]) == Usage(12, 34)
+        assert heard(OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]) == Usage(
+            12, 34
+        )
 
 
 class Piece(bytes):
@@ -116,7 +138,10 @@ def test_a_message_that_begins_has_counted_its_input_only() -> None:
         (JSON, b"[" * 100_000),
         (JSON, json.dumps(CHAT).encode() + b" " * LARGEST),
         ({**JSON, "content-encoding": "gzip"}, b"not gzip"),
-        ({**JSON, "content-encoding": "gzip"}, gzip.compress(b" " * (2 * LARGEST) + json.dumps(CHAT).encode())),
+        (
+            {**JSON, "content-encoding": "gzip"},
+            gzip.compress(b" " * (2 * LARGEST) + json.dumps(CHAT).encode()),
+        ),
         ({**JSON, "content-encoding": "br"}, json.dumps(CHAT).encode()),
         (EVENTS, b'data: {"usage": broken}\n'),
         (EVENTS, b"data: " + b"x" * (LARGEST + 1)),
@@ -138,14 +163,28 @@ def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
     [
         ("/v1/chat/completions", {"messages": [{"role": "me", "content": "12345678"}]}, 10),
         ("/v1/responses", {"input": "1234", "instructions": "5678", "store": True}, 8),
-        ("/v1/responses", {"input": [{"content": [{"text": "1234"}, {"image_url": "data:image/png;base64,AAAA"}]}]}, 4),
+        (
+            "/v1/responses",
+            {
+                "input": [
+                    {"content": [{"text": "1234"}, {"image_url": "data:image/png;base64,AAAA"}]}
+                ]
+            },
+            4,
+        ),
         ("/v1/responses/compact", {"input": "1234"}, 4),
         ("/v1/completions", {"prompt": "1234"}, 4),
         ("/openai/deployments/mine/chat/completions", {"messages": [{"content": "1234"}]}, 4),
-        ("/v1/responses", {"input": "1234", "tools": [{"name": "five5", "strict": True, "n": 1}]}, 9),
+        (
+            "/v1/responses",
+            {"input": "1234", "tools": [{"name": "five5", "strict": True, "n": 1}]},
+            9,
+        ),
     ],
 )
-def test_characters_are_counted_where_the_text_is(path: str, told: dict[str, Any], characters: int) -> None:
+def test_characters_are_counted_where_the_text_is(
+    path: str, told: dict[str, Any], characters: int
+) -> None:
     """And no blob is a text."""
     assert asked(OPENAI, path, **told) == Asked("m", characters, None, True)
 
@@ -159,15 +198,22 @@ def test_how_long_an_answer_may_be_is_said_in_several_words() -> None:
         assert asked(OPENAI, "/chat/completions", **{word: 50}) == Asked("m", 0, 50, True)
     assert asked(OPENAI, "/chat/completions", max_tokens=50, n=3) == Asked("m", 0, 150, True)
     assert asked(OPENAI, "/responses", max_output_tokens=50) == Asked("m", 0, 50, True)
-    assert asked(ANTHROPIC, "/v1/messages", max_tokens=50, system="12", messages=[]) == Asked("m", 2, 50, True)
+    assert asked(ANTHROPIC, "/v1/messages", max_tokens=50, system="12", messages=[]) == Asked(
+        "m", 2, 50, True
+    )
     assert asked(ANTHROPIC, "/v1/messages", max_tokens="many") == Asked("m", 0, None, True)
 
 
-@pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/messages/batches", "/v1/models", "/v1/responses"])
+@pytest.mark.parametrize(
+    "path", ["/v1/messages/count_tokens", "/v1/messages/batches", "/v1/models", "/v1/responses"]
+)
 def test_other_calls_take_no_tokens(path: str) -> None:
     assert asked(ANTHROPIC, path) is None
 
 
-@pytest.mark.parametrize(("method", "body"), [("GET", b'{"model": "m"}'), ("POST", b"{}"), ("POST", b"form"), ("POST", b"")])
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [("GET", b'{"model": "m"}'), ("POST", b"{}"), ("POST", b"form"), ("POST", b"")],
+)
 def test_who_does_not_say_what_it_asks_for_is_not_counted(method: str, body: bytes) -> None:
     assert OPENAI.asked(method, "/v1/responses", body) is None

@@ -18,21 +18,37 @@ from tests.mutants.judging import Jury
 from tests.mutants.making import Mutant, lua_mutants, python_mutants
 
 SURVIVORS = Path(__file__).parent / "survivors.toml"
-GATE = ("gate/bucket.py", "gate/gate.py", "gate/quota.py", "gate/slots.py", "gate/window.py", "gate/rules.py")
+GATE = (
+    "gate/bucket.py",
+    "gate/gate.py",
+    "gate/quota.py",
+    "gate/slots.py",
+    "gate/window.py",
+    "gate/rules.py",
+)
 SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
     "http/heed.py": ["tests/http/test_heed.py"],
 }
-CONSTANT = ("clock", "library")  # no guard stands there: the test's own clock stands for one, and the other names the calls
+CONSTANT = (
+    "clock",
+    "library",
+)  # no guard stands there: the test's own clock stands for one, and the other names the calls
 
 
 def mutants() -> dict[str, list[Mutant]]:
     """By file."""
-    texts = {f"{folder_of(part)}/{part}.lua": text for part, text in sources().items() if part not in CONSTANT}
+    texts = {
+        f"{folder_of(part)}/{part}.lua": text
+        for part, text in sources().items()
+        if part not in CONSTANT
+    }
     folder = Path(headgate.__file__).parent
     made = {file: list(lua_mutants(file, text)) for file, text in texts.items()}
-    return made | {file: list(python_mutants(file, (folder / file).read_text())) for file in (*GATE, *SHELLS)}
+    return made | {
+        file: list(python_mutants(file, (folder / file).read_text())) for file in (*GATE, *SHELLS)
+    }
 
 
 def reasons_given() -> dict[str, str]:
@@ -43,7 +59,11 @@ def reasons_given() -> dict[str, str]:
 
 def main(words: list[str]) -> int:
     everything = mutants()
-    picked = {file: made for file, made in everything.items() if not words or any(word in file for word in words)}
+    picked = {
+        file: made
+        for file, made in everything.items()
+        if not words or any(word in file for word in words)
+    }
     reasons = reasons_given()
     jury = Jury()
     try:
@@ -53,7 +73,11 @@ def main(words: list[str]) -> int:
         jury.close()
     known = {mutant.name for made in picked.values() for mutant in made}
     everywhere = {mutant.name for made in everything.values() for mutant in made}
-    stale = [name for name in reasons if name not in everywhere or (name in known and name not in survivors)]
+    stale = [
+        name
+        for name in reasons
+        if name not in everywhere or (name in known and name not in survivors)
+    ]
     return told(survivors, stale, reasons)
 
 
@@ -63,9 +87,16 @@ def judged(jury: Jury, file: str, made: list[Mutant]) -> list[str]:
     if file in SHELLS:
         notices = lambda mutant: jury.notices_shell(mutant, SHELLS[file])  # noqa: E731
     else:
-        notices = (lambda mutant: jury.notices_lua(mutant, texts)) if file.endswith(".lua") else jury.notices_python
+        notices = (
+            (lambda mutant: jury.notices_lua(mutant, texts))
+            if file.endswith(".lua")
+            else jury.notices_python
+        )
     survivors = [mutant.name for mutant in made if notices(mutant) is None]
-    print(f"{file:32} {len(made) - len(survivors):4} of {len(made):4} killed  {monotonic() - start:6.1f} s", flush=True)
+    print(
+        f"{file:32} {len(made) - len(survivors):4} of {len(made):4} killed  {monotonic() - start:6.1f} s",
+        flush=True,
+    )
     print("".join(f"    survives: {name}\n" for name in survivors), end="", flush=True)
     return survivors
 
@@ -76,7 +107,9 @@ def told(survivors: list[str], stale: list[str], reasons: dict[str, str]) -> int
         print(f"survives: {name}\n    {reasons.get(name, 'nothing is said of it')}")
     for name in stale:
         print(f"stale: {name}")
-    print(f"{len(survivors)} survive, {len(unknown)} of which nothing is said; {len(stale)} reasons are stale")
+    print(
+        f"{len(survivors)} survive, {len(unknown)} of which nothing is said; {len(stale)} reasons are stale"
+    )
     return bool(unknown or stale)
 
 

@@ -13,7 +13,7 @@ import os
 import resource
 import secrets
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -31,15 +31,27 @@ from tests.twins.stories import Author
 
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 30, 120
-PATIENCE = 20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
+PATIENCE = (
+    20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
+)
 TRIAL = 60  # seconds of a processor for the tests of one mutant: where they take longer, it does not come to an end
 TWINS = (
-    *("declarations", "formats", "lifetimes", "lost_logs", "nonsense", "notifications", "remembered_states"),
+    *(
+        "declarations",
+        "formats",
+        "lifetimes",
+        "lost_logs",
+        "nonsense",
+        "notifications",
+        "remembered_states",
+    ),
     *("states_gone_back", "threads"),
 )
 BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
-ALSO = {"gate/rules.py": ["tests/twins/test_formats.py"]}  # tests outside of tests/gate that know what a file of the gate does
+ALSO = {
+    "gate/rules.py": ["tests/twins/test_formats.py"]
+}  # tests outside of tests/gate that know what a file of the gate does
 ANSWER = 20.0  # seconds for one call, on a machine that may have more to do
 
 
@@ -67,7 +79,10 @@ class Jury:
 
     def notices_lua(self, mutant: Mutant, sources: dict[str, str]) -> str | None:
         """What gave away a mutant of the Lua; None: nothing did."""
-        former, wire.LUA = wire.LUA, Library({**sources, Path(mutant.file).stem: mutant.text, "clock": clock()})
+        former, wire.LUA = (
+            wire.LUA,
+            Library({**sources, Path(mutant.file).stem: mutant.text, "clock": clock()}),
+        )
         try:
             return self._notices() or noticed_by(BY_HAND)
         finally:
@@ -126,7 +141,11 @@ def noticed_by(tests: list[str]) -> str | None:
         finally:
             os._exit(pytest.ExitCode.INTERNAL_ERROR)
     _, status = os.waitpid(child, 0)
-    failed = os.waitstatus_to_exitcode(status) in (pytest.ExitCode.TESTS_FAILED, -signal.SIGXCPU, -signal.SIGKILL)
+    failed = os.waitstatus_to_exitcode(status) in (
+        pytest.ExitCode.TESTS_FAILED,
+        -signal.SIGXCPU,
+        -signal.SIGKILL,
+    )
     return " or ".join(tests) if failed else None
 
 
@@ -145,7 +164,13 @@ class Calm:
     def pytest_configure(self) -> None:
         from hypothesis import Phase, settings
 
-        settings.register_profile("calm", deadline=None, database=None, derandomize=True, phases=(Phase.explicit, Phase.generate))
+        settings.register_profile(
+            "calm",
+            deadline=None,
+            database=None,
+            derandomize=True,
+            phases=(Phase.explicit, Phase.generate),
+        )
         settings.load_profile("calm")
 
 
@@ -177,8 +202,13 @@ def clock() -> str:
 @contextmanager
 def changed(mutant: Mutant) -> Iterator[None]:
     """The functions of a module run the code of `mutant`; who has imported them already runs it, too."""
-    module = importlib.import_module("headgate." + mutant.file.removesuffix(".py").replace("/", "."))
-    codes = {code.co_qualname: code for code in codes_in(compile(mutant.text, f"{module.__file__}", "exec"))}
+    module = importlib.import_module(
+        "headgate." + mutant.file.removesuffix(".py").replace("/", ".")
+    )
+    codes = {
+        code.co_qualname: code
+        for code in codes_in(compile(mutant.text, f"{module.__file__}", "exec"))
+    }
     functions = {function: function.__code__ for function in functions_of(module)}
     forget(module)
     for function in functions:
@@ -200,7 +230,10 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 def functions_of(module: ModuleType) -> Iterator[FunctionType]:
     """All that were written there: functions, and those of classes, behind properties and caches too."""
-    places = [vars(module), *(vars(kind) for kind in vars(module).values() if isinstance(kind, type))]
+    places = [
+        vars(module),
+        *(vars(kind) for kind in vars(module).values() if isinstance(kind, type)),
+    ]
     for value in {id(value): value for place in places for value in place.values()}.values():
         function = written(value)
         if function is not None and function.__code__.co_filename == module.__file__:
@@ -208,8 +241,7 @@ def functions_of(module: ModuleType) -> Iterator[FunctionType]:
 
 
 def written(value: Any) -> FunctionType | None:
-    unwrap: Callable[[Any], Any] = lambda value: getattr(value, "fget", None) or getattr(value, "__func__", None) or value  # noqa: E731
-    value = unwrap(value)
+    value = getattr(value, "fget", None) or getattr(value, "__func__", None) or value
     value = getattr(value, "__wrapped__", value)
     return value if isinstance(value, FunctionType) else None
 

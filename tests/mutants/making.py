@@ -37,7 +37,9 @@ SWAPPED = {
     "<=": "<", "<": "<=", ">=": ">", ">": ">=", "==": "~=", "~=": "==",
     "and": "or", "or": "and", "max": "min", "min": "max", "+ 1": "- 1", "- 1": "+ 1", "not ": "",
 }  # fmt: skip
-WORDS = re.compile(r"<=|>=|==|~=|<|>|\band\b|\bor\b|\bmax(?=\()|\bmin(?=\()|[+-] 1\b(?![.\d])|\bnot ")
+WORDS = re.compile(
+    r"<=|>=|==|~=|<|>|\band\b|\bor\b|\bmax(?=\()|\bmin(?=\()|[+-] 1\b(?![.\d])|\bnot "
+)
 CONDITION = re.compile(r"\bif (.*?) then\b")  # of an elseif too
 UNREAD = re.compile(r"--.*|'[^'\n]*'|\"[^\"\n]*\"")  # comments and texts
 
@@ -81,7 +83,9 @@ def python_mutants(file: str, text: str) -> Iterator[Mutant]:
 def python_changes(text: str) -> Iterator[tuple[str, str, str]]:
     """Within functions alone: what stands outside of them is made once, when a module is imported."""
     tree = ast.parse(text)
-    bodies = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bodies = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     inside = {node for body in bodies for statement in body.body for node in ast.walk(statement)}
     for index, node in enumerate(ast.walk(tree)):
         for change in python_changes_of(node) if node in inside else ():

@@ -57,7 +57,9 @@ def test_what_is_said_of_survivors_is_of_mutants_that_are_made() -> None:
 
 @pytest.mark.signals
 @pytest.mark.proof("starts test suites")
-@pytest.mark.parametrize(("does", "noticed"), [("pass", False), ("assert False", True), ("while True: pass", True)])
+@pytest.mark.parametrize(
+    ("does", "noticed"), [("pass", False), ("assert False", True), ("while True: pass", True)]
+)
 def test_a_mutant_is_noticed_by_tests_that_fail_or_do_not_come_to_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, does: str, noticed: bool
 ) -> None:
@@ -81,9 +83,13 @@ def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
     """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end; nothing stays changed."""
     lua, python = mutants()["gate/slots.lua"], mutants()["gate/slots.py"]
     over_lua = next(mutant for mutant in lua if "< rule.capacity and t or NEVER" in mutant.name)
-    over_python = next(mutant for mutant in python if "self.used + cost < self.capacity" in mutant.name)
+    over_python = next(
+        mutant for mutant in python if "self.used + cost < self.capacity" in mutant.name
+    )
     endless = over_lua._replace(
-        text=over_lua.text.replace("function Slots.open(rule, t)", "function Slots.open(rule, t) while true do end")
+        text=over_lua.text.replace(
+            "function Slots.open(rule, t)", "function Slots.open(rule, t) while true do end"
+        )
     )
 
     assert jury.notices_lua(over_lua, sources())

@@ -25,7 +25,9 @@ class Handler(logging.Handler):
 
 def main(url: str, name: str, mode: str) -> None:
     faulthandler.dump_traceback_later(60, exit=True)
-    logging.getLogger().addHandler(Handler(Limiter(f"{name}-alerts", "100/second burst 100", store=url, on_store_error=mode)))
+    logging.getLogger().addHandler(
+        Handler(Limiter(f"{name}-alerts", "100/second burst 100", store=url, on_store_error=mode))
+    )
     limiter = Limiter(name, "1000/second burst 1000", store=url, on_store_error=mode)
     print("ready", flush=True)
     for _ in sys.stdin:

@@ -19,7 +19,12 @@ from headgate import Concurrency, Limiter, Rate
 
 
 def limiter_of(url: str, name: str) -> Limiter:
-    return Limiter(name, Concurrency(1, lease=20.0), Rate(2_000_000, per=10**8, steps=True, unit="tokens"), store=url)
+    return Limiter(
+        name,
+        Concurrency(1, lease=20.0),
+        Rate(2_000_000, per=10**8, steps=True, unit="tokens"),
+        store=url,
+    )
 
 
 def work(url: str, name: str, end: str = "returns") -> None:

@@ -15,7 +15,11 @@ from typing import Any
 
 from headgate import Concurrency, Limiter, Rate
 
-LIMITS = {"held": Concurrency(1), "queued": Rate(1, per=3600), "booked": Rate(50, per=1, capacity=1)}
+LIMITS = {
+    "held": Concurrency(1),
+    "queued": Rate(1, per=3600),
+    "booked": Rate(50, per=1, capacity=1),
+}
 TASKS: list[asyncio.Task[None]] = []
 
 

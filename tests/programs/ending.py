@@ -65,7 +65,11 @@ def block(limiter: Limiter) -> None:
 
 def main(store: str, name: str, how: str) -> None:
     where = None if store == "memory" else store
-    limits = {"held": Concurrency(1), "queued": Rate(1, per=3600), "booked": Rate(50, per=1, capacity=1)}
+    limits = {
+        "held": Concurrency(1),
+        "queued": Rate(1, per=3600),
+        "booked": Rate(50, per=1, capacity=1),
+    }
     limiters = [Limiter(f"{name}-{kind}", limit, store=where) for kind, limit in limits.items()]
     if how == "threads":
         threads(limiters)

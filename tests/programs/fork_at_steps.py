@@ -96,7 +96,8 @@ def update(limiter: Limiter) -> None:
 
 
 STORIES: dict[str, Callable[[Limiter], None]] = {
-    story.__name__: story for story in (block, one, permits, attempt, wait, wait_for_all, timed, update)
+    story.__name__: story
+    for story in (block, one, permits, attempt, wait, wait_for_all, timed, update)
 }
 
 

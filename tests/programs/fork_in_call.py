@@ -39,7 +39,9 @@ async def answers_behind_the_fork(whole: Callable[..., object], *arguments: obje
     return await whole(*arguments)  # type: ignore[misc]
 
 
-def between_call_and_reply(whole: Callable[..., object], talk: fast_path.Talk, *arguments: object) -> object:
+def between_call_and_reply(
+    whole: Callable[..., object], talk: fast_path.Talk, *arguments: object
+) -> object:
     class Reader:
         feed = talk._reader.feed
 
@@ -90,7 +92,11 @@ def main(url: str, name: str, how: str) -> None:
     if not CHILDREN[0]:
         limiter.flush()  # what the child would give back arrives
         os._exit(0)
-    print("parent", os.waitstatus_to_exitcode(os.waitpid(CHILDREN[0], 0)[1]), getattr(answer, "held", None))
+    print(
+        "parent",
+        os.waitstatus_to_exitcode(os.waitpid(CHILDREN[0], 0)[1]),
+        getattr(answer, "held", None),
+    )
     if how in ("acquire", "granted", "connect"):
         print(limiter.status().limits[0].used)
         answer.release()  # type: ignore[union-attr]

@@ -28,7 +28,9 @@ class Story:
         self.how = how
         self.in_child = False
         self.come: set[signal.Signals] = set()
-        self.limiter = Limiter(name, Concurrency(2), store=where, on_store_error="open" if how == "open" else "raise")
+        self.limiter = Limiter(
+            name, Concurrency(2), store=where, on_store_error="open" if how == "open" else "raise"
+        )
         self.other = Limiter(f"{name}-other", Concurrency(1), store=where)
         self.held = [self.other.acquire_sync(), self.limiter.acquire_sync(permits=2)]
         self.said, self.says = os.pipe()
@@ -70,7 +72,9 @@ class Story:
     def signal_when_one_waits(self, limiter: Limiter, number: signal.Signals) -> None:
         while not limiter.status().waiting:
             time.sleep(0.001)
-        while number not in self.come:  # Python sees no signal that comes just before a thread begins to wait
+        while (
+            number not in self.come
+        ):  # Python sees no signal that comes just before a thread begins to wait
             signal.pthread_kill(MAIN.ident or 0, number)
             time.sleep(0.001)
 

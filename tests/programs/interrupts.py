@@ -50,7 +50,9 @@ class Uses:
         self.peer_leaks = self.turns = 0
         self.inside = inside
         self.armed = False  # whether an exception may come
-        self.ignored: set[int] = set()  # the numbers of exceptions that met the finalizer of a permit or an acquire
+        self.ignored: set[int] = (
+            set()
+        )  # the numbers of exceptions that met the finalizer of a permit or an acquire
         self._function = self.limiter(self.body)
 
     def body(self) -> None:
@@ -108,7 +110,11 @@ def numbers_in(error: BaseException | None) -> set[int]:
     """The numbers of `error` and its contexts: an interrupt that comes while another one passes through has it as its context."""
     if error is None:
         return set()
-    return {*error.args} | numbers_in(error.__context__) if isinstance(error, Interrupt) else numbers_in(error.__context__)
+    return (
+        {*error.args} | numbers_in(error.__context__)
+        if isinstance(error, Interrupt)
+        else numbers_in(error.__context__)
+    )
 
 
 def run_until(uses: Uses, way: Callable[[], None], over: Callable[[], bool]) -> set[int]:
@@ -133,7 +139,9 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
     def interrupt(*_: object) -> None:
         nonlocal raised
         if raised < interrupts:
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses.inside else 0.001))
+            signal.setitimer(
+                signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses.inside else 0.001)
+            )
         if uses.armed:
             error = Interrupt(raised + 1)
             raised += 1  # another signal cannot come between this and the raise
@@ -171,7 +179,9 @@ def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int
     thread.start()
     for _ in range(interrupts):
         time.sleep(chance.uniform(0.0003, 0.002))
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Interrupt)
+        )
     over.set()
     thread.join(20)
     where = sys._current_frames().get(thread.ident or 0)
@@ -184,9 +194,18 @@ def main(how: str, which: str, interrupts: str, inside: str) -> None:
     uses = Uses(limits, float(inside))
     sys.unraisablehook = uses.count_ignored
     warnings.simplefilter("ignore")  # of a permit that an interrupt dropped, which goes back
-    raised, caught = (by_alarm if how == "alarm" else by_thread)(uses, getattr(uses, way), int(interrupts))
+    raised, caught = (by_alarm if how == "alarm" else by_thread)(
+        uses, getattr(uses, way), int(interrupts)
+    )
     with uses.limiter:
-        print(raised, caught, len(uses.ignored), uses.leaks(), uses.peer_leaks + MANY - uses.peer._value, uses.turns)
+        print(
+            raised,
+            caught,
+            len(uses.ignored),
+            uses.leaks(),
+            uses.peer_leaks + MANY - uses.peer._value,
+            uses.turns,
+        )
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ async def main(url: str, name: str, limit: str) -> None:
     print("ready", flush=True)
     while (line := await asyncio.to_thread(sys.stdin.readline)).startswith("ask"):
         first, count = map(int, line.split()[1:])
-        callers |= {number: asyncio.create_task(caller(number)) for number in range(first, first + count)}
+        callers |= {
+            number: asyncio.create_task(caller(number)) for number in range(first, first + count)
+        }
         await asyncio.sleep(0)
         await limiter.astatus()  # arrives behind them
         print("asked", flush=True)

@@ -65,7 +65,9 @@ async def block(limiter: Limiter, seconds: str) -> None:
 
 
 async def main(url: str, name: str, *limits: str) -> None:
-    limiter = Limiter(name, *(eval(limit, vars(headgate)) for limit in limits), store=url, on_lost="cancel")
+    limiter = Limiter(
+        name, *(eval(limit, vars(headgate)) for limit in limits), store=url, on_lost="cancel"
+    )
     verbs = {"acquire": acquire, "stay": stay, "release": release, "lost": lost, "block": block}
     tasks = set()
     say("ready")

@@ -23,7 +23,9 @@ async def main(url: str, name: str) -> None:
         while not over.is_set():
             with contextlib.suppress(MaxSleepExceededError, StoreError, TimeoutError):
                 async with asyncio.timeout(0.05 if number % 5 == 0 else None):
-                    async with limiter.acquire(tokens=1 + number % 3, max_sleep=0.1 if number % 4 == 0 else None) as permit:
+                    async with limiter.acquire(
+                        tokens=1 + number % 3, max_sleep=0.1 if number % 4 == 0 else None
+                    ) as permit:
                         await asyncio.sleep(0.001 * number)
                         permit.settle(tokens=2)
 

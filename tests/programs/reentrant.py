@@ -28,7 +28,9 @@ def permit_of(limiter: Limiter) -> Permit:
 
 
 CALLS: dict[str, Callable[[Limiter], object]] = {
-    "update": lambda limiter: limiter.update(Concurrency(random.randrange(100, 109), lease=2.0), LIMITS[1]),
+    "update": lambda limiter: limiter.update(
+        Concurrency(random.randrange(100, 109), lease=2.0), LIMITS[1]
+    ),
     "pause": lambda limiter: limiter.pause(0.0001),
     "drain": lambda limiter: limiter.drain(tokens=900_000),
     "status": lambda limiter: limiter.status(),
@@ -36,7 +38,9 @@ CALLS: dict[str, Callable[[Limiter], object]] = {
     "release": lambda limiter: permit_of(limiter).release(),
     "settle": lambda limiter: permit_of(limiter).settle(tokens=1),
     "repr": repr,
-    "Limiter()": lambda limiter: Limiter(f"{limiter.name} {random.random()}", *LIMITS, store=URL or None).status(),
+    "Limiter()": lambda limiter: Limiter(
+        f"{limiter.name} {random.random()}", *LIMITS, store=URL or None
+    ).status(),
     "limiter[key]": lambda limiter: limiter[str(random.random())].status(),
     "with": lambda limiter: limiter(list.copy)([]),
 }

@@ -15,9 +15,15 @@ from tests.simulation.tally import Tally, lived, workers
 
 
 def main() -> int:
-    words = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__.splitlines()[0])
+    words = argparse.ArgumentParser(
+        prog="python -m tests.simulation", description=__doc__.splitlines()[0]
+    )
     words.add_argument("--seeds", nargs=2, type=int, default=(0, 1000), metavar=("FIRST", "END"))
-    words.add_argument("--with-all", action="store_true", help=f"with what CI leaves out, too: {', '.join(OPEN) or 'nothing'}")
+    words.add_argument(
+        "--with-all",
+        action="store_true",
+        help=f"with what CI leaves out, too: {', '.join(OPEN) or 'nothing'}",
+    )
     words.add_argument("--jobs", type=int, default=1)
     asked = words.parse_args()
     began, total, broken = time.perf_counter(), Tally(), 0

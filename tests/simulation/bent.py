@@ -31,7 +31,11 @@ from tests.simulation.loop import World
 T = TypeVar("T")
 LIGHTER: list[tuple[Any, str, Any]] = [  # what redis-py does for each connection, and need not
     (redis.utils, "get_lib_version", lambda: "0"),  # a file is read for it
-    (redis.asyncio.connection, "copy", types.SimpleNamespace(deepcopy=lambda retry: retry)),  # each has one of its own
+    (
+        redis.asyncio.connection,
+        "copy",
+        types.SimpleNamespace(deepcopy=lambda retry: retry),
+    ),  # each has one of its own
 ]
 ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have left
 
@@ -78,15 +82,23 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
     thread = threading.get_ident()
 
     def monotonic() -> float:
-        if threading.get_ident() != thread:  # other tests have left threads that live in their own time
+        if (
+            threading.get_ident() != thread
+        ):  # other tests have left threads that live in their own time
             return time.monotonic()
         return world.nobodys_time if world.here is None else world.here.time()
 
     def token_hex(count: int) -> str:
-        return identities.randbytes(count).hex() if threading.get_ident() == thread else secrets.token_hex(count)
+        return (
+            identities.randbytes(count).hex()
+            if threading.get_ident() == thread
+            else secrets.token_hex(count)
+        )
 
     def getpid() -> int:
-        return os.getpid() if threading.get_ident() != thread or world.here is None else world.here.pid
+        return (
+            os.getpid() if threading.get_ident() != thread or world.here is None else world.here.pid
+        )
 
     changes: list[tuple[Any, str, Any]] = [
         (module, "monotonic", monotonic)
@@ -94,6 +106,12 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
         if name.startswith("headgate.") and getattr(module, "monotonic", None) is time.monotonic
     ]
     changes += [(tasks, "JITTER", Jitter(world)), (topology, "CHANCE", Jitter(world))]
-    changes += [(module, "secrets", types.SimpleNamespace(token_hex=token_hex)) for module in (client, fast_path)]
-    changes += [(module, "os", types.SimpleNamespace(getpid=getpid)) for module in (messages, delivery, queue, client, fast_path)]
+    changes += [
+        (module, "secrets", types.SimpleNamespace(token_hex=token_hex))
+        for module in (client, fast_path)
+    ]
+    changes += [
+        (module, "os", types.SimpleNamespace(getpid=getpid))
+        for module in (messages, delivery, queue, client, fast_path)
+    ]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

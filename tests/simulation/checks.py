@@ -30,9 +30,20 @@ if TYPE_CHECKING:
     from tests.simulation.server import Call, Server
 
 MOST = 2.0**52
-WAITER = FORGOTTEN = 10 * SECOND  # for which a silent session keeps its places, and is known for certain
+WAITER = FORGOTTEN = (
+    10 * SECOND
+)  # for which a silent session keeps its places, and is known for certain
 HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
-WORDS = {"acquire": 5, "cancel": 5, "drain": 4, "pause": 1, "quit": 2, "rejoin": 5, "release": 4, "renew": 2}
+WORDS = {
+    "acquire": 5,
+    "cancel": 5,
+    "drain": 4,
+    "pause": 1,
+    "quit": 2,
+    "rejoin": 5,
+    "release": 4,
+    "renew": 2,
+}
 WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0, "declared": 0}
 MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
 SIGNS = 4  # a second, of each who waits or holds somewhere under the shortest leases: it shows that it lives
@@ -94,10 +105,14 @@ class Name:
         self.asked: dict[Who, str] = {}
         self.replies: dict[Who, bytes] = {}  # by session and number of the call
         self.ended: set[Who] = set()  # released or cancelled: never to be granted again
-        self.doubtful: set[Who] = set()  # those who stood in a copy that a server has started from, whatever became of them since
+        self.doubtful: set[Who] = (
+            set()
+        )  # those who stood in a copy that a server has started from, whatever became of them since
         self.sessions: set[str] = set()  # whose calls the store numbers: it knows which come late
         self.crowd = NOBODY
-        self.held_back: dict[str, int] = {}  # who was granted a moment before the end of a pause, and waits again: by fence
+        self.held_back: dict[
+            str, int
+        ] = {}  # who was granted a moment before the end of a pause, and waits again: by fence
         self.paused_until = 0
         self.last_t = 0
         self.now = 0  # by the store's clock, when it was asked last
@@ -105,10 +120,19 @@ class Name:
 
     def copy(self) -> Name:
         other = Name()
-        other.granted, other.asked, other.replies = dict(self.granted), dict(self.asked), dict(self.replies)
+        other.granted, other.asked, other.replies = (
+            dict(self.granted),
+            dict(self.asked),
+            dict(self.replies),
+        )
         other.sessions, other.ended = set(self.sessions), set(self.ended)
         other.held_back, other.paused_until = dict(self.held_back), self.paused_until
-        other.crowd, other.last_t, other.now, other.seen = self.crowd, self.last_t, self.now, dict(self.seen)
+        other.crowd, other.last_t, other.now, other.seen = (
+            self.crowd,
+            self.last_t,
+            self.now,
+            dict(self.seen),
+        )
         return other
 
 
@@ -119,7 +143,9 @@ class Witness:
         self.broken: list[Broken] = []
         self.acted: list[Acted] = []
         self.actual: dict[tuple[Who, str], int] = {}  # what was settled for, by unit
-        self.calm_after: Callable[[float], float] = lambda seconds: inf  # microseconds: for how long it would have to be calm
+        self.calm_after: Callable[[float], float] = lambda seconds: (
+            inf
+        )  # microseconds: for how long it would have to be calm
         self.losses: list[int] = []  # the numbers of the commits before which state was lost
         self.commits = 0
         self._talks: set[tuple[bytes, str]] = set()  # a link about a name
@@ -131,12 +157,18 @@ class Witness:
         self._programs: dict[bytes, set[str]] = defaultdict(set)
         self._gave_up: dict[Who, int] = {}  # when a caller did that the store knew of
         self._left: set[Who] = set()  # who did at all
-        self._replies: set[bytes] = set()  # all of them: who hears one again has sent its call again
-        self._letters: list[tuple[str, str, int]] = []  # announced by the call that is being run: session, letters, now
+        self._replies: set[bytes] = (
+            set()
+        )  # all of them: who hears one again has sent its call again
+        self._letters: list[
+            tuple[str, str, int]
+        ] = []  # announced by the call that is being run: session, letters, now
         self._ever: dict[tuple[Who, int], Granted] = {}  # whatever was lost since
         self.latest = 0  # what the server's clock has said at most
         self._disturbed = -1  # when state was lost last, or the server's clock stepped forward
-        self._stood_still = 0  # for how long its time did at most, because its clock had stepped back
+        self._stood_still = (
+            0  # for how long its time did at most, because its clock had stepped back
+        )
         self._permits: dict[str, Belief] = {}
         self.inherited = 0  # permits that went from one client to another
         self._limits: dict[bytes, bytes] = {}  # what the store holds each name to
@@ -198,7 +230,9 @@ class Witness:
         """
         self._stood_still += span
         there = self._server.keys.names()
-        self._fences = defaultdict(int, {key: fence for key, fence in self._fences.items() if key in there})
+        self._fences = defaultdict(
+            int, {key: fence for key, fence in self._fences.items() if key in there}
+        )
 
     # At the store --------------------------------------------------------------------------------------------------------
 
@@ -239,13 +273,17 @@ class Witness:
         program, session, number = call.args[:3]
         words = call.reply.decode().split(" ")
         if words[:2] != [session, number]:
-            self.blame("S3", f"the reply to call {number} of {session} is that to {words[1]} of {words[0]}")
+            self.blame(
+                "S3", f"the reply to call {number} of {session} is that to {words[1]} of {words[0]}"
+            )
         known = name.replies.get((session, int(number)))
         if words[2] != "ok" or call.reply in self._replies:
             return []
         self._replies.add(call.reply)
         if known is not None:
-            self.blame("S3", f"call {number} of {session} was run twice: {known!r}, then {call.reply!r}")
+            self.blame(
+                "S3", f"call {number} of {session} was run twice: {known!r}, then {call.reply!r}"
+            )
         name.replies[session, int(number)] = call.reply
         self._programs[call.keys[0]].add(program)
         now = int(words[3])
@@ -256,7 +294,9 @@ class Witness:
         own, _, mail = " ".join(words[6:]).partition("|")
         found = dict(self._answered(call, requests, own.split(), now))
         for whose, text, at in [(session, mail, now), *letters]:
-            for caller, t, fence, _ in letters_in([word for word in text.split() if word[0] != "!"], at):  # "!": and all are paused
+            for caller, t, fence, _ in letters_in(
+                [word for word in text.split() if word[0] != "!"], at
+            ):  # "!": and all are paused
                 if t >= 0:
                     found.setdefault((whose, caller), (t, fence))
         return sorted(self._new(name, found, now), key=lambda each: each[1].fence)
@@ -277,14 +317,22 @@ class Witness:
             elif verb == "resume":
                 name.paused_until = 0
             elif verb == "reset":
-                self.losses.append(self.commits - 1)  # as if what was counted had been lost before this call
+                self.losses.append(
+                    self.commits - 1
+                )  # as if what was counted had been lost before this call
             elif verb == "rejoin":
                 name.granted.pop((words[0], int(words[1])), None)
                 name.held_back[rejoined(words)] = int(words[3])
-            elif verb in ("cancel", "release") and (words[0] in name.sessions or words[0].endswith(THREADS)):
-                name.ended |= {(words[0], int(words[1]) + index) for index in range(int(words[2]))} - name.doubtful
+            elif verb in ("cancel", "release") and (
+                words[0] in name.sessions or words[0].endswith(THREADS)
+            ):
+                name.ended |= {
+                    (words[0], int(words[1]) + index) for index in range(int(words[2]))
+                } - name.doubtful
 
-    def _answered(self, call: Call, requests: list[Request], words: list[str], now: int) -> Iterator[tuple[Who, tuple[int, int]]]:
+    def _answered(
+        self, call: Call, requests: list[Request], words: list[str], now: int
+    ) -> Iterator[tuple[Who, tuple[int, int]]]:
         """Who was granted what at once."""
         session = call.args[1]
         asked = [
@@ -300,7 +348,9 @@ class Witness:
             elif answer[0] == "wait" and 0 <= most <= answer[2]:
                 self.blame("S9", f"{who} waits behind {answer[2]} others, and allowed {most}")
 
-    def _new(self, name: Name, found: dict[Who, tuple[int, int]], now: int) -> Iterator[tuple[Who, Granted]]:
+    def _new(
+        self, name: Name, found: dict[Who, tuple[int, int]], now: int
+    ) -> Iterator[tuple[Who, Granted]]:
         for who, (t, fence) in found.items():
             known = name.granted.get(who)
             ever = self._ever.get((who, fence))
@@ -311,12 +361,18 @@ class Witness:
             elif who in name.ended:
                 self.blame("S3", f"{who} was granted after it had given up")
             if t < name.paused_until:
-                self.blame("T3", f"{who} was granted {t}, and nobody should pass before {name.paused_until}")
+                self.blame(
+                    "T3",
+                    f"{who} was granted {t}, and nobody should pass before {name.paused_until}",
+                )
             given_up = self._world.now - self._gave_up.get(who, self._world.now)
             if given_up > self.calm_after(0.0) and who not in name.doubtful:
                 self.blame("S7", f"{who} was granted at {now}, and has given up long before that")
             if now - name.seen.get(who[0], now) > WAITER:
-                self.blame("L3", f"{who} was granted at {now}, and has been silent since {name.seen[who[0]]}")
+                self.blame(
+                    "L3",
+                    f"{who} was granted at {now}, and has been silent since {name.seen[who[0]]}",
+                )
             name.granted[who] = new = Granted(t, fence, self._world.now + t - now, self.commits)
             self._ever[who, fence] = new
             yield who, new
@@ -330,25 +386,46 @@ class Witness:
                 self.blame("T3", f"{who} was granted {grant.t}, before {name.last_t}")
             self._fences[key], name.last_t = grant.fence, grant.t
 
-    def _check_order(self, name: Name, before: Crowd, after: Crowd, granted: list[tuple[Who, Granted]], back: list[str]) -> None:
+    def _check_order(
+        self,
+        name: Name,
+        before: Crowd,
+        after: Crowd,
+        granted: list[tuple[Who, Granted]],
+        back: list[str],
+    ) -> None:
         """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all others. But who comes `back`,
         since its moment was in a pause, is before all who were granted nothing.
         """
         stay = set(after.waiters)
-        places = {who_of(caller): place for place, caller in enumerate(before.waiters)} | {who_of(caller): -1 for caller in back}
-        first = next((place for place, caller in enumerate(before.waiters) if caller in stay), len(before.waiters))
+        places = {who_of(caller): place for place, caller in enumerate(before.waiters)} | {
+            who_of(caller): -1 for caller in back
+        }
+        first = next(
+            (place for place, caller in enumerate(before.waiters) if caller in stay),
+            len(before.waiters),
+        )
         last = -1
         for who, _ in granted:
             place = places.get(who, len(before.waiters))
             if place > first or place < last:
-                self.blame("S6", f"{who} was granted before {before.waiters[first : first + 1]}, of {before.waiters}")
+                self.blame(
+                    "S6",
+                    f"{who} was granted before {before.waiters[first : first + 1]}, of {before.waiters}",
+                )
             last = place
         left = [caller for caller in before.waiters if caller in stay and caller not in back]
         if [caller for caller in after.waiters if caller not in back][: len(left)] != left:
-            self.blame("S6", f"the queue was {before.waiters} and is {after.waiters}, when {back} came back")
+            self.blame(
+                "S6",
+                f"the queue was {before.waiters} and is {after.waiters}, when {back} came back",
+            )
         fences = [name.held_back.get(caller, inf) for caller in after.waiters]
         if back and fences != sorted(fences):
-            self.blame("S6", f"{back} came back, and in the queue those who were granted once have the fences {fences}")
+            self.blame(
+                "S6",
+                f"{back} came back, and in the queue those who were granted once have the fences {fences}",
+            )
 
     def _check_capacity(self, call: Call, name: Name, before: Crowd, after: Crowd) -> None:
         """S1: nobody new holds anything while more is held than may be."""
@@ -362,15 +439,24 @@ class Witness:
             asks = rule.holds and any(costs_of(program, asked_of(holder))[index] for holder in new)
             held = sum(costs_of(program, asked)[index] for asked in live)
             if asks and held > rule.capacity:
-                self.blame("S1", f"{held} of {rule.capacity} are held of {program}: {after.holders}")
+                self.blame(
+                    "S1", f"{held} of {rule.capacity} are held of {program}: {after.holders}"
+                )
 
     def _check_vanished(self, before: Crowd, after: Crowd) -> None:
         """S2: the store lets nobody go who believes to hold."""
         for holder in before.holders.keys() - after.holders.keys():
             belief = self._permits.get(holder)
             permit = belief.permit() if belief else None
-            if belief and permit is not None and self._believes(permit, belief.loop) and not self._excused(permit, belief):
-                self.blame("S2", f"{holder} believes to hold until {permit.believed}, and was let go")
+            if (
+                belief
+                and permit is not None
+                and self._believes(permit, belief.loop)
+                and not self._excused(permit, belief)
+            ):
+                self.blame(
+                    "S2", f"{holder} believes to hold until {permit.believed}, and was let go"
+                )
 
     def _check_lifetime(self, call: Call) -> None:
         """S8: every key ends some time."""
@@ -382,7 +468,9 @@ class Witness:
         """S8: a key that ends has no promises in it."""
         its = key.removesuffix(b":who").removesuffix(b":log")
         name = self._names.get(its)
-        idle = key.endswith(b":log") and b"window " not in self._limits.get(its, b"")  # it was begun where a slot goes, in case
+        idle = key.endswith(b":log") and b"window " not in self._limits.get(
+            its, b""
+        )  # it was begun where a slot goes, in case
         if name is not None and not idle:
             t = self._server.keys.microseconds()
             live = [holder for holder, end in name.crowd.holders.items() if end > t]
@@ -409,7 +497,9 @@ class Witness:
         self.acted.append(Acted(name, who, grant, asked_of(key)))
         if permit.held:
             asked_at = getattr(permit.home, "asked_at", loop.time())  # a thread asks in no time
-            self._permits[key] = belief = Belief(weakref.ref(permit), loop, permit.believed, asked_at)
+            self._permits[key] = belief = Belief(
+                weakref.ref(permit), loop, permit.believed, asked_at
+            )
             self._check_belief(name, key, permit, belief)
 
     def inherits(self, name: str, who: Who, permit: Permit, waited: int) -> None:
@@ -422,10 +512,17 @@ class Witness:
         key = f"headgate:{{{name}}}".encode()
         crowd = crowd_of(self._server, key + b":who")
         waiters = [who_of(caller) for caller in crowd.waiters]
-        before = [other for other in waiters[: waiters.index(who)] if other not in self._left] if who in waiters else []
+        before = (
+            [other for other in waiters[: waiters.index(who)] if other not in self._left]
+            if who in waiters
+            else []
+        )
         placed = who in waiters or who in self._names[key].granted
         if (before or not placed) and self._disturbed < self._world.now - waited:
-            self.blame("S6", f"{who} took over {permit.key} before {before}, and has {'a' if placed else 'no'} place")
+            self.blame(
+                "S6",
+                f"{who} took over {permit.key} before {before}, and has {'a' if placed else 'no'} place",
+            )
         if self._world.now - self._changed[key] > self.calm_after(0.0):
             self._check_held(key, crowd)
         self.gives_up(key, who)
@@ -435,9 +532,16 @@ class Witness:
         program = self._server.keys.hash_of(key).get(b"limits", b"").decode()
         t = self._server.keys.microseconds()
         for index, rule in enumerate(rules_of(program)):
-            held = sum(costs_of(program, asked_of(holder))[index] for holder, end in crowd.holders.items() if end > t)
+            held = sum(
+                costs_of(program, asked_of(holder))[index]
+                for holder, end in crowd.holders.items()
+                if end > t
+            )
             if rule.holds and held > rule.capacity:
-                self.blame("S1", f"{held} of {rule.capacity} are held of {program}, and one is handed over: {crowd.holders}")
+                self.blame(
+                    "S1",
+                    f"{held} of {rule.capacity} are held of {program}, and one is handed over: {crowd.holders}",
+                )
 
     def _check_belief(self, name: str, key: str, permit: Permit, belief: Belief) -> None:
         """S2: what is believed is held, for at least as long."""
@@ -457,7 +561,10 @@ class Witness:
         since = permit.believed - self._lease
         if permit.believed == belief.until:
             since = min(since, belief.since)
-        return self._disturbed >= self._world.now - (belief.loop.time() - since) * SECOND - self._stood_still - 2
+        return (
+            self._disturbed
+            >= self._world.now - (belief.loop.time() - since) * SECOND - self._stood_still - 2
+        )
 
     # Afterwards ----------------------------------------------------------------------------------------------------------
 
@@ -468,16 +575,27 @@ class Witness:
             by_name[acted.name].append(acted)
         for name, its in by_name.items():
             its.sort(key=lambda acted: acted.granted.order * 2**60 + acted.granted.fence)
-            programs = [rules_of(program) for program in self._programs[f"headgate:{{{name}}}".encode()]]
+            programs = [
+                rules_of(program) for program in self._programs[f"headgate:{{{name}}}".encode()]
+            ]
             for index, rule in enumerate(programs[0]):
                 self._check_rate(name, index, rule, [program[index] for program in programs], its)
 
-    def _check_rate(self, name: str, index: int, rule: Rule, forms: list[Rule], its: list[Acted]) -> None:
+    def _check_rate(
+        self, name: str, index: int, rule: Rule, forms: list[Rule], its: list[Acted]
+    ) -> None:
         units = [units_of(acted.asked) for acted in its]
         default = 1 if rule.unit == "requests" else 0
         actual = [self.actual.get((acted.who, rule.unit), 2**53) for acted in its]
-        costs = [min(asked.get(rule.unit, default), most) for asked, most in zip(units, actual, strict=True)]
-        events = [(acted.granted.t, cost, acted.granted.order) for acted, cost in zip(its, costs, strict=True) if cost]
+        costs = [
+            min(asked.get(rule.unit, default), most)
+            for asked, most in zip(units, actual, strict=True)
+        ]
+        events = [
+            (acted.granted.t, cost, acted.granted.order)
+            for acted, cost in zip(its, costs, strict=True)
+            if cost
+        ]
         if isinstance(rule, Bucket):
             self._check_bucket(name, [form for form in forms if isinstance(form, Bucket)], events)
         elif isinstance(rule, Quota):
@@ -485,7 +603,9 @@ class Witness:
         elif isinstance(rule, Window):
             self._check_window(name, [form for form in forms if isinstance(form, Window)], events)
 
-    def _check_bucket(self, name: str, forms: list[Bucket], events: list[tuple[int, int, int]]) -> None:
+    def _check_bucket(
+        self, name: str, forms: list[Bucket], events: list[tuple[int, int, int]]
+    ) -> None:
         most = max(form.capacity for form in forms)
         pace = max(form.gain / form.price / form.tick for form in forms)
         tick = max(form.tick for form in forms)
@@ -495,7 +615,9 @@ class Witness:
             while losses and losses[0] < order:
                 losses.pop(0)
                 spent -= most
-                start -= max(0, before - t)  # a new state knows no former time: if the clock has stepped back, it begins there
+                start -= max(
+                    0, before - t
+                )  # a new state knows no former time: if the clock has stepped back, it begins there
                 before = min(before, t)
             before = t
             drift = pace * (t - start)
@@ -503,10 +625,15 @@ class Witness:
             spent += cost
             over = spent - drift - lowest - most
             if over > pace * tick + 1e-6:
-                self.blame("T1", f"{name}: {over:.3f} more than {most} and {pace * SECOND:g} a second at {t}")
+                self.blame(
+                    "T1",
+                    f"{name}: {over:.3f} more than {most} and {pace * SECOND:g} a second at {t}",
+                )
                 return
 
-    def _check_window(self, name: str, forms: list[Window], events: list[tuple[int, int, int]]) -> None:
+    def _check_window(
+        self, name: str, forms: list[Window], events: list[tuple[int, int, int]]
+    ) -> None:
         most, per = max(form.capacity for form in forms), min(form.per for form in forms)
         for last, (t, _, order) in enumerate(events):
             within = [each for each in events[: last + 1] if t - per < each[0] <= t]
@@ -515,7 +642,9 @@ class Witness:
                 self.blame("T1", f"{name}: {within} within {per} us, and {most} may pass")
                 return
 
-    def _check_quota(self, name: str, forms: list[Quota], events: list[tuple[int, int, int]]) -> None:
+    def _check_quota(
+        self, name: str, forms: list[Quota], events: list[tuple[int, int, int]]
+    ) -> None:
         most, rule = max(form.capacity for form in forms), forms[0]
         by_start: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
         for event in events:
@@ -525,7 +654,8 @@ class Witness:
             closed = [t for t, _, _ in within if t >= start + rule.per - rule.slack]
             if closed or sum(cost for _, cost, _ in within) > most * (1 + lost):
                 self.blame(
-                    "T1", f"{name}: {within} from {start} on for {rule.per} us, and {most} may pass; {closed} are too near its end"
+                    "T1",
+                    f"{name}: {within} from {start} on for {rule.per} us, and {most} may pass; {closed} are too near its end",
                 )
                 return
 
@@ -545,7 +675,10 @@ def crowd_of(server: Server, key: bytes) -> Crowd:
 
 def crowd_in(its: SortedSet) -> Crowd:
     waiters = [member.decode() for _, member in its.order[its.between(-inf, HOLDERS - 1)]]
-    holders = {member[1:].decode(): int(score - HOLDERS) for score, member in its.order[its.between(HOLDERS, -1)]}
+    holders = {
+        member[1:].decode(): int(score - HOLDERS)
+        for score, member in its.order[its.between(HOLDERS, -1)]
+    }
     return Crowd(waiters, holders)
 
 

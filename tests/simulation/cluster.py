@@ -55,9 +55,15 @@ class Slots:
         slot = key_slot(keys[0])
         owner, target = self.owner(slot), self._targets.get(slot)
         self._gone &= set(self._there())
-        here = [key for key in keys if key in self._there() and (key in self._gone) == (port == target)]
+        here = [
+            key for key in keys if key in self._there() and (key in self._gone) == (port == target)
+        ]
         if port == owner and target is not None and len(here) < len(keys):
-            raise Failure("TRYAGAIN Multiple keys request during rehashing of slot" if here else f"ASK {slot} :{target}")
+            raise Failure(
+                "TRYAGAIN Multiple keys request during rehashing of slot"
+                if here
+                else f"ASK {slot} :{target}"
+            )
         if port == target and asking:
             if len(keys) > 1 and len(here) < len(keys):
                 raise Failure("TRYAGAIN Multiple keys request during rehashing of slot")
@@ -76,7 +82,12 @@ class Slots:
 
     def told(self) -> list[Any]:
         """CLUSTER SLOTS; who names no host means the one under which it was asked."""
-        begins = {0, HALF, *self._owners, *(slot + 1 for slot in self._owners)} - {REDIS_CLUSTER_HASH_SLOTS}
+        begins = {0, HALF, *self._owners, *(slot + 1 for slot in self._owners)} - {
+            REDIS_CLUSTER_HASH_SLOTS
+        }
         firsts = sorted(begins)
         lasts = [first - 1 for first in [*firsts[1:], REDIS_CLUSTER_HASH_SLOTS]]
-        return [[first, last, [b"", self.owner(first)]] for first, last in zip(firsts, lasts, strict=True)]
+        return [
+            [first, last, [b"", self.owner(first)]]
+            for first, last in zip(firsts, lasts, strict=True)
+        ]

@@ -71,7 +71,9 @@ class Keyspace:
 
     def __init__(self, microseconds: Callable[[], int]) -> None:
         self.microseconds = microseconds
-        self.expired: Callable[[bytes, Any], None] = lambda key, value: None  # hears what is about to be forgotten
+        self.expired: Callable[[bytes, Any], None] = lambda key, value: (
+            None
+        )  # hears what is about to be forgotten
         self._values: dict[bytes, dict[bytes, bytes] | SortedSet] = {}
         self._ends: dict[bytes, int] = {}  # when a key expires, in milliseconds
         self._soonest = math.inf  # no key expires before that
@@ -95,7 +97,11 @@ class Keyspace:
 
     def endless(self) -> list[bytes]:
         """The keys that would be there for ever."""
-        return [key for key in self._values if key not in self._ends] if len(self._ends) < len(self._values) else []
+        return (
+            [key for key in self._values if key not in self._ends]
+            if len(self._ends) < len(self._values)
+            else []
+        )
 
     def expire(self) -> None:
         """Forget what has expired, whether or not anybody asks for it."""
@@ -226,7 +232,10 @@ class Keyspace:
         rest = list(words)
         only_new, only_old = False, False
         while rest and rest[0].upper() in (b"NX", b"XX"):
-            only_new, only_old = only_new or rest[0].upper() == b"NX", only_old or rest[0].upper() == b"XX"
+            only_new, only_old = (
+                only_new or rest[0].upper() == b"NX",
+                only_old or rest[0].upper() == b"XX",
+            )
             del rest[0]
         if not rest or len(rest) % 2:
             raise Failure(SYNTAX)
@@ -264,7 +273,10 @@ class Keyspace:
     def zrange(self, key: bytes, first: bytes, last: bytes) -> list[bytes]:
         start, end = integer(first), integer(last)
         its = self._set(key)
-        start, end = max(0, start + len(its) if start < 0 else start), end + len(its) if end < 0 else end
+        start, end = (
+            max(0, start + len(its) if start < 0 else start),
+            end + len(its) if end < 0 else end,
+        )
         return [member for _, member in its.order[start : max(start, end + 1)]]
 
     def zrangebyscore(self, key: bytes, low: bytes, high: bytes, *words: bytes) -> list[bytes]:
@@ -272,7 +284,9 @@ class Keyspace:
         within = bounds(low, high)
         its = self._set(key)
         found = its.order[its.between(*within)]
-        found = [] if offset < 0 else found[offset:] if count < 0 else found[offset : offset + count]
+        found = (
+            [] if offset < 0 else found[offset:] if count < 0 else found[offset : offset + count]
+        )
         return list(with_scores(found) if scores else (member for _, member in found))
 
     def zremrangebyscore(self, key: bytes, low: bytes, high: bytes) -> int:

@@ -55,7 +55,10 @@ REST = 10 * SECOND  # after which only what needs time is left
 # A call that the server has turned away, its memory full, is run by a copy that was kept on the way (docs/promises.md); and what
 # that waits for is its own until its session has been silent.
 TURNED_AWAY = LATEST + WAITER + SECOND
-AGES = {"old": 40 * SECOND, "failover": 2 * SECOND}  # of the copy that a server starts from, at most
+AGES = {
+    "old": 40 * SECOND,
+    "failover": 2 * SECOND,
+}  # of the copy that a server starts from, at most
 OWN_TASKS = "headgate-"  # what a link does all the time
 
 
@@ -78,7 +81,9 @@ def run(plan: Plan, replays: bool = True) -> Outcome:
             pass  # who dies may have a last word, and is dead in the next round only
         the_lua().collect()
     if replays and not outcome.broken and (found := judged(outcome.history).broken):
-        outcome.broken.append(Broken(f"{found.invariant} of the history", found.story, outcome.simulated))
+        outcome.broken.append(
+            Broken(f"{found.invariant} of the history", found.story, outcome.simulated)
+        )
     return outcome
 
 
@@ -87,7 +92,14 @@ def _run(plan: Plan) -> Outcome:
     with replaced(bent(fleet.world) + watched(fleet) + threaded(fleet.world, fleet.network)):
         fleet.live()
         witness = fleet.witness
-        outcome = Outcome(witness.broken, fleet.world.now, len(witness.acted), witness.commits, fleet.trace, fleet.recorder.history)
+        outcome = Outcome(
+            witness.broken,
+            fleet.world.now,
+            len(witness.acted),
+            witness.commits,
+            fleet.trace,
+            fleet.recorder.history,
+        )
         fleet.end()
     return outcome
 
@@ -137,7 +149,8 @@ class Process:
         self.permits: list[ref[Permit]] = []  # that it was granted
         waiters = fleet.plan.waiters
         self.limiters = [
-            Limiter(f"name-{index}", *limits, store=self.url, max_waiters=waiters) for index, limits in enumerate(fleet.plan.limits)
+            Limiter(f"name-{index}", *limits, store=self.url, max_waiters=waiters)
+            for index, limits in enumerate(fleet.plan.limits)
         ]
 
     @property
@@ -151,8 +164,13 @@ class Process:
         still = ProcessLoop(fleet.world, f"{child.name} copy", fleet.network.connect)  # type: ignore[abstract]  # as above
         still.stop()
         lines = {limiter._line.name: cast("RedisLine", limiter._line) for limiter in child.limiters}
-        permits = [permit for known in self.permits if (permit := known()) is not None and permit.held]
-        copies = [permit_with(permit, lines[cast("RedisLine", permit._line).name], still) for permit in permits]
+        permits = [
+            permit for known in self.permits if (permit := known()) is not None and permit.held
+        ]
+        copies = [
+            permit_with(permit, lines[cast("RedisLine", permit._line).name], still)
+            for permit in permits
+        ]
         child.loop.do(lambda: [permit.release() for permit in copies])
         self.children.append(child)
         return child
@@ -178,7 +196,9 @@ class Fleet:
         self._ahead = 0  # of the server's clock
         self._deaf = self.world.chance("announcements")
         self._lives = [0] * plan.processes
-        self.processes: list[Process | None] = [Process(self, number, 0) for number in range(plan.processes)]
+        self.processes: list[Process | None] = [
+            Process(self, number, 0) for number in range(plan.processes)
+        ]
         self._everybody: list[Process] = [process for process in self.processes if process]
         self._trouble_until = 0
         self.befallen: list[Fault] = []
@@ -189,7 +209,11 @@ class Fleet:
 
     def url_of(self, process: str) -> str:
         """Each process has a store of its own, as it would elsewhere."""
-        return f"redis+cluster://{','.join(f'{process}:{port}' for port in PORTS)}" if self.plan.cluster else f"redis://{process}"
+        return (
+            f"redis+cluster://{','.join(f'{process}:{port}' for port in PORTS)}"
+            if self.plan.cluster
+            else f"redis://{process}"
+        )
 
     def _clock(self) -> int:
         return BEGINNING + self.world.now + self._ahead
@@ -209,9 +233,13 @@ class Fleet:
                 self.world.at(step.at, partial(self._ask, step))
             else:
                 if step.kind == "restore":
-                    self.world.at(max(0, step.at - step.span), partial(self._restores.take_copy, step))
+                    self.world.at(
+                        max(0, step.at - step.span), partial(self._restores.take_copy, step)
+                    )
                 if step.kind in AGES:
-                    self.world.at(step.at - step.span % AGES[step.kind], partial(self._take_copy, step))
+                    self.world.at(
+                        step.at - step.span % AGES[step.kind], partial(self._take_copy, step)
+                    )
                 self.world.at(step.at, partial(self._befall, step))
         self.world.run(self.plan.length, self._is_broken)
         if not self._is_broken():
@@ -233,7 +261,9 @@ class Fleet:
             process.loop.crash()
             process.loop.forget()  # finalizers keep the sockets and links of a store, and with them the loop
             process.store._links.clear()
-            _by_identity.pop(process.store.topology.identity, None)  # another run has processes of the same names
+            _by_identity.pop(
+                process.store.topology.identity, None
+            )  # another run has processes of the same names
             registry._by_url.pop(process.url, None)
         self.world.end()
         vars(self).clear()
@@ -245,9 +275,15 @@ class Fleet:
         self.befallen.append(fault)
         if fault.kind not in (*SAID, *ENDS.values(), "fork"):
             self._was_calm = self.world.now >= self._trouble_until
-            lasts = 0 if fault.kind in ("forward", "update", "flush", "delete", "restore") else fault.span
+            lasts = (
+                0
+                if fault.kind in ("forward", "update", "flush", "delete", "restore")
+                else fault.span
+            )
             self._trouble_until = max(self._trouble_until, self.world.now + lasts + 12 * SECOND)
-            self._refused_until = self._refused_until if fault.kind == "move" else self._trouble_until
+            self._refused_until = (
+                self._refused_until if fault.kind == "move" else self._trouble_until
+            )
         getattr(self, f"_{fault.kind}")(fault)
 
     def _crash(self, fault: Fault) -> None:
@@ -354,7 +390,9 @@ class Fleet:
             chance = self.world.chance("drain", fault)
             index = chance.randrange(len(process.limiters))
             for unit in sorted({limit.unit for limit in rates_of(self.plan.limits[index])}):
-                process.loop.do(partial(process.limiters[index].drain, **{unit: chance.randrange(3)}))
+                process.loop.do(
+                    partial(process.limiters[index].drain, **{unit: chance.randrange(3)})
+                )
 
     def _fork(self, fault: Fault) -> None:
         process = self.processes[fault.who]
@@ -470,7 +508,11 @@ class Fleet:
         """L5: who has time is not told that there is no server, when there is one. (Where a reply may take 5 s, it may seem so.)"""
         hurries = ask.max_sleep is not None or ask.way == "try"
         slow = self.network.weather.spikes and self.network.weather.spike > SECOND
-        if isinstance(outcome, StoreError) and self.world.now > self._refused_until and not (hurries or slow):
+        if (
+            isinstance(outcome, StoreError)
+            and self.world.now > self._refused_until
+            and not (hurries or slow)
+        ):
             self.witness.blame("L5", f"{ask} ended, and nothing had happened: {outcome}")
 
     def _calm_after(self, seconds: float) -> float:
@@ -502,7 +544,9 @@ class Fleet:
         self.note("all faults are over")
         self._collect()
         self.network.weather = CALM
-        self._trouble_until = self._refused_until = max(self._trouble_until, self.world.now + 12 * SECOND)
+        self._trouble_until = self._refused_until = max(
+            self._trouble_until, self.world.now + 12 * SECOND
+        )
         self.server.full = self.server.replica = False
         for process in filter(None, self.processes):
             self.network.hold(process.name, False)
@@ -530,7 +574,9 @@ class Fleet:
         self.world.run(self.world.now + bound, lambda: self._is_broken() or not self._pending())
         if not self._is_broken() and (left := self._pending()):
             names = [task.get_name() for task in left]
-            self.witness.blame("L5", f"after {bound / SECOND:g} s without faults these are not done: {names}")
+            self.witness.blame(
+                "L5", f"after {bound / SECOND:g} s without faults these are not done: {names}"
+            )
 
     def _bound(self) -> int:
         asks = [ask for ask in self.plan.steps if isinstance(ask, Ask)]
@@ -552,8 +598,12 @@ class Fleet:
 
     def _look_around(self) -> None:
         """L6: nobody holds, nobody waits, all capacity can be had, and nothing is left but what a link does all the time."""
-        turned_away = any(isinstance(step, Fault) and step.kind == "full" for step in self.plan.steps)
-        rest = (TURNED_AWAY if turned_away else REST) + int((self.plan.longest_lease + self._behind()) * SECOND)
+        turned_away = any(
+            isinstance(step, Fault) and step.kind == "full" for step in self.plan.steps
+        )
+        rest = (TURNED_AWAY if turned_away else REST) + int(
+            (self.plan.longest_lease + self._behind()) * SECOND
+        )
         self.world.run(self.world.now + rest, self._is_broken)
         self._collect()
         self.world.run(self.world.now + SECOND, self._is_broken)
@@ -563,10 +613,16 @@ class Fleet:
         for index, limits in enumerate(self.plan.limits):
             task = start(prober.loop, self._probe(prober, index, limits), f"probe of name-{index}")
             probes.append(task)
-        self.world.run(self.world.now + 60 * SECOND, lambda: self._is_broken() or all(task.done() for task in probes))
+        self.world.run(
+            self.world.now + 60 * SECOND,
+            lambda: self._is_broken() or all(task.done() for task in probes),
+        )
         for task in probes:
             if not task.done() or task.exception():
-                self.witness.blame("L6", f"{task.get_name()}: {task.exception() if task.done() else 'it waits'}; {self._crowds()}")
+                self.witness.blame(
+                    "L6",
+                    f"{task.get_name()}: {task.exception() if task.done() else 'it waits'}; {self._crowds()}",
+                )
         self.witness.check_rates()
         self._check_nothing_is_left()
 
@@ -585,11 +641,17 @@ class Fleet:
 
     def _crowds(self) -> str:
         names = range(len(self.plan.limits))
-        return "; ".join(str(crowd_of(self.server, f"headgate:{{name-{index}}}:who".encode())) for index in names)
+        return "; ".join(
+            str(crowd_of(self.server, f"headgate:{{name-{index}}}:who".encode())) for index in names
+        )
 
     def _check_nothing_is_left(self) -> None:
         for process in self._living():
-            left = [task.get_name() for task in asyncio.all_tasks(process.loop) if not task.get_name().startswith(OWN_TASKS)]
+            left = [
+                task.get_name()
+                for task in asyncio.all_tasks(process.loop)
+                if not task.get_name().startswith(OWN_TASKS)
+            ]
             if left:
                 self.witness.blame("L6", f"{process.name} still has the tasks {left}")
             cables = self.network.cables_of(process.name)

@@ -30,19 +30,32 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
     """The limiters of a store, in the child."""
     child = copy(store)
     child.topology = deepcopy(store.topology)
-    child._links, child._new = dict(store._links), dict(store._new)  # what the child forgets, the parent still uses
+    child._links, child._new = (
+        dict(store._links),
+        dict(store._new),
+    )  # what the child forgets, the parent still uses
     if store._shortcut is not None:
         child._shortcut = copy(store._shortcut)
         child._shortcut._talks = {}  # what the child closes stays open
     lines = {name: line_in(child, line) for name, line in store._lines.items()}
-    child._lines, child._kept = WeakValueDictionary(lines), {name: lines[name] for name in store._kept}
+    child._lines, child._kept = (
+        WeakValueDictionary(lines),
+        {name: lines[name] for name in store._kept},
+    )
     child.forked()
-    return [limiter_with(limiter, lines[cast("RedisLine", limiter._line).name]) for limiter in limiters]
+    return [
+        limiter_with(limiter, lines[cast("RedisLine", limiter._line).name]) for limiter in limiters
+    ]
 
 
 def line_in(store: RedisStore, line: RedisLine) -> RedisLine:
     its = copy(line)
-    its._store, its._inside, its._said, its._lock = store, Inside(), deepcopy(line._said), threading.Lock()
+    its._store, its._inside, its._said, its._lock = (
+        store,
+        Inside(),
+        deepcopy(line._said),
+        threading.Lock(),
+    )
     return its
 
 

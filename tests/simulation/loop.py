@@ -27,7 +27,9 @@ class World:
         self.now = 0
         self.seed = seed
         self.here: ProcessLoop | None = None  # whose turn it is
-        self.nobodys_time = math.inf  # by the clock of no process: all that it could be held by has ended
+        self.nobodys_time = (
+            math.inf
+        )  # by the clock of no process: all that it could be held by has ended
         self.complaints: list[str] = []  # what a loop's exception handler was told
         self._moments: list[tuple[int, int, Act]] = []
         self._count = 0
@@ -67,7 +69,13 @@ class Handle:
 
     __slots__ = ("_when", "args", "callback", "context", "is_cancelled")
 
-    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: Any, when: float = math.nan) -> None:
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: Any,
+        when: float = math.nan,
+    ) -> None:
         self.callback = callback
         self.args = args
         self.context = contextvars.copy_context() if context is None else context
@@ -100,7 +108,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self.stopped = False
         self._connect = connect
         self.chance = world.chance(name, "loop")
-        self._began = self.chance.randrange(10**5)  # seconds that its machine was up: clocks of processes are not to be compared
+        self._began = self.chance.randrange(
+            10**5
+        )  # seconds that its machine was up: clocks of processes are not to be compared
         self._ready: deque[Handle] = deque()
         self._timers: list[tuple[float, int, Handle]] = []
         self._count = 0
@@ -171,7 +181,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 try:
                     handle.context.run(handle.callback, *handle.args)
                 except (asyncio.CancelledError, Exception) as error:
-                    self.call_exception_handler({"message": f"{handle.callback} failed", "exception": error})
+                    self.call_exception_handler(
+                        {"message": f"{handle.callback} failed", "exception": error}
+                    )
                 if not self.alive:
                     return
         finally:
@@ -197,15 +209,21 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._plan()
         return handle
 
-    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Handle:  # type: ignore[override]
         if not self.alive:
             raise RuntimeError("the loop is closed")
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Handle:  # type: ignore[override]
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(self, when: float, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> Handle:  # type: ignore[override]
         handle = Handle(callback, args, context, when)
         self._count += 1
         heapq.heappush(self._timers, (when, self._count, handle))
@@ -216,16 +234,22 @@ class ProcessLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None) -> asyncio.Task[Any]:
+    def create_task(
+        self, coro: Any, *, name: str | None = None, context: Any = None
+    ) -> asyncio.Task[Any]:
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
-    async def create_connection(self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any) -> Any:
+    async def create_connection(
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: Any = None, **_: Any
+    ) -> Any:
         protocol = protocol_factory()
         return await self._connect(self, protocol, int(port or 6379)), protocol
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self.alive:
-            self.world.complaints.append(f"{self.name}: {context.get('message')}: {context.get('exception')!r}")
+            self.world.complaints.append(
+                f"{self.name}: {context.get('message')}: {context.get('exception')!r}"
+            )
 
     def get_debug(self) -> bool:
         return False

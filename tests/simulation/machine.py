@@ -51,7 +51,9 @@ TEXTS = 32  # that are kept compiled: those who take guards out of the Lua make 
 class Machine:
     """What one server has loaded. `within` answers what a script calls, `failed` hears of one that has not come to its end."""
 
-    def __init__(self, within: Callable[[list[bytes]], Reply], failed: Callable[[str], None]) -> None:
+    def __init__(
+        self, within: Callable[[list[bytes]], Reply], failed: Callable[[str], None]
+    ) -> None:
         self.within = within
         self.libraries: set[bytes] = set()
         self.functions: dict[bytes, Any] = {}
@@ -75,11 +77,19 @@ class Machine:
         return digest
 
     def run(self, body: Any, name: str, keys: list[bytes], args: list[bytes]) -> bytes | int | None:
-        fine, reply = self._lua.serve(self, self._lua.run, body, self._lua.table(keys), self._lua.table(args))
+        fine, reply = self._lua.serve(
+            self, self._lua.run, body, self._lua.table(keys), self._lua.table(args)
+        )
         if not fine:
             self._failed(f"{name}: {reply.decode()}")
             raise Failure(f"{reply.decode()} script: {name}, on @user_script:1.")
-        return None if reply is False or reply is None else int(reply) if isinstance(reply, float) else reply
+        return (
+            None
+            if reply is False or reply is None
+            else int(reply)
+            if isinstance(reply, float)
+            else reply
+        )
 
 
 class Lua:
@@ -93,7 +103,9 @@ class Lua:
         self._collector: Any = runtime.globals()[b"collectgarbage"]
         self._collector(b"stop")
         self.compiled: Any = lru_cache(TEXTS)(load)
-        self.run: Any = load(PRELUDE)(self._called, packed, unpacked, self.table({b"registered": self._registered}))
+        self.run: Any = load(PRELUDE)(
+            self._called, packed, unpacked, self.table({b"registered": self._registered})
+        )
 
     def collect(self) -> None:
         """Between runs: within one there is not that much."""
@@ -115,7 +127,9 @@ class Lua:
         """redis.call: whether it went well, and the reply in Lua's types. Numbers are words as a server writes them."""
         assert self._machine is not None, "Lua runs for somebody"
         try:
-            reply = self._machine.within([word if type(word) is bytes else b"%.17g" % word for word in words])
+            reply = self._machine.within(
+                [word if type(word) is bytes else b"%.17g" % word for word in words]
+            )
         except Failure as failure:
             return False, str(failure).encode()
         if type(reply) is list:
@@ -141,7 +155,12 @@ def packed(layout: bytes, *values: Any) -> bytes:
     try:
         return its.pack(*values)
     except error:  # a number that comes as text: Lua takes it for one
-        return its.pack(*(int(each) if code == 66 else float(each) for code, each in zip(layout[1:], values, strict=True)))
+        return its.pack(
+            *(
+                int(each) if code == 66 else float(each)
+                for code, each in zip(layout[1:], values, strict=True)
+            )
+        )
 
 
 def unpacked(layout: bytes, text: bytes, start: float) -> tuple[Any, ...]:

@@ -44,7 +44,9 @@ class Network:
         self.server = server
         self.weather = weather
         self.down = False  # nobody is connected
-        self.frozen = False  # the server is stopped: its system answers for it, and what comes is kept
+        self.frozen = (
+            False  # the server is stopped: its system answers for it, and what comes is kept
+        )
         self.silent: set[int] = set()  # ports of a Cluster at which the same is true of one server
         self.cables: list[Cable] = []
         self._held: dict[str, bool] = {}  # by process: nothing passes, nor is anything lost
@@ -162,7 +164,9 @@ class Pipe:
 class Cable:
     """One connection, until one of both ends closes it or it is cut."""
 
-    def __init__(self, network: Network, loop: ProcessLoop, protocol: Any, chance: Random, port: int) -> None:
+    def __init__(
+        self, network: Network, loop: ProcessLoop, protocol: Any, chance: Random, port: int
+    ) -> None:
         self.network = network
         self.loop = loop
         self.chance = chance
@@ -179,11 +183,19 @@ class Cable:
         weather = self.network.weather
         if self.open:
             self.up.send(data)
-            if weather.again and self.chance.random() < weather.again and any(call in data for call in CALLS):
-                self._arrive_later(Connection(self.network.server, lambda reply: None, self.end.port), data)
+            if (
+                weather.again
+                and self.chance.random() < weather.again
+                and any(call in data for call in CALLS)
+            ):
+                self._arrive_later(
+                    Connection(self.network.server, lambda reply: None, self.end.port), data
+                )
 
     def _from_server(self, data: bytes) -> None:
-        if self.open and not self.network.stands_still(self.end):  # a notification of the other server is lost there
+        if self.open and not self.network.stands_still(
+            self.end
+        ):  # a notification of the other server is lost there
             self.down.send(data)
 
     def arrived(self, pipe: Pipe, data: bytes) -> None:
@@ -221,7 +233,9 @@ class Cable:
             data = self.up.take()
             self.open = False
             delay = self.network.weather.takes(self.chance)
-            self.network.world.after(delay, lambda: self._end(b"" if at_once and self.chance.random() < 0.5 else data))
+            self.network.world.after(
+                delay, lambda: self._end(b"" if at_once and self.chance.random() < 0.5 else data)
+            )
 
     def _end(self, data: bytes) -> None:
         if data and self in self.network.cables and not self.network.down:
@@ -252,7 +266,9 @@ class Transport(asyncio.Transport):
             self._protocol.connection_lost(error)
 
     def is_closing(self) -> bool:
-        return self._closing or self._cable.loop.is_closed()  # what a dead process had open, its system has closed
+        return (
+            self._closing or self._cable.loop.is_closed()
+        )  # what a dead process had open, its system has closed
 
     def close(self) -> None:
         self._hang_up(at_once=False)

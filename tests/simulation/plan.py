@@ -19,12 +19,28 @@ WAYS = ("enter", "enter", "block", "block", "block", "hand", "told", "try", "try
 ENTERING = ("enter",) * 8 + ("block", "told", "drop")  # as many: permits go from hand to hand
 FAULTS = (
     *("crash", "stop", "cut", "hold"),  # of a process
-    *("freeze", "empty", "old", "failover", "flush", "delete", "forward", "back", "full", "replica"),  # of the server
+    *(
+        "freeze",
+        "empty",
+        "old",
+        "failover",
+        "flush",
+        "delete",
+        "forward",
+        "back",
+        "full",
+        "replica",
+    ),  # of the server
     "update",
 )
-SAID = ("pause", "drain")  # of the service, by process `who`; drawn apart from the others, so that seeds stay what they were
+SAID = (
+    "pause",
+    "drain",
+)  # of the service, by process `who`; drawn apart from the others, so that seeds stay what they were
 ENDS = {"pause": "resume", "drain": "reset"}  # what undoes them: drawn apart, too
-OPEN: tuple[str, ...] = ()  # kinds of faults that CI leaves out, while a defect that they show stands open
+OPEN: tuple[
+    str, ...
+] = ()  # kinds of faults that CI leaves out, while a defect that they show stands open
 
 
 class Ask(NamedTuple):
@@ -37,7 +53,9 @@ class Ask(NamedTuple):
     cost: int
     keep: int
     max_sleep: float | None = None
-    cancel: tuple[str, int] | None = None  # in which way, at which suspension; or "after", so many microseconds
+    cancel: tuple[str, int] | None = (
+        None  # in which way, at which suspension; or "after", so many microseconds
+    )
     actual: int | None = None  # what it says that it took
 
 
@@ -69,7 +87,15 @@ class Plan(NamedTuple):
 
     @property
     def longest_lease(self) -> float:
-        return max((limit.lease for limits in self.limits for limit in limits if isinstance(limit, Concurrency)), default=0.0)
+        return max(
+            (
+                limit.lease
+                for limits in self.limits
+                for limit in limits
+                if isinstance(limit, Concurrency)
+            ),
+            default=0.0,
+        )
 
 
 def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
@@ -77,15 +103,27 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     chance = Random(seed)
     processes = chance.choice((2, 3, 4, 6))
     names = chance.choice((1, 1, 2, 3))
-    limits = tuple(rarer(some_limits(chance), Random(f"limits of {seed}/{name}")) for name in range(names))
+    limits = tuple(
+        rarer(some_limits(chance), Random(f"limits of {seed}/{name}")) for name in range(names)
+    )
     length = chance.choice((20, 40, 80, 160)) * SECOND
     faults = [] if chance.random() < 0.05 else [kind for kind in FAULTS if chance.random() < 0.35]
-    lease = max((limit.lease for its in limits for limit in its if isinstance(limit, Concurrency)), default=5.0)
-    befalls = [some_fault(chance, faults, processes, length, lease) for _ in range(chance.randrange(1, 14) if faults else 0)]
+    lease = max(
+        (limit.lease for its in limits for limit in its if isinstance(limit, Concurrency)),
+        default=5.0,
+    )
+    befalls = [
+        some_fault(chance, faults, processes, length, lease)
+        for _ in range(chance.randrange(1, 14) if faults else 0)
+    ]
     befalls += some_words(Random(f"said in {seed}"), processes, length)
     befalls += some_ends(Random(f"undone in {seed}"), befalls)
     moves = some_moves(Random(f"servers of {seed}"), length)
-    befalls += some_silences(Random(f"silent servers of {seed}"), names, length) if moves is not None else []
+    befalls += (
+        some_silences(Random(f"silent servers of {seed}"), names, length)
+        if moves is not None
+        else []
+    )
     befalls += [*(moves or ()), *some_forks(Random(f"forks of {seed}"), processes, length)]
     befalls += some_restores(Random(f"restores of {seed}"), names, length)
     steps: list[Step] = [fault for fault in befalls if fault.kind not in without]
@@ -93,10 +131,15 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
     count = min(200, max(10, int(busy * length / SECOND)))
     cancels = chance.choice((0.0, 0.1, 0.4))
     ways = ENTERING if Random(f"ways of {seed}").random() < 0.3 else WAYS
-    steps += [some_ask(chance, ways, processes, names, limits, length, cancels) for _ in range(count)]
+    steps += [
+        some_ask(chance, ways, processes, names, limits, length, cancels) for _ in range(count)
+    ]
     weather = some_weather(chance)
     if Random(f"threads of {seed}").random() < 0.15:
-        steps = [in_a_thread(step) if isinstance(step, Ask) and step.way in ("hand", "try") else step for step in steps]
+        steps = [
+            in_a_thread(step) if isinstance(step, Ask) and step.way in ("hand", "try") else step
+            for step in steps
+        ]
     return Plan(
         seed,
         processes,
@@ -114,7 +157,9 @@ def planned(seed: int, without: Sequence[str] = OPEN) -> Plan:
 def some_limits(chance: Random) -> tuple[Limit, ...]:
     lease = chance.choice((1.0, 3.0, 8.0))
     slots = Concurrency(chance.choice((1, 1, 2, 4)), lease=lease)
-    rate = Rate(chance.choice((1, 3, 10)), per=chance.choice((1, 3)), capacity=chance.choice((1, 4, 12)))
+    rate = Rate(
+        chance.choice((1, 3, 10)), per=chance.choice((1, 3)), capacity=chance.choice((1, 4, 12))
+    )
     window = Window(chance.choice((1, 4, 9)), per=chance.choice((1, 4)))
     tokens = Rate(chance.choice((5, 20)), per=chance.choice((1, 2)), capacity=20, unit="tokens")
     heavy = Concurrency(6, lease=lease, unit="mb")
@@ -140,7 +185,10 @@ def rarer(limits: tuple[Limit, ...], chance: Random) -> tuple[Limit, ...]:
     slots = Concurrency(chance.choice((1, 3)), lease=chance.choice((1.0, 5.0)))
     heavy = Concurrency(6, lease=slots.lease, unit="mb")
     quota = Quota(
-        chance.choice((2, 6)), per=chance.choice((1, 5)), anchor=chance.choice((None, 0.3)), slack=chance.choice((0, 0.2))
+        chance.choice((2, 6)),
+        per=chance.choice((1, 5)),
+        anchor=chance.choice((None, 0.3)),
+        slack=chance.choice((0, 0.2)),
     )
     stairs = Rate(chance.choice((1, 4)), per=chance.choice((0.5, 2)), capacity=5, steps=True)
     empty = Rate(3, per=1, capacity=6, initial=0, slack=0.05)
@@ -168,7 +216,11 @@ def another(limit: Limit, chance: Random) -> Limit:
     if isinstance(limit, Concurrency):
         return replace(limit, capacity=max(1, limit.capacity + chance.choice((-2, -1, 1, 3))))
     if isinstance(limit, Rate):
-        return replace(limit, amount=limit.amount + chance.choice((0, 1, 5)), capacity=limit.burst + chance.choice((0, 2)))
+        return replace(
+            limit,
+            amount=limit.amount + chance.choice((0, 1, 5)),
+            capacity=limit.burst + chance.choice((0, 2)),
+        )
     return replace(limit, amount=limit.amount + chance.choice((1, 3)))
 
 
@@ -202,10 +254,16 @@ def some_ask(
     if chance.random() < cancels:
         way = chance.choice(("asked", "woken", "after", "after"))
         cancel = way, chance.randrange(4) if way != "after" else int(10 ** chance.uniform(1, 6.7))
-    keep = int(10 ** chance.uniform(3, 6.5)) if chance.random() < 0.9 else chance.randrange(25) * SECOND
+    keep = (
+        int(10 ** chance.uniform(3, 6.5))
+        if chance.random() < 0.9
+        else chance.randrange(25) * SECOND
+    )
     cost = chance.randint(1, min(most, 5)) if chance.random() < 0.5 else 1
     return Ask(
-        at=chance.randrange(length) if chance.random() < 0.7 else chance.randrange(8) * length // 8,  # some come together
+        at=chance.randrange(length)
+        if chance.random() < 0.7
+        else chance.randrange(8) * length // 8,  # some come together
         who=chance.randrange(processes),
         name=name,
         way=chance.choice(ways),
@@ -217,9 +275,15 @@ def some_ask(
     )
 
 
-def some_fault(chance: Random, kinds: list[str], processes: int, length: int, lease: float) -> Fault:
+def some_fault(
+    chance: Random, kinds: list[str], processes: int, length: int, lease: float
+) -> Fault:
     kind = chance.choice(kinds)
-    span = int(10 ** chance.uniform(4, 7)) if chance.random() < 0.7 else int(lease * SECOND * chance.uniform(0.9, 2.2))
+    span = (
+        int(10 ** chance.uniform(4, 7))
+        if chance.random() < 0.7
+        else int(lease * SECOND * chance.uniform(0.9, 2.2))
+    )
     if kind in ("forward", "back"):
         span = int(10 ** chance.uniform(4, 9 if kind == "forward" else 7.3))
     return Fault(chance.randrange(length), kind, chance.randrange(processes), span)
@@ -233,7 +297,10 @@ def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
     many = {"pause": chance.randrange(1, 40), "drain": chance.randrange(1, 4)}
     spans = [(kind, int(10 ** chance.uniform(4, 6.5))) for kind in kinds for _ in range(many[kind])]
     moments = [chance.randrange(8) * length // 8 + int(10 ** chance.uniform(4, 6.7)) for _ in spans]
-    return [Fault(at, kind, chance.randrange(processes), span) for at, (kind, span) in zip(moments, spans, strict=True)]
+    return [
+        Fault(at, kind, chance.randrange(processes), span)
+        for at, (kind, span) in zip(moments, spans, strict=True)
+    ]
 
 
 def some_ends(chance: Random, befalls: list[Fault]) -> list[Fault]:
@@ -241,7 +308,10 @@ def some_ends(chance: Random, befalls: list[Fault]) -> list[Fault]:
     if chance.random() > 0.2:
         return []
     said = [fault for fault in befalls if fault.kind in ENDS and chance.random() < 0.5]
-    return [fault._replace(at=fault.at + int(10 ** chance.uniform(2, 6)), kind=ENDS[fault.kind]) for fault in said]
+    return [
+        fault._replace(at=fault.at + int(10 ** chance.uniform(2, 6)), kind=ENDS[fault.kind])
+        for fault in said
+    ]
 
 
 def some_moves(chance: Random, length: int) -> list[Fault] | None:
@@ -257,13 +327,18 @@ def some_silences(chance: Random, names: int, length: int) -> list[Fault]:
     if chance.random() > 0.3:
         return []
     spans = [int(10 ** chance.uniform(4, 7.2)) for _ in range(chance.randrange(1, 4))]
-    return [Fault(chance.randrange(length), "silence", chance.randrange(names), span) for span in spans]
+    return [
+        Fault(chance.randrange(length), "silence", chance.randrange(names), span) for span in spans
+    ]
 
 
 def some_forks(chance: Random, processes: int, length: int) -> list[Fault]:
     if chance.random() > 0.15:
         return []
-    return [Fault(chance.randrange(length), "fork", chance.randrange(processes), 0) for _ in range(chance.randrange(1, 4))]
+    return [
+        Fault(chance.randrange(length), "fork", chance.randrange(processes), 0)
+        for _ in range(chance.randrange(1, 4))
+    ]
 
 
 def some_restores(chance: Random, names: int, length: int) -> list[Fault]:
@@ -271,7 +346,9 @@ def some_restores(chance: Random, names: int, length: int) -> list[Fault]:
     if chance.random() > 0.25:
         return []
     spans = [int(10 ** chance.uniform(5, 6.9)) for _ in range(chance.randrange(1, 4))]
-    return [Fault(chance.randrange(length), "restore", chance.randrange(names), span) for span in spans]
+    return [
+        Fault(chance.randrange(length), "restore", chance.randrange(names), span) for span in spans
+    ]
 
 
 def in_a_thread(ask: Ask) -> Ask:

@@ -54,8 +54,12 @@ class Restores:
         if len(fleet.befallen) > befallen:
             return  # something else has happened since
         links = fleet.living_links()
-        held = frozenset(each for each in fleet.witness.unclaimed(key) if each[0].partition(".")[0] in links)
+        held = frozenset(
+            each for each in fleet.witness.unclaimed(key) if each[0].partition(".")[0] in links
+        )
         if left := held & before:
-            fleet.witness.blame("L5", f"{sorted(left)} are held of {key!r}, and their callers hold nothing")
+            fleet.witness.blame(
+                "L5", f"{sorted(left)} are held of {key!r}, and their callers hold nothing"
+            )
         elif held and not before:  # a grant may be on its way to its caller
             fleet.world.after(fleet.slow(), partial(self._look, key, befallen, held))

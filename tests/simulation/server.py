@@ -36,10 +36,16 @@ class Server:
     def __init__(self, clock: Callable[[], int], functions: bool = True) -> None:
         self._clock = clock
         self._functions = functions
-        self._at = 0  # what the clock said when the call that is being run began: it stands still for that
+        self._at = (
+            0  # what the clock said when the call that is being run began: it stands still for that
+        )
         self.ran: Callable[[Call], None] = lambda call: None
-        self.published: Callable[[bytes, bytes], bool] = lambda channel, message: True  # False: it is lost
-        self.failed: Callable[[str], None] = lambda error: None  # hears of a script that has not come to its end
+        self.published: Callable[[bytes, bytes], bool] = lambda channel, message: (
+            True
+        )  # False: it is lost
+        self.failed: Callable[[str], None] = lambda error: (
+            None
+        )  # hears of a script that has not come to its end
         self.keys = Keyspace(lambda: self._at)
         self.forget_scripts()
         self.full = False  # out of memory
@@ -89,7 +95,9 @@ class Server:
         if name in (b"FCALL", b"EVALSHA", b"EVAL"):
             self._ready()
             return self._call(connection, name, words)
-        if name in (b"SUBSCRIBE", b"SSUBSCRIBE", b"SUNSUBSCRIBE") and (name == b"SUBSCRIBE" or self._shards):
+        if name in (b"SUBSCRIBE", b"SSUBSCRIBE", b"SUNSUBSCRIBE") and (
+            name == b"SUBSCRIBE" or self._shards
+        ):
             return self._subscribe(connection, name, words[1])
         if name == b"PING":
             self._ready()
@@ -109,7 +117,9 @@ class Server:
         if self._at < self.loading_until:
             raise Failure("LOADING Redis is loading the dataset in memory")
 
-    def _of_cluster(self, slots: Slots, connection: Connection, name: bytes, words: list[bytes]) -> Reply:
+    def _of_cluster(
+        self, slots: Slots, connection: Connection, name: bytes, words: list[bytes]
+    ) -> Reply:
         if name == b"ASKING":
             connection.asking = True
             return OK
@@ -131,7 +141,11 @@ class Server:
         its = machine.functions if verb == b"FCALL" else machine.scripts
         name = machine.load_script(words[1]) if verb == b"EVAL" else words[1]
         if name not in its:
-            raise Failure("ERR Function not found" if verb == b"FCALL" else "NOSCRIPT No matching script. Please use EVAL.")
+            raise Failure(
+                "ERR Function not found"
+                if verb == b"FCALL"
+                else "NOSCRIPT No matching script. Please use EVAL."
+            )
         if self.replica:
             raise Failure("READONLY You can't write against a read only replica.")
         if self.full and not name.endswith(b"_back"):
@@ -146,7 +160,16 @@ class Server:
         reply = machine.run(its[name], name.decode(), keys, args)
         if self.slots is not None:
             self.slots.made(connection.port, keys)
-        self.ran(Call(name.decode(), keys, tuple([word.decode() for word in args]), reply, tuple(self._unheard), run))
+        self.ran(
+            Call(
+                name.decode(),
+                keys,
+                tuple([word.decode() for word in args]),
+                reply,
+                tuple(self._unheard),
+                run,
+            )
+        )
         return reply
 
     def _within(self, words: list[bytes]) -> Reply:
@@ -166,7 +189,9 @@ class Server:
             listeners = [listener for listener in listeners if listener.port == self._port]
         link = channel.decode().rpartition(":")[2]
         if kind == b"message" and self._shards and link in self._unheard:
-            self._unheard.remove(link)  # the script tries all servers, whose receivers it does not count
+            self._unheard.remove(
+                link
+            )  # the script tries all servers, whose receivers it does not count
         elif not listeners:
             self._unheard.append(link)
         if self.published(channel, message):
@@ -179,7 +204,9 @@ class Server:
             self.slots.keep(connection.port, channel)
         listeners = self._listeners.setdefault(channel, [])
         if name == b"SUNSUBSCRIBE":
-            self._listeners[channel] = [listener for listener in listeners if listener is not connection]
+            self._listeners[channel] = [
+                listener for listener in listeners if listener is not connection
+            ]
         elif connection not in listeners:
             listeners.append(connection)
         return [name.lower(), channel, 1]
@@ -194,7 +221,9 @@ class Server:
         assert self.slots is not None, "it is the slot of a Cluster"
         self.slots.end(slot)
         for channel, listeners in self._listeners.items():
-            for listener in [each for each in listeners if listener_lost(channel, each, slot, self.slots)]:
+            for listener in [
+                each for each in listeners if listener_lost(channel, each, slot, self.slots)
+            ]:
                 listeners.remove(listener)
                 listener.say([b"sunsubscribe", channel, 0])
 

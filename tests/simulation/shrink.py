@@ -25,7 +25,9 @@ def shrunk(plan: Plan, outcome: Outcome, most: int = LONGEST) -> tuple[Plan, Out
         plan, outcome, most = found
 
 
-def _without_some(plan: Plan, outcome: Outcome, size: int, most: int) -> tuple[Plan, Outcome, int] | None:
+def _without_some(
+    plan: Plan, outcome: Outcome, size: int, most: int
+) -> tuple[Plan, Outcome, int] | None:
     """The first run without `size` neighbours that still fails."""
     for first in range(0, len(plan.steps), size):
         if most <= 0:
@@ -42,7 +44,11 @@ def story(plan: Plan, outcome: Outcome) -> str:
     """What to read when a seed fails."""
     small, came = shrunk(plan, outcome)
     broken = came.broken[0]
-    words = " --with-all" if any(isinstance(step, Fault) and step.kind in OPEN for step in plan.steps) else ""
+    words = (
+        " --with-all"
+        if any(isinstance(step, Fault) and step.kind in OPEN for step in plan.steps)
+        else ""
+    )
     return "\n".join(
         [
             f"seed {plan.seed}: {broken.invariant} does not hold: {broken.story}",

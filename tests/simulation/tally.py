@@ -29,7 +29,15 @@ class Tally(NamedTuple):
     def of(cls, plan: Plan, outcome: Outcome) -> Tally:
         faults = sum(isinstance(step, Fault) for step in plan.steps)
         seconds = outcome.simulated / SECOND
-        return cls(1, seconds, seconds * plan.processes, len(plan.steps) - faults, faults, outcome.acted, outcome.commits)
+        return cls(
+            1,
+            seconds,
+            seconds * plan.processes,
+            len(plan.steps) - faults,
+            faults,
+            outcome.acted,
+            outcome.commits,
+        )
 
     def __add__(self, other: tuple[object, ...]) -> Tally:
         assert isinstance(other, Tally), "sums are added to sums"

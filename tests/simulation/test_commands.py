@@ -19,7 +19,15 @@ from tests.simulation.server import Connection, Server
 
 KEYS = [b"simulation:a", b"simulation:b"]
 MEMBERS = [b"", b"x", b"y", b"+x", b"z:1", b"\x00\xff"]
-SCORES = [b"0", b"-1", b"1.5", b"-4503599627370496", b"4503599627370495", b"9007199254740991", b"1e17"]
+SCORES = [
+    b"0",
+    b"-1",
+    b"1.5",
+    b"-4503599627370496",
+    b"4503599627370495",
+    b"9007199254740991",
+    b"1e17",
+]
 SCORES += [b"inf", b"-inf", b"nan", b"", b"one"]
 key, member, score = some.sampled_from(KEYS), some.sampled_from(MEMBERS), some.sampled_from(SCORES)
 rank = some.sampled_from([b"0", b"1", b"2", b"-1", b"-2", b"99", b"-99", b"01", b"x"])
@@ -37,7 +45,9 @@ def listed(drawn: Any) -> list[bytes]:
 
 
 def several(*parts: some.SearchStrategy[bytes]) -> some.SearchStrategy[list[bytes]]:
-    return some.lists(some.tuples(*parts), min_size=1, max_size=4).map(lambda rows: [word for row in rows for word in row])
+    return some.lists(some.tuples(*parts), min_size=1, max_size=4).map(
+        lambda rows: [word for row in rows for word in row]
+    )
 
 
 COMMAND = some.one_of(
@@ -59,7 +69,12 @@ COMMAND = some.one_of(
     words(b"ZREMRANGEBYSCORE", key, score, score),
     words(b"DEL", several(key)),
     words(b"PEXPIRE", key, some.sampled_from([b"0", b"-5", b"1.5", b"x", b"100000000"])),
-    words(b"PEXPIRE", key, some.sampled_from([b"-5", b"x", b"100000000"]), some.sampled_from([b"NX", b"nx", b"AX"])),
+    words(
+        b"PEXPIRE",
+        key,
+        some.sampled_from([b"-5", b"x", b"100000000"]),
+        some.sampled_from([b"NX", b"nx", b"AX"]),
+    ),
 )
 
 
@@ -87,7 +102,10 @@ def ours(keys: Keyspace, command: list[bytes]) -> Any:
         return str(failure).removeprefix("ERR ")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=150,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(commands=some.lists(COMMAND, min_size=1, max_size=25))
 def test_commands_mean_what_they_mean(real: redis.Redis, commands: list[list[bytes]]) -> None:
     """Given the same commands, a real server and ours give the same answers, refusals included."""
@@ -100,12 +118,19 @@ def test_commands_mean_what_they_mean(real: redis.Redis, commands: list[list[byt
         assert (each in keys.names()) == bool(real.exists(each))
 
 
-NUMBERS = some.one_of(some.integers(-(2**53), 2**53), some.sampled_from([0.5, -0.25, math.pi, 1e300]))
+NUMBERS = some.one_of(
+    some.integers(-(2**53), 2**53), some.sampled_from([0.5, -0.25, math.pi, 1e300])
+)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(numbers=some.lists(NUMBERS, min_size=1, max_size=4), count=some.integers(0, 255))
-def test_lua_writes_and_packs_as_a_server_does(real: redis.Redis, numbers: list[float], count: int) -> None:
+def test_lua_writes_and_packs_as_a_server_does(
+    real: redis.Redis, numbers: list[float], count: int
+) -> None:
     """Given numbers, struct and redis.call make the same bytes of them, and read them again."""
     text = b"""
     local numbers = {}
@@ -142,7 +167,11 @@ def test_a_key_is_there_until_its_time() -> None:
     moment = 5_001_999
     assert (keys.call([b"PTTL", b"k"]), keys.call([b"HGET", b"k", b"f"])) == (1, b"v")
     moment = 5_002_000
-    assert (keys.call([b"PTTL", b"k"]), keys.call([b"HGET", b"k", b"f"]), keys.names()) == (-2, None, [])
+    assert (keys.call([b"PTTL", b"k"]), keys.call([b"HGET", b"k", b"f"]), keys.names()) == (
+        -2,
+        None,
+        [],
+    )
 
 
 @pytest.mark.parametrize("functions", [True, False])

@@ -43,7 +43,14 @@ def crew() -> Iterator[Pool]:
 
 
 @pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.proof("simulates fleets")) for part in range(1, PARTS))]
+    "part",
+    [
+        0,
+        *(
+            pytest.param(part, marks=pytest.mark.proof("simulates fleets"))
+            for part in range(1, PARTS)
+        ),
+    ],
 )
 def test_no_invariant_is_broken(part: int, crew: Pool, capsys: pytest.CaptureFixture[str]) -> None:
     """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes, stops, cuts, late and doubled
@@ -84,7 +91,12 @@ def left_of_fleets() -> int:
 
 
 LUA = {  # what is taken out of the Lua: part, text, what is there instead, which invariant breaks
-    "a call that comes twice is run twice": ("replies", "if CALL > last then return", "if true then return", "S3"),
+    "a call that comes twice is run twice": (
+        "replies",
+        "if CALL > last then return",
+        "if true then return",
+        "S3",
+    ),
     "leases never end": (
         "sessions",
         "if gate.soonest == 0 or gate.soonest > gate.t then return end",
@@ -98,14 +110,44 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "L3",
     ),
     "time goes back": ("gate", "gate.t = max(now, gate.t)", "gate.t = now", "T6"),
-    "the queue is passed": ("gate", "local t = queued > 0 and NEVER or Gate.ready", "local t = Gate.ready", "S6"),
-    "one more is let in": ("slots", "rule.used + cost <= rule.capacity", "rule.used + cost <= rule.capacity + 1", "S1"),
-    "a bucket fills too fast": ("bucket", "rule.level + ticks * rule.gain", "rule.level + 2 * ticks * rule.gain", "T1"),
-    "a fence is the time": ("gate", "gate.fence = max(gate.fence + 1, gate.t)", "gate.fence = gate.t", "S5"),
+    "the queue is passed": (
+        "gate",
+        "local t = queued > 0 and NEVER or Gate.ready",
+        "local t = Gate.ready",
+        "S6",
+    ),
+    "one more is let in": (
+        "slots",
+        "rule.used + cost <= rule.capacity",
+        "rule.used + cost <= rule.capacity + 1",
+        "S1",
+    ),
+    "a bucket fills too fast": (
+        "bucket",
+        "rule.level + ticks * rule.gain",
+        "rule.level + 2 * ticks * rule.gain",
+        "T1",
+    ),
+    "a fence is the time": (
+        "gate",
+        "gate.fence = max(gate.fence + 1, gate.t)",
+        "gate.fence = gate.t",
+        "S5",
+    ),
     "mail is not kept": ("sessions", "if #box > 0 then", "if false then", "L5"),
     "who is silent never lapses": ("call", "if (waits and silent)", "if (false and silent)", "L5"),
-    "a pause holds nobody": ("gate", "gate.act = max(gate.act, gate.t + time, gate.booked + 1)", "gate.act = gate.act", "T3"),
-    "who is held back goes behind": ("queue", "{ caller }, fence - MOST)", "{ caller }, gate.order + 99)", "S6"),
+    "a pause holds nobody": (
+        "gate",
+        "gate.act = max(gate.act, gate.t + time, gate.booked + 1)",
+        "gate.act = gate.act",
+        "T3",
+    ),
+    "who is held back goes behind": (
+        "queue",
+        "{ caller }, fence - MOST)",
+        "{ caller }, gate.order + 99)",
+        "S6",
+    ),
     "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
     "a server that has lost the last writes is believed": (
         "call",
@@ -117,7 +159,12 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "who gives up stays in the queue": (Lane, "_cancel", lambda lane, ticket: None, "S7"),
-    "a permit goes past others": (Succession, "heir", lambda its, permit: any_heir(its._lane), "S6"),
+    "a permit goes past others": (
+        Succession,
+        "heir",
+        lambda its, permit: any_heir(its._lane),
+        "S6",
+    ),
     "a lease is counted from the reply": (
         Renewals,
         "believed",
@@ -129,8 +176,16 @@ ENOUGH = 60  # seeds
 PLANS = [planned(seed) for seed in range(2 * ENOUGH)]
 CLUSTERS = [plan.seed for plan in PLANS if plan.cluster]
 QUIET = range(110, 120)  # in one of these a permit is held for long while nothing happens
-FORKS = [plan.seed for plan in PLANS if any(isinstance(step, Fault) and step.kind == "fork" for step in plan.steps)]
-THREADS = [plan.seed for plan in PLANS if any(isinstance(step, Ask) and step.way == "thread" for step in plan.steps)]
+FORKS = [
+    plan.seed
+    for plan in PLANS
+    if any(isinstance(step, Fault) and step.kind == "fork" for step in plan.steps)
+]
+THREADS = [
+    plan.seed
+    for plan in PLANS
+    if any(isinstance(step, Ask) and step.way == "thread" for step in plan.steps)
+]
 
 
 def monotonic_of(lane: Lane) -> float:
@@ -140,7 +195,10 @@ def monotonic_of(lane: Lane) -> float:
 def any_heir(lane: Lane) -> Ticket | None:
     """Whoever waits here, wherever in the queue."""
     on_its_way = lane._sent.tickets if lane._sent else []
-    return next((ticket for ticket in lane._waiting.values() if ticket.enters and ticket not in on_its_way), None)
+    return next(
+        (ticket for ticket in lane._waiting.values() if ticket.enters and ticket not in on_its_way),
+        None,
+    )
 
 
 def noticed(seeds: Iterable[int] = range(ENOUGH)) -> str:
@@ -213,29 +271,34 @@ def test_a_state_that_goes_back_keeps_no_newcomer_waiting() -> None:
 
 
 @pytest.mark.parametrize("duty", RECOVERY)
-def test_it_notices_sessions_that_do_not_say_what_they_hold(duty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notices_sessions_that_do_not_say_what_they_hold(
+    duty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """F56. Given clients without this duty, what came back stays held though no caller holds it."""
     monkeypatch.setattr(Recovery, duty, RECOVERY[duty])
     assert [broken.invariant for broken in run(GONE_BACK, replays=False).broken] == ["L5"]
 
 
 TWENTY = range(20)
-ONE_SILENT = Plan(  # callers of two processes wait for a name of each server; then one server stands still
-    seed=1,
-    processes=2,
-    limits=((Concurrency(1),),) * 3,  # the last name is kept by the one server, the first by the other
-    waiters=None,
-    weather=CALM,
-    functions=True,
-    deaf=0.0,
-    length=30 * SECOND,
-    steps=(
-        *(Ask(SECOND + number, number % 2, 2, "block", 1, 10_000) for number in range(8)),
-        *(Ask(2 * SECOND + number, number % 2, 0, "block", 1, 10_000) for number in range(8)),
-        Fault(5 * SECOND, "silence", 2, 12 * SECOND),
-        *(Ask(7 * SECOND + number, number % 2, 0, "block", 1, 10_000) for number in TWENTY),
-    ),
-    cluster=True,
+ONE_SILENT = (
+    Plan(  # callers of two processes wait for a name of each server; then one server stands still
+        seed=1,
+        processes=2,
+        limits=((Concurrency(1),),)
+        * 3,  # the last name is kept by the one server, the first by the other
+        waiters=None,
+        weather=CALM,
+        functions=True,
+        deaf=0.0,
+        length=30 * SECOND,
+        steps=(
+            *(Ask(SECOND + number, number % 2, 2, "block", 1, 10_000) for number in range(8)),
+            *(Ask(2 * SECOND + number, number % 2, 0, "block", 1, 10_000) for number in range(8)),
+            Fault(5 * SECOND, "silence", 2, 12 * SECOND),
+            *(Ask(7 * SECOND + number, number % 2, 0, "block", 1, 10_000) for number in TWENTY),
+        ),
+        cluster=True,
+    )
 )
 
 
@@ -257,7 +320,12 @@ def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
 
 def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """F58. Given processes that make one subscription, at the silent server, hand-offs wait for heartbeats."""
-    monkeypatch.setattr(topology.Cluster, "sharded", property(lambda its: False, lambda its, value: None), raising=False)
+    monkeypatch.setattr(
+        topology.Cluster,
+        "sharded",
+        property(lambda its: False, lambda its, value: None),
+        raising=False,
+    )
 
     assert granted_late()[-1] > 10
 
@@ -268,7 +336,9 @@ def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.Monk
     assert noticed(CLUSTERS) == "L5"
 
 
-def test_it_notices_a_child_that_gives_back_what_is_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notices_a_child_that_gives_back_what_is_its_parents(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F10. Given a fork's child that takes the permits of its memory for its own, a parent believes in what is not held."""
     monkeypatch.setattr(RedisLine, "_claimed", lambda line, permit: permit.held)
     assert noticed(FORKS) == "S2"
@@ -280,7 +350,14 @@ def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
     assert run(planned(seed)).broken == []
 
 
-def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F25. Given Lua that does not know what a thread has given up, a late call of one is granted something."""
-    change(monkeypatch, "sessions", "if string.sub(session, -2) ~= '.0' then return end", "if true then return end")
+    change(
+        monkeypatch,
+        "sessions",
+        "if string.sub(session, -2) ~= '.0' then return end",
+        "if true then return end",
+    )
     assert noticed(THREADS) == "S3"

@@ -51,7 +51,11 @@ def threaded(world: World, network: Network) -> list[tuple[Any, str, Any]]:
     def connection(endpoint: Endpoint, patience: float) -> Blocking:
         return Blocking(network, int(endpoint._settings.get("port", 6379)))
 
-    return [(queue, "portal", portal), (queue, "blocking", blocking), (Endpoint, "blocking", connection)]
+    return [
+        (queue, "portal", portal),
+        (queue, "blocking", blocking),
+        (Endpoint, "blocking", connection),
+    ]
 
 
 class Blocking:
@@ -91,7 +95,11 @@ class Socket:
         fate = 1.0 if calm else self._chance.random()
         if self._end not in self._network.server.connections:
             raise ConnectionResetError("the server has gone")
-        if self._network.stands_still(self._end) or self._network.holds(self._loop) or fate < TROUBLE:
+        if (
+            self._network.stands_still(self._end)
+            or self._network.holds(self._loop)
+            or fate < TROUBLE
+        ):
             self._network.deliver_later(self._end, data, self._chance.randrange(1000, LATEST))
             self._trouble = TimeoutError("no reply")
             return

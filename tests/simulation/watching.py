@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees who gets a permit, who leaves one to another, and who gives up."""
-    permit_of, found_of, give_up, hand_over = RedisLine._permit, RedisLine.found, Lane._give_up, Succession.hand_over
+    permit_of, found_of, give_up, hand_over = (
+        RedisLine._permit,
+        RedisLine.found,
+        Lane._give_up,
+        Succession.hand_over,
+    )
 
     def _give_up(lane: Lane, ticket: Ticket) -> None:
         fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))

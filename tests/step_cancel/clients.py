@@ -124,7 +124,9 @@ async def sdk(limiter: Limiter, service: Models) -> AsyncIterator[Any]:
 async def hears(client: openai.AsyncOpenAI, url: str) -> None:
     """An answer that comes event by event, and is metered."""
     asked: Any = [{"role": "user", "content": question(10)}]
-    async with await client.chat.completions.create(model="m", messages=asked, stream=True) as events:
+    async with await client.chat.completions.create(
+        model="m", messages=asked, stream=True
+    ) as events:
         async for _ in events:
             pass
 
@@ -134,7 +136,11 @@ CALLINGS = {
     "aiohttp's RateLimiter": Calling(gets_by_turns, classic),
     "httpx": Calling(streams, transporting(httpx, headgate.http.httpx.limit)),
     "httpx2": Calling(streams, transporting(httpx2, headgate.http.httpx2.limit), stores=BOTH),
-    "httpx2, a stream that is left": Calling(leaves_a_stream, transporting(httpx2, headgate.http.httpx2.limit)),
-    "httpx2, a refusal": Calling(is_refused, transporting(httpx2, headgate.http.httpx2.limit), Spent),
+    "httpx2, a stream that is left": Calling(
+        leaves_a_stream, transporting(httpx2, headgate.http.httpx2.limit)
+    ),
+    "httpx2, a refusal": Calling(
+        is_refused, transporting(httpx2, headgate.http.httpx2.limit), Spent
+    ),
     "openai": Calling(hears, sdk, lambda: Models(Rules(call_time=0.001))),
 }

@@ -21,7 +21,14 @@ from tests.world import World, soon, until
 ONE = Request({})
 OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of each
 # What a lane and a link may have planned when nobody asks for anything: a look at who holds, whether a server answers.
-STANDING = ("renew", "Succession._tell", "Peer._look_at_calls", "Peer._rest", "Subscriber.make_sure", "Eviction._ask")
+STANDING = (
+    "renew",
+    "Succession._tell",
+    "Peer._look_at_calls",
+    "Peer._rest",
+    "Subscriber.make_sure",
+    "Eviction._ask",
+)
 # And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
 SEEKING = ("Link._offer_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}link", f"{OURS}revive"}  # between two attempts
@@ -88,7 +95,9 @@ class Scene:
             left = self.line._gate.queue, self.line._crowd, self.line._moved, self.line.starting
             assert not any(left), left
         if not self.paced:
-            await self.assert_whole(sum(limit.capacity for limit in status.limits if limit.kind == "Concurrency"))
+            await self.assert_whole(
+                sum(limit.capacity for limit in status.limits if limit.kind == "Concurrency")
+            )
         if self.nowhere:
             await attempts_failed()
         await self.assert_nobody_works(stepped)
@@ -105,7 +114,9 @@ class Scene:
     async def assert_nobody_works(self, stepped: Stepped) -> None:
         """L6: no task, no timer, no future of anybody who asked."""
         await connected()
-        assert all(name.startswith(OURS) and number == 1 for name, number in tasks().items()), tasks()
+        assert all(name.startswith(OURS) and number == 1 for name, number in tasks().items()), (
+            tasks()
+        )
         assert not planned() - Counter(STANDING + SEEKING * self.nowhere), planned()
         if pending(stepped):  # or it is in an error's frames
             gc.collect()
@@ -137,9 +148,13 @@ class Paced(Scene):
 
     async def assert_nothing_is_left(self, stepped: Stepped) -> None:
         await super().assert_nothing_is_left(stepped)
-        gave_up_in_time = stepped.ended and not self.taken and stepped.moment < self.start + self.world.beat
+        gave_up_in_time = (
+            stepped.ended and not self.taken and stepped.moment < self.start + self.world.beat
+        )
         if self.world.virtual and gave_up_in_time:
-            assert self.world.now() - self.start <= CAPACITY * self.world.beat + 1e-6, "T5: those behind it did not move forward"
+            assert self.world.now() - self.start <= CAPACITY * self.world.beat + 1e-6, (
+                "T5: those behind it did not move forward"
+            )
 
 
 class Unlimited(Scene):
@@ -161,7 +176,11 @@ SCENES: dict[str, type[Scene]] = {"free": Scene, "held": Held, "paced": Paced}
 
 
 def scenes_of(visit: Visit) -> list[str]:
-    return [name for name in SCENES if (visit.holds or name != "held") and (visit.paced or name != "paced")]
+    return [
+        name
+        for name in SCENES
+        if (visit.holds or name != "held") and (visit.paced or name != "paced")
+    ]
 
 
 def places(status: Any) -> int:
@@ -170,7 +189,9 @@ def places(status: Any) -> int:
 
 def tasks() -> Counter[str]:
     """Who is at work in the running loop, but for the story."""
-    return Counter(task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task())
+    return Counter(
+        task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()
+    )
 
 
 async def connected() -> None:
@@ -198,4 +219,8 @@ def pending(stepped: Stepped) -> list[Any]:
 def planned() -> Counter[str]:
     """What the running loop has timers for."""
     timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]  # there is no public way
-    return Counter(getattr(timer._callback, "__qualname__", f"{timer}") for timer in timers if not timer.cancelled())
+    return Counter(
+        getattr(timer._callback, "__qualname__", f"{timer}")
+        for timer in timers
+        if not timer.cancelled()
+    )

@@ -44,12 +44,18 @@ def test_a_call_that_is_interrupted_anywhere_gives_its_permit_back(
     with calling.service() as service:
         at, reached = 0, True
         while reached:
-            reached = asyncio.run(interrupted(calling, service, Limiter(f"{name}-{at}", *LIMITS, store=place), way, at)).reached
+            reached = asyncio.run(
+                interrupted(
+                    calling, service, Limiter(f"{name}-{at}", *LIMITS, store=place), way, at
+                )
+            ).reached
             at += 1
     assert at > 3, "it was interrupted nowhere"
 
 
-async def interrupted(calling: Calling, service: Any, limiter: Limiter, way: str, at: int, looks: bool = False) -> Stepped:
+async def interrupted(
+    calling: Calling, service: Any, limiter: Limiter, way: str, at: int, looks: bool = False
+) -> Stepped:
     """While somebody holds the only place; then it is let go."""
     before = await limiter.acquire()
     async with calling.made(limiter, service) as client:
@@ -91,5 +97,7 @@ def ran_in_clients(name: str) -> set[CodeType]:
     for number, calling in enumerate(CALLINGS.values()):
         with calling.service() as service:
             limiter = Limiter(f"{name}-{number}", *LIMITS, store=MemoryStore())
-            ran |= asyncio.run(interrupted(calling, service, limiter, "asked", NEVER, looks=True)).ran
+            ran |= asyncio.run(
+                interrupted(calling, service, limiter, "asked", NEVER, looks=True)
+            ).ran
     return ran

@@ -28,13 +28,36 @@ from tests.world import World
 
 NEVER = -1
 BEAT = scaled(0.004)  # seconds
-CANCEL, PROOF = "asked", pytest.mark.proof("interrupts at each step")  # every run cancels; --all interrupts in each other way
+CANCEL, PROOF = (
+    "asked",
+    pytest.mark.proof("interrupts at each step"),
+)  # every run cancels; --all interrupts in each other way
 SOURCE = Path(headgate.__file__).parent
-AT_ONCE = {"asked", "thrown", "twice", "timed", "crossed", "met", "failed", "closed"}  # ways that nothing can come before
+AT_ONCE = {
+    "asked",
+    "thrown",
+    "twice",
+    "timed",
+    "crossed",
+    "met",
+    "failed",
+    "closed",
+}  # ways that nothing can come before
 # Where coroutines run in tasks of headgate's own: no caller of anybody's awaits them.
 NOT_CALLERS = {
     f"stores/redis/{name}.py"
-    for name in ("link", "peer", "ears", "endpoint", "topology", "portal", "eviction", "chores", "delivery", "shutdown")
+    for name in (
+        "link",
+        "peer",
+        "ears",
+        "endpoint",
+        "topology",
+        "portal",
+        "eviction",
+        "chores",
+        "delivery",
+        "shutdown",
+    )
 }
 PROTOCOLS = {
     "interfaces.py": [
@@ -62,15 +85,30 @@ TESTING = {  # a test's own: they ask no limiter for anything
 }
 LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its calls
     "frameworks/litellm.py": [
-        *("LiteLLMLimiter.async_pre_call_deployment_hook", "LiteLLMLimiter.async_post_call_success_deployment_hook"),
-        *("LiteLLMLimiter.async_post_call_failure_deployment_hook", "LiteLLMLimiter.async_log_success_event"),
+        *(
+            "LiteLLMLimiter.async_pre_call_deployment_hook",
+            "LiteLLMLimiter.async_post_call_success_deployment_hook",
+        ),
+        *(
+            "LiteLLMLimiter.async_post_call_failure_deployment_hook",
+            "LiteLLMLimiter.async_log_success_event",
+        ),
         *("LiteLLMLimiter.async_log_failure_event", "LiteLLMLimiter._granted"),
     ],
 }
 EXCUSED = (PROTOCOLS, OWN_TASKS, TESTING, LITELLM)
-NOT_DRIVEN = [f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names]
+NOT_DRIVEN = [
+    f"{module}: {name}" for where in EXCUSED for module, names in where.items() for name in names
+]
 CASES = [
-    pytest.param(store, visit, scene, way, id=f"{name}-{store}-{scene}-{way}", marks=() if way == CANCEL else PROOF)
+    pytest.param(
+        store,
+        visit,
+        scene,
+        way,
+        id=f"{name}-{store}-{scene}-{way}",
+        marks=() if way == CANCEL else PROOF,
+    )
     for name, visit in VISITS.items()
     for store in visit.stores
     for scene in scenes_of(visit)
@@ -102,12 +140,21 @@ def world_at(store: str, name: str, request: pytest.FixtureRequest) -> World:
 def url_of(store: str, request: pytest.FixtureRequest) -> str | None:
     if store == "memory":
         return None
-    return str(request.getfixturevalue("redis_url")) if store == "redis" else f"redis://127.0.0.1:{free_port()}/0"
+    return (
+        str(request.getfixturevalue("redis_url"))
+        if store == "redis"
+        else f"redis://127.0.0.1:{free_port()}/0"
+    )
 
 
 @pytest.mark.parametrize(("store", "visit", "scene", "way"), CASES)
 def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
-    step_world: World, store: str, visit: Visit, scene: str, way: str, request: pytest.FixtureRequest
+    step_world: World,
+    store: str,
+    visit: Visit,
+    scene: str,
+    way: str,
+    request: pytest.FixtureRequest,
 ) -> None:
     """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in; those behind get their turn.
     F1, F2, F3, F5, F6.
@@ -116,12 +163,16 @@ def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
 
     if store == "redis":
         admin = request.getfixturevalue("admin")
-        assert [who for name in names for who in everybody(admin, name) if ":" in who] == [], "who holds or waits is on the server"
+        assert [who for name in names for who in everybody(admin, name) if ":" in who] == [], (
+            "who holds or waits is on the server"
+        )
 
 
 @pytest.mark.parametrize("way", INTERRUPTIONS)
 @pytest.mark.parametrize("visit", UNLIMITED.values(), ids=UNLIMITED)
-def test_who_is_interrupted_where_nothing_is_limited_leaves_nobody_at_work(name: str, visit: Visit, way: str) -> None:
+def test_who_is_interrupted_where_nothing_is_limited_leaves_nobody_at_work(
+    name: str, visit: Visit, way: str
+) -> None:
     """L4, L6: while the store is being looked for, and when it is known to be away."""
     world = World(name, f"redis://127.0.0.1:{free_port()}/0")
     at_each_suspension(Unlimited, world, visit, way)
@@ -134,7 +185,9 @@ def at_each_suspension(scene: type[Scene], world: World, visit: Visit, way: str)
         at = len(names)
         try:
             name, stepped = world.run(interrupted(scene, world, visit, way, at))
-            assert not stepped.reached or way not in AT_ONCE or stepped.ended, "F8: the interruption was swallowed"
+            assert not stepped.reached or way not in AT_ONCE or stepped.ended, (
+                "F8: the interruption was swallowed"
+            )
         except BaseException as error:
             error.add_note(f"interrupted at suspension {at}, in this way: {way}")
             raise
@@ -143,7 +196,9 @@ def at_each_suspension(scene: type[Scene], world: World, visit: Visit, way: str)
             return names
 
 
-async def interrupted(scene: type[Scene], world: World, visit: Visit, way: str, at: int) -> tuple[str, Stepped]:
+async def interrupted(
+    scene: type[Scene], world: World, visit: Visit, way: str, at: int
+) -> tuple[str, Stepped]:
     played = scene(world, visit, f"{world.name}-{at}")
     stepped = await played.play(way, at)
     await played.assert_nothing_is_left(stepped)
@@ -157,7 +212,9 @@ def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.Fixtur
     """Whoever writes another `async def` that a caller may wait for is reminded to drive it here."""
     ran, numbers = set[tuple[str, int]](), count()
     for store, visit, scene in {case.values[:3]: None for case in CASES}:
-        ran |= ran_in(SCENES[scene], world_at(store, name, request), visit, f"{name}-{next(numbers)}")
+        ran |= ran_in(
+            SCENES[scene], world_at(store, name, request), visit, f"{name}-{next(numbers)}"
+        )
     for visit in UNLIMITED.values():
         ran |= ran_in(Unlimited, world_at("nowhere", name, request), visit, name)
     ran |= {(code.co_filename, code.co_firstlineno) for code in ran_in_clients(f"{name}-http")}

@@ -11,7 +11,17 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from headgate import Concurrency, Limiter, LimiterClosedError, Permit, Rate, RateLimiter, Semaphore, StoreError, TokenBucket
+from headgate import (
+    Concurrency,
+    Limiter,
+    LimiterClosedError,
+    Permit,
+    Rate,
+    RateLimiter,
+    Semaphore,
+    StoreError,
+    TokenBucket,
+)
 from headgate.entrance import Entrance
 from headgate.frameworks.langchain import LangChainLimiter
 from headgate.frameworks.pydantic_ai import PydanticAILimiter
@@ -80,7 +90,14 @@ def semaphore(world: World, name: str) -> Semaphore:
 
 def bucket(world: World, name: str, *limits: Limit) -> TokenBucket:
     """Filled, or empty when it is to pace those who come."""
-    return TokenBucket(name, PLENTY, world.beat if limits else AGES, 1, initial_tokens=1 if limits else PLENTY, **world.place)
+    return TokenBucket(
+        name,
+        PLENTY,
+        world.beat if limits else AGES,
+        1,
+        initial_tokens=1 if limits else PLENTY,
+        **world.place,
+    )
 
 
 def rated(world: World, name: str, *limits: Limit) -> Limiter:
@@ -276,7 +293,9 @@ VISITS = {
     "attached: aresume": Visit(resumes, attached(), paced=False),
     "attached: areset": Visit(resets, attached(), paced=False),
     "attached, on_lost: await acquire": Visit(acquires, attached(on_lost="cancel"), REDIS),
-    "attached, local: await acquire": Visit(acquires, attached(on_store_error="local", processes=1), REDIS),
+    "attached, local: await acquire": Visit(
+        acquires, attached(on_store_error="local", processes=1), REDIS
+    ),
     "undeclared: async with limiter": Visit(enters, undeclared),
     "undeclared: await acquire": Visit(acquires, undeclared),
     "undeclared: atry_acquire": Visit(tries, undeclared),

@@ -12,7 +12,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate import Concurrency, Limiter, Quota, Rate, RateLimiter, Semaphore, TokenBucket, Window, testing
+from headgate import (
+    Concurrency,
+    Limiter,
+    Quota,
+    Rate,
+    RateLimiter,
+    Semaphore,
+    TokenBucket,
+    Window,
+    testing,
+)
 from headgate.limits import Limit
 from headgate.testing import Call, ManualClock, Recorder, assert_at_rest, assert_never_over
 
@@ -37,7 +47,11 @@ def test_what_a_limiter_lets_through_is_never_over_its_limit(name: str, limit: L
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_one_call_more_is_over(name: str, limit: Limit) -> None:
     """A limiter that allows one more at a time fails before this limit."""
-    more = {"capacity": limit.capacity + 1} if isinstance(limit, Concurrency) else {"amount": limit.amount + 1}
+    more = (
+        {"capacity": limit.capacity + 1}
+        if isinstance(limit, Concurrency)
+        else {"amount": limit.amount + 1}
+    )
     with ManualClock() as clock:
         loose = Limiter(name, type(limit)(**{**fields(limit), **more}))
         with pytest.raises(AssertionError, match="allows"):
@@ -74,7 +88,9 @@ def test_moments_suffice_where_nothing_is_held() -> None:
 
 
 def test_the_interval_may_begin_anywhere() -> None:
-    with pytest.raises(AssertionError, match="Calls 2 to 4 of 4 took 3 requests within 9 s, from 5 s after"):
+    with pytest.raises(
+        AssertionError, match="Calls 2 to 4 of 4 took 3 requests within 9 s, from 5 s after"
+    ):
         assert_never_over([0, 5, 13, 14], "2 in any 10 seconds")
 
 
@@ -82,13 +98,18 @@ def test_the_interval_may_begin_anywhere() -> None:
     ("limit", "moments"),
     [
         (Rate(2, per=10, capacity=3), [0, 0, 0, 5, 10]),
-        (Rate(2, per=10, capacity=3, steps=True), [0, 0, 0, 0, 0, 10, 10]),  # a step may come with the first call
+        (
+            Rate(2, per=10, capacity=3, steps=True),
+            [0, 0, 0, 0, 0, 10, 10],
+        ),  # a step may come with the first call
         (Window(2, per=10, slack=1), [0, 0, 11, 11]),
         (Quota(2, per=60), [59, 59, 60, 60]),
     ],
     ids=str,
 )
-def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(limit: Limit, moments: list[float]) -> None:
+def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(
+    limit: Limit, moments: list[float]
+) -> None:
     assert_never_over(moments, limit)
     with pytest.raises(AssertionError, match="allows"):
         assert_never_over([*moments[:-1], moments[-1] - 0.001], limit)
@@ -97,21 +118,32 @@ def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(limit: Limit,
 PARTS = [Rate(2.5, per=7, capacity=5), Rate(2.5, per=7, capacity=5, steps=True)]
 
 
-@pytest.mark.parametrize("limit", [*LIMITS[:4], *PARTS, Rate(2, per=7, capacity=5, steps=True), Quota(4, per=60)], ids=str)
+@pytest.mark.parametrize(
+    "limit",
+    [*LIMITS[:4], *PARTS, Rate(2, per=7, capacity=5, steps=True), Quota(4, per=60)],
+    ids=str,
+)
 @given(gaps=st.lists(st.sampled_from([0, 0.5, 2, 3.5, 6.999, 7, 10, 11]), max_size=12))
-@example(gaps=[3.5, 0, 0, 0, 3.5, 0, 0, 0.5])  # of steps the worst need not begin with the first call that still counts
+@example(
+    gaps=[3.5, 0, 0, 0, 3.5, 0, 0, 0.5]
+)  # of steps the worst need not begin with the first call that still counts
 def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:
     """Whatever the calls are: beside a look at all intervals there are."""
     assert isinstance(limit, Rate | Window | Quota)
     moments = [int(moment * 1_000_000) for moment in accumulate(gaps, initial=100.0)]
     pairs = [(first, last) for last in range(len(moments)) for first in range(last + 1)]
-    over = any(last - first + 1 > testing._most(limit, moments[first], moments[last]) for first, last in pairs)
+    over = any(
+        last - first + 1 > testing._most(limit, moments[first], moments[last])
+        for first, last in pairs
+    )
 
     with pytest.raises(AssertionError) if over else nullcontext():
         assert_never_over([moment / 1_000_000 for moment in moments], limit)
 
 
-@pytest.mark.parametrize("limit", [Rate(10, per=1, capacity=500), Window(500, per=50), Quota(500, per=50)], ids=str)
+@pytest.mark.parametrize(
+    "limit", [Rate(10, per=1, capacity=500), Window(500, per=50), Quota(500, per=50)], ids=str
+)
 def test_many_calls_are_looked_through_once(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given ten thousand, of which each sees hundreds before it that still count."""
     looks = count()
@@ -128,7 +160,12 @@ def test_units_are_counted_by_the_limits_that_have_them() -> None:
     recorder = Recorder(clock)
     with recorder.call(2, tokens=900):
         clock.advance(1)
-    assert_never_over(recorder.calls, Window(2, per=60), Window(900, per=60, unit="tokens"), Window(1, per=60, unit="megabytes"))
+    assert_never_over(
+        recorder.calls,
+        Window(2, per=60),
+        Window(900, per=60, unit="tokens"),
+        Window(1, per=60, unit="megabytes"),
+    )
     for limit in (Window(1, per=60), Window(899, per=60, unit="tokens")):
         with pytest.raises(AssertionError, match=f"allows {limit.amount} in that time"):
             assert_never_over(recorder.calls, limit)
@@ -137,7 +174,10 @@ def test_units_are_counted_by_the_limits_that_have_them() -> None:
 def test_who_runs_at_once_is_told_by_the_ends_of_calls() -> None:
     calls = [Call(0, 2), Call(1, 3), Call(2, 4)]
     assert_never_over(calls, Concurrency(2))
-    with pytest.raises(AssertionError, match=r"1 s after the first call 2 permits were held at once, and .* allows 1\."):
+    with pytest.raises(
+        AssertionError,
+        match=r"1 s after the first call 2 permits were held at once, and .* allows 1\.",
+    ):
         assert_never_over(calls, Concurrency(1))
     with pytest.raises(TypeError, match="has no end"):
         assert_never_over([0.0], Concurrency(1))
@@ -152,9 +192,12 @@ def test_a_recorder_counts_who_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("units", "error"), [({"tokens": -900}, ValueError), ({"cost": 0}, ValueError), ({"tokens": "9"}, TypeError)]
+    ("units", "error"),
+    [({"tokens": -900}, ValueError), ({"cost": 0}, ValueError), ({"tokens": "9"}, TypeError)],
 )
-def test_a_recorder_counts_what_could_be_acquired(units: dict[str, Any], error: type[Exception]) -> None:
+def test_a_recorder_counts_what_could_be_acquired(
+    units: dict[str, Any], error: type[Exception]
+) -> None:
     """T7: what is less than nothing would hide what is too much; nothing is noted of it."""
     recorder = Recorder(ManualClock())
 
@@ -183,7 +226,9 @@ async def test_who_holds_and_who_waits_is_not_at_rest(name: str) -> None:
     held = await limiter.acquire()
     waiting = asyncio.create_task(enters(limiter))
     await asyncio.sleep(0)
-    with pytest.raises(AssertionError, match=rf"Not at rest: '{name}': 1 of 1 permits used .* 1 waiting\. Release"):
+    with pytest.raises(
+        AssertionError, match=rf"Not at rest: '{name}': 1 of 1 permits used .* 1 waiting\. Release"
+    ):
         assert_at_rest(limiter)
     with pytest.raises(AssertionError, match=name):
         assert_at_rest()
@@ -213,7 +258,11 @@ async def enters(limiter: Limiter) -> None:
 
 
 def test_the_classics_can_be_asked_too(name: str, redis_url: str) -> None:
-    bucket, throttled, far = TokenBucket(name, 1, 60, 1), RateLimiter(5, 1), Semaphore(name, 1, redis_url=redis_url)
+    bucket, throttled, far = (
+        TokenBucket(name, 1, 60, 1),
+        RateLimiter(5, 1),
+        Semaphore(name, 1, redis_url=redis_url),
+    )
     with bucket:
         assert_at_rest(bucket, throttled, far)
     for noun, entrance in ((throttled, throttled.throttle()), (far, far)):

@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate import Concurrency, Limiter, MaxSleepExceededError, Quota, RateLimiter, UnknownLimiterError, Window, logs
+from headgate import (
+    Concurrency,
+    Limiter,
+    MaxSleepExceededError,
+    Quota,
+    RateLimiter,
+    UnknownLimiterError,
+    Window,
+    logs,
+)
 from headgate import testing as module
 from headgate.testing import ManualClock, Standstill
 from tests.crowds import assert_all_free
@@ -152,7 +161,10 @@ def test_threads_skip_to_the_next_of_them(name: str) -> None:
     limiter = Limiter(name, Window(1, per=AGES))
     granted: list[float] = []
     with ManualClock(skips=True) as clock:
-        threads = [in_a_thread(lambda: granted.append(limiter.acquire_sync().t / 1_000_000)) for _ in range(4)]
+        threads = [
+            in_a_thread(lambda: granted.append(limiter.acquire_sync().t / 1_000_000))
+            for _ in range(4)
+        ]
         assert all(map(ends, threads))
         assert clock.elapsed() >= 3 * AGES
     module.assert_never_over(granted, Window(1, per=AGES))
@@ -281,7 +293,9 @@ def test_each_limiter_declares_again_in_a_later_block(name: str) -> None:
                 assert Limiter.attach(name).status().limits[0].limit == limiter.limits[0]
 
 
-def test_limiters_of_two_blocks_do_not_disagree(name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_limiters_of_two_blocks_do_not_disagree(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for limits in ("10/hour", "1000/hour"):
         with ManualClock():
             Limiter(name, limits)
@@ -383,7 +397,14 @@ def test_two_clocks_cannot_be_in_use() -> None:
         pass
 
 
-LEFT_OVER = [(0.3 - 0.1 * 3, 0), (0.1 * 3 - 0.3, 0), (0.1 * 3, 300_000), (0.7 + 0.1, 800_000), (1e-6, 1), (-0.0, 0)]
+LEFT_OVER = [
+    (0.3 - 0.1 * 3, 0),
+    (0.1 * 3 - 0.3, 0),
+    (0.1 * 3, 300_000),
+    (0.7 + 0.1, 800_000),
+    (1e-6, 1),
+    (-0.0, 0),
+]
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
@@ -395,7 +416,9 @@ async def test_the_rest_that_float_arithmetic_leaves_is_no_time(seconds: float, 
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
-def test_the_rest_that_float_arithmetic_leaves_is_no_time_in_a_virtual_loop(seconds: float, ticks: int) -> None:
+def test_the_rest_that_float_arithmetic_leaves_is_no_time_in_a_virtual_loop(
+    seconds: float, ticks: int
+) -> None:
     clock = ManualClock()
     clock.run(clock.aadvance(seconds))
     assert clock.moment - clock.start == ticks

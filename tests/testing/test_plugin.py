@@ -52,9 +52,33 @@ def test_that_comes_after_it(headgate_at_rest):
 def users_run(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
     """A pytest of the user's own, where every warning is an error and headgate's fixtures are found."""
     (folder / "test_theirs.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-p", "headgate_pytest", "-p", "no:cacheprovider", "-W", "error", *options, "."]
-    environment = {"PYTHONPATH": f"{ROOT / 'src'}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "headgate_pytest",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "error",
+        *options,
+        ".",
+    ]
+    environment = {
+        "PYTHONPATH": f"{ROOT / 'src'}",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
 
 
 def test_a_user_gets_the_fixtures(tmp_path: Path) -> None:
@@ -76,7 +100,9 @@ def test_their_names_say_whose_they_are(tmp_path: Path) -> None:
     done = users_run(tmp_path, "", "--fixtures")
     assert [name for name in FIXTURES if f"{name} --" not in done.stdout] == [], done.stdout
     defined = {
-        node.name for node in ast.parse(Path(headgate_pytest.__file__).read_text()).body if isinstance(node, ast.FunctionDef)
+        node.name
+        for node in ast.parse(Path(headgate_pytest.__file__).read_text()).body
+        if isinstance(node, ast.FunctionDef)
     }
     assert sorted(defined) == FIXTURES
 

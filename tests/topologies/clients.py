@@ -59,14 +59,22 @@ def of_server(server: Server, library: str) -> Any:
 def of_sentinels(sentinels: Sentinels, library: str) -> Any:
     places = [("127.0.0.1", watcher.port) for watcher in sentinels.watchers]
     words = secured(sentinels)
-    return SENTINELS[library](places, sentinel_kwargs={**GUESTS, **words}, **USERS, **words).master_for(SERVICE)
+    return SENTINELS[library](
+        places, sentinel_kwargs={**GUESTS, **words}, **USERS, **words
+    ).master_for(SERVICE)
 
 
 def of_cluster(cluster: Cluster, library: str) -> Any:
-    return CLUSTERS[library](host="127.0.0.1", port=cluster.nodes[0].port, **USERS, **secured(cluster))
+    return CLUSTERS[library](
+        host="127.0.0.1", port=cluster.nodes[0].port, **USERS, **secured(cluster)
+    )
 
 
-MAKERS: dict[type, Callable[[Any, str], Any]] = {Server: of_server, Sentinels: of_sentinels, Cluster: of_cluster}
+MAKERS: dict[type, Callable[[Any, str], Any]] = {
+    Server: of_server,
+    Sentinels: of_sentinels,
+    Cluster: of_cluster,
+}
 
 
 def client_of(place: Server | Sentinels | Cluster, library: str) -> Any:

@@ -82,7 +82,9 @@ def puppet(name: str) -> Iterator[Callable[..., Puppet]]:
     with ExitStack() as stack:
 
         def made(url: str, *limits: Limit) -> Puppet:
-            puppet = Puppet(stack.enter_context(running("puppet", url, name, "calm", *map(repr, limits))))
+            puppet = Puppet(
+                stack.enter_context(running("puppet", url, name, "calm", *map(repr, limits)))
+            )
             assert puppet.process.line() == "ready"
             return puppet
 

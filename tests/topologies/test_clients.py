@@ -35,7 +35,9 @@ def place(request: pytest.FixtureRequest) -> Place:
 @pytest.fixture(params=["URL", *LIBRARIES])
 async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[Any]:
     """What the limiter is told: a URL, or a client that the user has anyway."""
-    await asyncio.to_thread(end_portal)  # the connections of earlier tests must not end in the middle of this one
+    await asyncio.to_thread(
+        end_portal
+    )  # the connections of earlier tests must not end in the middle of this one
     gc.collect()
     await eventually(lambda: connections(place, "pubsub") == 0)
     if request.param == "URL":
@@ -44,20 +46,28 @@ async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[A
         client = client_of(place, request.param)
         yield client
         await closed(client)
-    if any(task.get_name() == "headgate-ears" for task in asyncio.all_tasks()):  # TLS that is cut off in its greeting says so
+    if any(
+        task.get_name() == "headgate-ears" for task in asyncio.all_tasks()
+    ):  # TLS that is cut off in its greeting says so
         await eventually(lambda: connections(place, "pubsub") > 0)
 
 
 def servers_of(place: Place) -> list[Server]:
     """Those that keep what limiters know."""
-    return [place] if isinstance(place, Server) else [*(place.copies if isinstance(place, Sentinels) else place.nodes)]
+    return (
+        [place]
+        if isinstance(place, Server)
+        else [*(place.copies if isinstance(place, Sentinels) else place.nodes)]
+    )
 
 
 def connections(place: Place, kind: str = "normal") -> int:
     return sum(connections_of(server.admin, kind) for server in servers_of(place))
 
 
-async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(name: str, store: Any) -> None:
+async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(
+    name: str, store: Any
+) -> None:
     """S1, S6, T1, L6: given two places and twenty tasks, when each visits once, then all do, in order, and all was counted."""
     limiter = Limiter(name, Concurrency(2), Rate(100, per=AGES, unit="tokens"), store=store)
     room, order = Room(), []
@@ -110,11 +120,15 @@ def clients(place: Place, *kinds: str) -> set[tuple[int, str]]:
     }
 
 
-async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections(name: str, store: Any, place: Place) -> None:
+async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections(
+    name: str, store: Any, place: Place
+) -> None:
     """S9, F27: to each server that keeps names one for calls and one that is subscribed; and all waiters get their turn."""
     servers = MASTERS if isinstance(place, Cluster) else 1
     before = clients(place)
-    asked = sum(connections_of(watcher.admin, "pubsub", GUEST) for watcher in getattr(place, "watchers", []))
+    asked = sum(
+        connections_of(watcher.admin, "pubsub", GUEST) for watcher in getattr(place, "watchers", [])
+    )
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=store) for number in range(50)]
     holders = await asyncio.gather(*(limiter.acquire() for limiter in limiters))
     waiters = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(6)]
@@ -123,7 +137,11 @@ async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections
     await eventually(lambda: len(clients(place, "pubsub") - before) == servers)
 
     if isinstance(place, Sentinels):
-        assert sum(connections_of(watcher.admin, "pubsub", GUEST) for watcher in place.watchers) - asked <= 1
+        assert (
+            sum(connections_of(watcher.admin, "pubsub", GUEST) for watcher in place.watchers)
+            - asked
+            <= 1
+        )
     assert len(clients(place) - clients(place, "pubsub") - before) <= servers
 
     for holder in holders:

@@ -52,7 +52,9 @@ async def refused(move: Move) -> None:
 def errors_of(node: Node) -> int:
     """How often a node has said that it cannot, or not now, since `config_resetstat`."""
     stats: dict[str, Any] = node.admin.info("errorstats")
-    return sum(stats.get(f"errorstat_{word}", {}).get("count", 0) for word in ("TRYAGAIN", "ASK", "MOVED"))
+    return sum(
+        stats.get(f"errorstat_{word}", {}).get("count", 0) for word in ("TRYAGAIN", "ASK", "MOVED")
+    )
 
 
 # Everywhere --------------------------------------------------------------------------------------------------------------------
@@ -60,8 +62,15 @@ def errors_of(node: Node) -> int:
 
 async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster) -> None:
     """S1, S6, S9: given names on each master, when all are used at once, then each is used there, and nothing is mixed up."""
-    names = {node: [cluster.name_on(node, f"{name}-{number}") for number in range(3)] for node in cluster.masters()}
-    limiters = {its: Limiter(its, Concurrency(2), TOKENS, store=cluster.user_url) for each in names.values() for its in each}
+    names = {
+        node: [cluster.name_on(node, f"{name}-{number}") for number in range(3)]
+        for node in cluster.masters()
+    }
+    limiters = {
+        its: Limiter(its, Concurrency(2), TOKENS, store=cluster.user_url)
+        for each in names.values()
+        for its in each
+    }
     rooms = {its: Room() for its in limiters}
 
     async def visit(its: str) -> None:
@@ -91,7 +100,10 @@ def listeners(cluster: Cluster) -> Callable[[], list[Node]]:
 @pytest.mark.parametrize("carried", ["nothing", "one key", "all keys"])
 async def test_a_slot_that_moves_is_waited_for(name: str, cluster: Cluster, carried: str) -> None:
     """S1, S6, S7, S4: given a holder, a queue and newcomers, when the slot moves under them, then nobody sees anything of it."""
-    limiters = [Limiter(name, Concurrency(2), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(name, Concurrency(2), TOKENS, store=apart(cluster.user_url, number))
+        for number in range(2)
+    ]
     holders = [await limiter.acquire(tokens=1) for limiter in limiters]
     order: dict[int, int] = {}  # by fence
     room = Room()
@@ -135,12 +147,16 @@ def moving(cluster: Cluster, name: str) -> Move:
     return move.open()
 
 
-async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(name: str, cluster: Cluster) -> None:
+async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(
+    name: str, cluster: Cluster
+) -> None:
     """S7, fact 10: given the last holder and the last waiter, whose keys end with them, when the place changes hands in the midst
     of a move, then no script is broken off at a key that has just gone: the waiter has the place, and nobody else.
     F40.
     """
-    limiter, other = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)]
+    limiter, other = [
+        Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)
+    ]
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(other))
     await waiting(limiter, 1)
@@ -161,7 +177,10 @@ async def test_a_slot_moves_round_under_load(name: str, cluster: Cluster) -> Non
     """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters, then nobody is one too many.
     F40.
     """
-    limiters = [Limiter(name, Concurrency(3), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(name, Concurrency(3), TOKENS, store=apart(cluster.user_url, number))
+        for number in range(2)
+    ]
     room, moved, charged = Room(), False, 0
 
     async def work(limiter: Limiter) -> None:
@@ -223,11 +242,16 @@ async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -
 # Nodes that are gone -----------------------------------------------------------------------------------------------------------
 
 
-async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str, cluster: Cluster) -> None:
+async def test_holders_and_waiters_live_through_the_death_of_a_master(
+    name: str, cluster: Cluster
+) -> None:
     """S1, S6, S7, L5, F40: given names on all masters, when one is killed, then its replica goes on where it was, and so do all."""
     dying = cluster.masters()[0]
     mine, alive = cluster.name_on(dying, name), cluster.name_on(cluster.masters()[1], name)
-    limiters = [Limiter(mine, Concurrency(1), TOKENS, store=apart(cluster.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(mine, Concurrency(1), TOKENS, store=apart(cluster.user_url, number))
+        for number in range(2)
+    ]
     beside = Limiter(alive, Concurrency(1), TOKENS, store=cluster.user_url)
     holder = await limiters[0].acquire(tokens=1)
     order: dict[int, int] = {}
@@ -243,7 +267,9 @@ async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str,
     cluster.copy(dying)
 
     dying.kill()
-    others = asyncio.create_task(enter(beside, tokens=1))  # a cluster that lacks slots serves nobody
+    others = asyncio.create_task(
+        enter(beside, tokens=1)
+    )  # a cluster that lacks slots serves nobody
     await eventually(lambda: cluster.serves(key_of(mine), without=dying), PROMOTION)
     assert not order
     assert await soon(holder.arelease())
@@ -257,12 +283,17 @@ async def test_holders_and_waiters_live_through_the_death_of_a_master(name: str,
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.01], ids=["together", "later"])
-async def test_a_node_that_says_nothing_delays_no_name_of_another(name: str, cluster: Cluster, moment: float) -> None:
+async def test_a_node_that_says_nothing_delays_no_name_of_another(
+    name: str, cluster: Cluster, moment: float
+) -> None:
     """L5, F36: given two nodes that were not met yet, of which one stands still, when names of both are asked for, then the other
     one's is granted at once; and the first one's as soon as its node goes on."""
     known, silent, healthy = cluster.masters()
     url = f"{cluster.user_url}?socket_connect_timeout=60"  # longer than anything here
-    limiters = {node: Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (known, silent, healthy)}
+    limiters = {
+        node: Limiter(cluster.name_on(node, name), Concurrency(1), store=url)
+        for node in (known, silent, healthy)
+    }
     holders = [await limiters[known].acquire()]
 
     silent.pause()
@@ -283,11 +314,17 @@ async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_a
     """F28, F40: given a master that is gone and another one that answers all the time, then each pause before the former is asked
     again is twice the one before, up to the longest."""
     breaths = Breaths()
-    for module, word, value in ((tasks, "JITTER", breaths), (tasks, "BACKOFF", 0.001), (client, "LONGEST", 0.02)):
+    for module, word, value in (
+        (tasks, "JITTER", breaths),
+        (tasks, "BACKOFF", 0.001),
+        (client, "LONGEST", 0.02),
+    ):
         monkeypatch.setattr(module, word, value)
     gone, there = cluster.masters()[:2]
     url = apart(cluster.user_url, 3)
-    lost, served = [Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (gone, there)]
+    lost, served = [
+        Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (gone, there)
+    ]
     for limiter in (lost, served):
         await (await limiter.acquire()).arelease()
 
@@ -324,7 +361,11 @@ async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
-    limiter = Limiter(cluster.name_on(silent, name), Concurrency(1), store=f"{cluster.user_url}?socket_connect_timeout=60")
+    limiter = Limiter(
+        cluster.name_on(silent, name),
+        Concurrency(1),
+        store=f"{cluster.user_url}?socket_connect_timeout=60",
+    )
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await waiting(limiter, 1)
@@ -337,7 +378,9 @@ async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
     assert await (await soon(waiter)).arelease()
 
 
-async def test_two_processes_share_a_limiter_while_its_slot_moves(name: str, cluster: Cluster, puppet: Puppets) -> None:
+async def test_two_processes_share_a_limiter_while_its_slot_moves(
+    name: str, cluster: Cluster, puppet: Puppets
+) -> None:
     """S1, S6, S7: given one process that holds and another that waits, when the slot moves, then the place is handed on."""
     limit = Concurrency(1)
     one, two = [puppet(cluster.user_url, limit) for _ in range(2)]
@@ -364,7 +407,9 @@ async def test_a_node_that_is_not_there_is_passed_over(name: str, cluster: Clust
         assert await (await soon(limiter.acquire())).arelease()
 
 
-async def test_a_node_that_says_nothing_is_passed_over(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_says_nothing_is_passed_over(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L5, F22: given a URL whose first node stands still, then the second one is asked, however long a connection may take."""
     silent, healthy = cluster.masters()[:2]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
@@ -372,12 +417,18 @@ async def test_a_node_that_says_nothing_is_passed_over(name: str, cluster: Clust
 
     silent.pause()
 
-    assert await (await soon(Limiter(cluster.name_on(healthy, name), Concurrency(1), store=url).acquire())).arelease()
+    assert await (
+        await soon(Limiter(cluster.name_on(healthy, name), Concurrency(1), store=url).acquire())
+    ).arelease()
 
 
-async def test_a_replica_that_is_named_says_where_the_masters_are(name: str, cluster: Cluster) -> None:
+async def test_a_replica_that_is_named_says_where_the_masters_are(
+    name: str, cluster: Cluster
+) -> None:
     """Given a URL that names a replica only, then the names are looked for where they are."""
-    limiter = Limiter(name, Concurrency(1), store=cluster.url_by(cluster.replica_of(cluster.masters()[0])))
+    limiter = Limiter(
+        name, Concurrency(1), store=cluster.url_by(cluster.replica_of(cluster.masters()[0]))
+    )
 
     assert await (await soon(limiter.acquire())).arelease()
     await at_rest(limiter)
@@ -392,7 +443,9 @@ async def test_no_node_at_all_is_told_in_a_sentence(name: str, cluster: Cluster)
     assert str(told.value).endswith("accepts the login.")
 
 
-async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(name: str, cluster: Cluster) -> None:
+async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(
+    name: str, cluster: Cluster
+) -> None:
     """Given a redis:// URL of a node, when a name is another node's, then the StoreError says how the URL begins."""
     node, other = cluster.masters()[:2]
     limiter = Limiter(cluster.name_on(other, name), Concurrency(1), store=node.user_url)
@@ -403,7 +456,9 @@ async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(nam
 
 @pytest.mark.usefixtures("hurried")
 @pytest.mark.parametrize("heals", [True, False])
-async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(name: str, cluster: Cluster, heals: bool) -> None:
+async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(
+    name: str, cluster: Cluster, heals: bool
+) -> None:
     """F35, L5, S7: given a slot that was taken from its node, then calls wait for it, and are told if it does not come back."""
     limiter = Limiter(name, Concurrency(1), TOKENS, store=cluster.user_url)
     holder = await limiter.acquire(tokens=1)
@@ -427,9 +482,16 @@ async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(name: str, 
 async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Cluster) -> None:
     """S9: given waiters on all masters, and slots that went elsewhere since, then each master has one connection for calls and one
     that is subscribed."""
-    before, listening = {node: connections_of(node.admin, "normal") for node in cluster.nodes}, listeners(cluster)
+    before, listening = (
+        {node: connections_of(node.admin, "normal") for node in cluster.nodes},
+        listeners(cluster),
+    )
     url = apart(cluster.user_url, 7)
-    names = [cluster.name_on(node, f"{name}-{number}") for node in cluster.masters() for number in range(5)]
+    names = [
+        cluster.name_on(node, f"{name}-{number}")
+        for node in cluster.masters()
+        for number in range(5)
+    ]
     limiters = [Limiter(its, Concurrency(1), store=url) for its in names]
     holders = [await limiter.acquire() for limiter in limiters]
     waiters = [asyncio.create_task(enter(limiter)) for limiter in limiters for _ in range(5)]
@@ -452,7 +514,9 @@ async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Clust
         assert await holder.arelease()
 
 
-async def test_a_master_to_whom_nothing_is_said_is_left(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_master_to_whom_nothing_is_said_is_left(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S9: given names on two masters, when one of them is used no more, then the connection there is closed, and the other is not;
     and it is made again for who comes."""
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
@@ -460,7 +524,10 @@ async def test_a_master_to_whom_nothing_is_said_is_left(name: str, cluster: Clus
     quiet, lively = cluster.masters()[:2]
     before = {node: connections_of(node.admin, "normal") for node in (quiet, lively)}
     url = apart(cluster.user_url, 9)
-    limiters = {node: Limiter(cluster.name_on(node, name), Concurrency(1), store=url) for node in (quiet, lively)}
+    limiters = {
+        node: Limiter(cluster.name_on(node, name), Concurrency(1), store=url)
+        for node in (quiet, lively)
+    }
     for limiter in limiters.values():
         await (await limiter.acquire()).arelease()
     assert all(connections_of(node.admin, "normal") == before[node] + 1 for node in (quiet, lively))
@@ -490,11 +557,15 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
         lane = limiter._line._store.lane(limiter._line)
         lane.peer.cut(ConnectionError("cut off"))
         holder.release()
-        await eventually(lambda: any(task.get_name() == "headgate-ask" for task in asyncio.all_tasks()))
+        await eventually(
+            lambda: any(task.get_name() == "headgate-ask" for task in asyncio.all_tasks())
+        )
 
     await soon(asyncio.to_thread(asyncio.run, leave()))
 
-    assert used(await soon(Limiter(its, Concurrency(1), store=apart(cluster.user_url, 12)).astatus())) == [0]
+    assert used(
+        await soon(Limiter(its, Concurrency(1), store=apart(cluster.user_url, 12)).astatus())
+    ) == [0]
 
 
 class Minority:
@@ -506,8 +577,15 @@ class Minority:
 
         def refuses(its: transport_node.Peer, reply: Any) -> None:
             call = its.calls[0]
-            is_call = isinstance(call, transport_node.Call) and f":{node.port}/" in str(its.endpoint)
-            replied(its, HiredisError("CLUSTERDOWN The cluster is down") if is_call and self.cut_off else reply)
+            is_call = isinstance(call, transport_node.Call) and f":{node.port}/" in str(
+                its.endpoint
+            )
+            replied(
+                its,
+                HiredisError("CLUSTERDOWN The cluster is down")
+                if is_call and self.cut_off
+                else reply,
+            )
 
         monkeypatch.setattr(transport_node.Peer, "_replied", refuses)
 
@@ -521,7 +599,10 @@ async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_n
     lonely = cluster.masters()[0]
     minority = Minority(lonely, monkeypatch)
     url = apart(cluster.user_url, 13)
-    limiters = [Limiter(cluster.name_on(lonely, f"{name}-{number}"), Concurrency(1), TOKENS, store=url) for number in range(3)]
+    limiters = [
+        Limiter(cluster.name_on(lonely, f"{name}-{number}"), Concurrency(1), TOKENS, store=url)
+        for number in range(3)
+    ]
     holders = [await limiter.acquire(tokens=1) for limiter in limiters]
     cluster.copy(lonely)
 

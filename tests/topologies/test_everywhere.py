@@ -40,7 +40,18 @@ STORIES = {
 def test_what_holds_on_one_server_holds_there(place: str) -> None:
     """Each story says what it holds."""
     without = [f"--deselect={story}" for story in OF_TIME]
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--place", place, *without, *STORIES[place]]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--place",
+        place,
+        *without,
+        *STORIES[place],
+    ]
 
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
 

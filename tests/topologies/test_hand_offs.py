@@ -63,7 +63,9 @@ async def hand_over(limiters: Sequence[Limiter], rounds: int = ROUNDS) -> None:
     [Sentinels.fail_over, Sentinels.kill_primary],
     ids=["planned", "killed"],
 )
-async def test_the_subscription_moves_to_the_new_primary(name: str, own_sentinels: Sentinels, breaks: Breaks) -> None:
+async def test_the_subscription_moves_to_the_new_primary(
+    name: str, own_sentinels: Sentinels, breaks: Breaks
+) -> None:
     """L2, L5, F57: given two processes that are subscribed, when another server becomes the primary,
     then both subscribe there, and notifications of grants reach them."""
     limiters = two_processes(name, own_sentinels.user_url)
@@ -105,7 +107,9 @@ async def test_a_frozen_primary_that_was_replaced_keeps_no_subscriber(
 
 
 @pytest.mark.parametrize("by_sentinel", [False, True], ids=["one server", "Sentinel"])
-async def test_a_subscription_outlasts_the_connection_for_calls(name: str, own_sentinels: Sentinels, by_sentinel: bool) -> None:
+async def test_a_subscription_outlasts_the_connection_for_calls(
+    name: str, own_sentinels: Sentinels, by_sentinel: bool
+) -> None:
     """L2, F26: given two processes that are subscribed, when only their connections for calls are
     lost, then both keep their subscriptions."""
     server = own_sentinels.primary
@@ -120,7 +124,9 @@ async def test_a_subscription_outlasts_the_connection_for_calls(name: str, own_s
     await at_rest(limiters[0])
 
 
-async def test_a_name_with_waiters_keeps_its_channel_when_a_connection_for_calls_is_lost(name: str, cluster: Cluster) -> None:
+async def test_a_name_with_waiters_keeps_its_channel_when_a_connection_for_calls_is_lost(
+    name: str, cluster: Cluster
+) -> None:
     """L2, F26, F58: given a waiter in one process, when the connections for calls to the node of its
     name are lost, then the process keeps its subscription there."""
     node = cluster.masters()[0]
@@ -144,7 +150,9 @@ def subscribers(server: Copy | Node) -> set[str]:
     return {client["id"] for client in clients if client["user"] == USER}
 
 
-async def test_a_server_that_became_a_replica_loses_its_subscribers(name: str, own_sentinels: Sentinels) -> None:
+async def test_a_server_that_became_a_replica_loses_its_subscribers(
+    name: str, own_sentinels: Sentinels
+) -> None:
     """L2, F35, F57: given the URL of one server, which says READONLY to two processes, when they are
     served again, then both have subscribed anew: the address may lead to another server by now."""
     server = own_sentinels.primary
@@ -201,7 +209,9 @@ async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cl
     assert not channels(move.source, name)
 
 
-async def test_a_waiter_hears_of_its_grant_while_the_slot_of_its_name_moves(name: str, cluster: Cluster) -> None:
+async def test_a_waiter_hears_of_its_grant_while_the_slot_of_its_name_moves(
+    name: str, cluster: Cluster
+) -> None:
     """L2, F40, F58: given a holder in one process and a waiter in another, when all keys of their name
     have gone to another node, but not the slot, then the waiter is notified, and so are those that
     come later; and the waiter counts as alive for as long as before."""
@@ -238,7 +248,11 @@ def listening(node: Node, name: str) -> list[bytes]:
     """The sessions of `name` that have said that the server notifies them (replies.lua)."""
     with keys_of(node) as raw:
         fields = raw.hgetall(key_of(name))
-    return [field for field, record in fields.items() if field[:1] == b"r" and unpack_from("<ddd", record)[2]]
+    return [
+        field
+        for field, record in fields.items()
+        if field[:1] == b"r" and unpack_from("<ddd", record)[2]
+    ]
 
 
 def moments(node: Node, name: str) -> dict[bytes, float]:
@@ -253,12 +267,17 @@ def channels(node: Node, name: str) -> list[str]:
     return list(node.admin.pubsub_shardchannels(f"{key_of(name)}:*"))
 
 
-async def test_only_names_with_waiters_are_subscribed(name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_names_with_waiters_are_subscribed(
+    name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S9, F58: given two names of one node, when one has no waiter any more, then its channel is left,
     and the other one's stays."""
     monkeypatch.setattr(subscriber, "REPLY_TIMEOUT", MOMENT)
     node = cluster.masters()[0]
-    left, kept = [Limiter(cluster.name_on(node, f"{name}-{its}"), Concurrency(1), store=cluster.user_url) for its in range(2)]
+    left, kept = [
+        Limiter(cluster.name_on(node, f"{name}-{its}"), Concurrency(1), store=cluster.user_url)
+        for its in range(2)
+    ]
     holders = [await limiter.acquire() for limiter in (left, kept)]
     waiters = [asyncio.create_task(enter(limiter)) for limiter in (left, kept)]
     for limiter in (left, kept):
@@ -304,7 +323,9 @@ def without_sharded_channels(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("without_sharded_channels")
-async def test_without_sharded_channels_one_subscription_hears_of_all_nodes(name: str, cluster: Cluster) -> None:
+async def test_without_sharded_channels_one_subscription_hears_of_all_nodes(
+    name: str, cluster: Cluster
+) -> None:
     """L2, S9, F40, F58: given names on all masters, when sharded channels cannot be used, then each
     process has one subscription, on any node, and all names are handed over."""
     listening = listeners(cluster)

@@ -33,7 +33,12 @@ def lonely(cluster: Cluster) -> Iterator[Node]:
 
 
 def limiter_of(name: str, cluster: Cluster, **options: Any) -> Limiter:
-    return Limiter(name, Concurrency(2), store=f"{cluster.user_url}?socket_connect_timeout={haste.GREETING}", **options)
+    return Limiter(
+        name,
+        Concurrency(2),
+        store=f"{cluster.user_url}?socket_connect_timeout={haste.GREETING}",
+        **options,
+    )
 
 
 async def fence_of(limiter: Limiter) -> int:
@@ -72,7 +77,11 @@ async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_
         assert await fence_of(lost) == 0
         assert await fence_of(served) > 0
     assert monotonic() - start <= AT_ONCE
-    assert ["at present without it" in repr(limiter) for limiter in (lost, served, new)] == [True, False, False]
+    assert ["at present without it" in repr(limiter) for limiter in (lost, served, new)] == [
+        True,
+        False,
+        False,
+    ]
 
     lonely.start()
     await limited(lost)
@@ -80,7 +89,9 @@ async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_
         await at_rest(limiter)
 
 
-async def test_names_that_another_server_has_taken_over_are_limited_there(name: str, cluster: Cluster) -> None:
+async def test_names_that_another_server_has_taken_over_are_limited_there(
+    name: str, cluster: Cluster
+) -> None:
     """L5, F40: given a master that is dead, when its replica is promoted, then its names are back though it is not.
 
     The acquires do not look for the dead master: otherwise the first of them may find the replica.
@@ -92,7 +103,9 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(name: 
 
     dying.kill()
     assert await soon(fence_of(limiter)) == 0
-    await eventually(lambda: cluster.serves(f"headgate:{{{limiter.name}}}", without=dying), PROMOTION)
+    await eventually(
+        lambda: cluster.serves(f"headgate:{{{limiter.name}}}", without=dying), PROMOTION
+    )
     await limited(limiter)
 
     its = limiter._line._store._links[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
@@ -106,7 +119,10 @@ async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
     in vain, and a new name of another one that is away for a moment is waited for."""
     monkeypatch.setattr(client, "LONGEST", 0.05)  # the pause before a first attempt
     there = cluster.masters()[1]
-    names = [cluster.name_on(node, f"{name}-{number}") for number, node in enumerate((lonely, lonely, there, there))]
+    names = [
+        cluster.name_on(node, f"{name}-{number}")
+        for number, node in enumerate((lonely, lonely, there, there))
+    ]
     lost, new, served, hoping = [limiter_of(its, cluster) for its in names]
     for limiter in (lost, served):
         await soon(fence_of(limiter))
@@ -126,14 +142,19 @@ async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
 
 
 async def test_a_log_that_is_told_of_one_server_is_not_told_that_the_store_is_back_by_another(
-    name: str, cluster: Cluster, lonely: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    cluster: Cluster,
+    lonely: Node,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """S9: given keys of one limiter at a server that is away and at another, then it is told once, and once when all is well."""
     monkeypatch.setattr(fallback, "CALM", 0.0)
     caplog.set_level(logging.WARNING, "headgate")
     keyed = limiter_of(name, cluster, on_store_error="open")
     keys = {
-        node: next(key for key in map(str, range(1000)) if kept_by(cluster, keyed[key]) is node) for node in cluster.masters()[:2]
+        node: next(key for key in map(str, range(1000)) if kept_by(cluster, keyed[key]) is node)
+        for node in cluster.masters()[:2]
     }
     lost, served = keyed[keys[lonely]], keyed[keys[cluster.masters()[1]]]
     for limiter in (lost, served):

@@ -24,9 +24,7 @@ from tests.world import at_rest, long, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 PROMOTION = 10.0  # seconds for the Sentinels to agree: about two
-BOUND = (
-    6.0  # seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after 3, and a busy machine
-)
+BOUND = 6.0  # seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after 3, and a busy machine
 
 Breaks = Callable[[Sentinels], Copy]
 Puppets = Callable[..., Puppet]
@@ -44,13 +42,17 @@ async def failed_over(sentinels: Sentinels, breaks: Breaks) -> Copy:
     return former
 
 
-async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: str, own_sentinels: Sentinels) -> None:
+async def test_holders_and_waiters_live_through_the_death_of_the_primary(
+    name: str, own_sentinels: Sentinels
+) -> None:
     """S1, S5, S6, S7, L5: given two held places, eight who wait in two processes and a rate that runs, when the primary is killed,
     then all keep what they have: the places, the order, what was counted; and the rate is never exceeded.
     F37.
     """
     limits = Concurrency(2), Rate(100, per=AGES, unit="tokens")
-    limiters = [Limiter(name, *limits, store=apart(own_sentinels.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(name, *limits, store=apart(own_sentinels.user_url, number)) for number in range(2)
+    ]
     rate = Limiter(f"{name}-rate", Rate(50, per=1, capacity=5), store=own_sentinels.user_url)
     holders = [await limiter.acquire(tokens=1) for limiter in limiters]
     order: dict[int, int] = {}  # by fence
@@ -95,7 +97,10 @@ async def test_holders_and_waiters_live_through_the_death_of_the_primary(name: s
 async def test_a_planned_failover_is_followed_at_once(name: str, own_sentinels: Sentinels) -> None:
     """F38, S1: given a former primary that answers for ten seconds more, until the Sentinels get round to it, when another one is
     promoted, then the former is asked no more: what is given back there would never be given back here."""
-    limiter, newcomer = [Limiter(name, Concurrency(1), store=apart(own_sentinels.user_url, number)) for number in range(2)]
+    limiter, newcomer = [
+        Limiter(name, Concurrency(1), store=apart(own_sentinels.user_url, number))
+        for number in range(2)
+    ]
     holder = await limiter.acquire()
 
     former = await failed_over(own_sentinels, Sentinels.fail_over)
@@ -123,7 +128,9 @@ async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one
     """F38, S1: given a replica that stands still, and a process that follows the Sentinel that leads a
     planned failover, when that names another primary, then the process leaves the former one. The
     leader publishes +switch-master only when each replica has followed, minutes later perhaps."""
-    limiter = Limiter(name, Concurrency(1), store=sentinels_with_spare.url_by(sentinels_with_spare.watchers[0]))
+    limiter = Limiter(
+        name, Concurrency(1), store=sentinels_with_spare.url_by(sentinels_with_spare.watchers[0])
+    )
     holder = await limiter.acquire()
     sentinels_with_spare.copy()
     sentinels_with_spare.copies[-1].pause()
@@ -135,11 +142,15 @@ async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one
     await at_rest(limiter)
 
 
-async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(name: str, own_sentinels: Sentinels, slack: Slack) -> None:
+async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(
+    name: str, own_sentinels: Sentinels, slack: Slack
+) -> None:
     """F37, S4, S5: given a permit and tokens that the replica never heard of, when the primary is killed, then one capacity and one
     burst more are granted; the holder knows within a third of its lease, and what it gives back is nobody's."""
     limits = Concurrency(1, lease=3.0), Rate(5, per=AGES, unit="tokens")
-    limiter, other = [Limiter(name, *limits, store=apart(own_sentinels.user_url, number)) for number in range(2)]
+    limiter, other = [
+        Limiter(name, *limits, store=apart(own_sentinels.user_url, number)) for number in range(2)
+    ]
     (await limiter.acquire(tokens=1)).release()
     await at_rest(limiter)
     own_sentinels.stop_copying()
@@ -210,15 +221,21 @@ def unaware(former: Copy) -> Watcher:
         behind.stop()
 
 
-async def test_a_primary_that_has_become_a_replica_is_not_believed(name: str, own_sentinels: Sentinels) -> None:
+async def test_a_primary_that_has_become_a_replica_is_not_believed(
+    name: str, own_sentinels: Sentinels
+) -> None:
     """F35, F38: given a Sentinel that has not heard of it and still names the former primary, then the next one is asked."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     holder = await limiter.acquire()
     former = await failed_over(own_sentinels, Sentinels.fail_over)
-    former.admin.replicaof("127.0.0.1", own_sentinels.primary.port)  # as the Sentinels will tell it, some seconds later
+    former.admin.replicaof(
+        "127.0.0.1", own_sentinels.primary.port
+    )  # as the Sentinels will tell it, some seconds later
     behind = unaware(former)
     try:
-        other = Limiter(name, Concurrency(1), store=own_sentinels.url_by(behind, *own_sentinels.watchers))
+        other = Limiter(
+            name, Concurrency(1), store=own_sentinels.url_by(behind, *own_sentinels.watchers)
+        )
         assert not await soon(other.atry_acquire())
         assert await soon(holder.arelease())
         assert await (await soon(other.acquire())).arelease()
@@ -227,7 +244,9 @@ async def test_a_primary_that_has_become_a_replica_is_not_believed(name: str, ow
     await at_rest(limiter)
 
 
-async def test_two_processes_share_a_limiter_through_a_failover(name: str, own_sentinels: Sentinels, puppet: Puppets) -> None:
+async def test_two_processes_share_a_limiter_through_a_failover(
+    name: str, own_sentinels: Sentinels, puppet: Puppets
+) -> None:
     """S1, S6, S7: given a process that holds and three tasks that wait, when the primary is killed, then the place goes round."""
     limit = Concurrency(1)
     one, two = [puppet(own_sentinels.user_url, limit) for _ in range(2)]
@@ -241,7 +260,11 @@ async def test_two_processes_share_a_limiter_through_a_failover(name: str, own_s
 
     await failed_over(own_sentinels, Sentinels.kill_primary)
     assert await one.hears("lost a", until="a lost") == "False"
-    for (process, who), (heir, its) in (((one, "a"), (two, "b")), ((two, "b"), (one, "c")), ((one, "c"), (two, "d"))):
+    for (process, who), (heir, its) in (
+        ((one, "a"), (two, "b")),
+        ((two, "b"), (one, "c")),
+        ((one, "c"), (two, "d")),
+    ):
         if heir is process:
             await process.hears(f"release {who}", until=f"{who} left True")
         else:
@@ -255,7 +278,9 @@ async def test_two_processes_share_a_limiter_through_a_failover(name: str, own_s
 
 async def test_a_sentinel_that_is_not_there_is_passed_over(name: str, sentinels: Sentinels) -> None:
     """Given a URL whose first Sentinel is gone, then the second one is asked."""
-    url = sentinels.url_at("127.0.0.1:1", *(f"127.0.0.1:{watcher.port}" for watcher in sentinels.watchers))
+    url = sentinels.url_at(
+        "127.0.0.1:1", *(f"127.0.0.1:{watcher.port}" for watcher in sentinels.watchers)
+    )
     limiter = Limiter(name, Concurrency(1), store=url)
 
     assert await (await soon(limiter.acquire())).arelease()
@@ -264,10 +289,19 @@ async def test_a_sentinel_that_is_not_there_is_passed_over(name: str, sentinels:
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        (lambda sentinels: sentinels.url_at("127.0.0.1:1", "127.0.0.1:2"), "127.0.0.1:1, 127.0.0.1:2"),
+        (
+            lambda sentinels: sentinels.url_at("127.0.0.1:1", "127.0.0.1:2"),
+            "127.0.0.1:1, 127.0.0.1:2",
+        ),
         (lambda sentinels: sentinels.user_url.replace("/main/", "/nobody/"), "nobody"),
-        (lambda sentinels: sentinels.user_url.replace("the-sentinels-password", "wrong-canary"), "main by Sentinel"),
-        (lambda sentinels: sentinels.user_url.replace("the-tests-password", "wrong-canary"), "main by Sentinel"),
+        (
+            lambda sentinels: sentinels.user_url.replace("the-sentinels-password", "wrong-canary"),
+            "main by Sentinel",
+        ),
+        (
+            lambda sentinels: sentinels.user_url.replace("the-tests-password", "wrong-canary"),
+            "main by Sentinel",
+        ),
     ],
     ids=["no Sentinel", "no such service", "the Sentinels' password", "the servers' password"],
 )
@@ -281,7 +315,10 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
         await soon(limiter.acquire())
 
     assert str(told.value).endswith("accepts the login.")
-    assert "canary" not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r} {limiter!r}"
+    assert (
+        "canary"
+        not in f"{told.value!r} {told.value.__cause__!r} {told.value.__context__!r} {limiter!r}"
+    )
 
 
 @pytest.mark.parametrize("database", [0, 1])
@@ -305,7 +342,9 @@ async def test_a_single_server_that_turns_out_to_be_a_sentinel_says_so(
         assert "password" not in str(told.value)
 
 
-async def test_who_starts_when_there_is_no_primary_finds_the_next(name: str, own_sentinels: Sentinels) -> None:
+async def test_who_starts_when_there_is_no_primary_finds_the_next(
+    name: str, own_sentinels: Sentinels
+) -> None:
     """L5: given a process that begins while the primary is dead, when another is promoted, then that is found."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     former = own_sentinels.kill_primary()
@@ -326,9 +365,17 @@ async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_
     own_sentinels.forget()
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
 
-    for ask in (limiter.acquire, limiter.atry_acquire, partial(asyncio.to_thread, limiter.acquire_sync)):
-        with pytest.raises(StoreError, match=r"main by Sentinel at .* \(no Sentinel knows a service named 'main'\)"):
-            await soon(ask())  # it is not hoped for, which would take longer: the service may be misspelt
+    for ask in (
+        limiter.acquire,
+        limiter.atry_acquire,
+        partial(asyncio.to_thread, limiter.acquire_sync),
+    ):
+        with pytest.raises(
+            StoreError, match=r"main by Sentinel at .* \(no Sentinel knows a service named 'main'\)"
+        ):
+            await soon(
+                ask()
+            )  # it is not hoped for, which would take longer: the service may be misspelt
     own_sentinels.watch(primary)
 
     assert await (await soon(limiter.acquire())).arelease()
@@ -336,7 +383,9 @@ async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_
     await at_rest(limiter)
 
 
-async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(name: str, own_sentinels: Sentinels, hurried: None) -> None:
+async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(
+    name: str, own_sentinels: Sentinels, hurried: None
+) -> None:
     """L5: given servers that all are gone, when they are looked for in vain, then holders and waiters learn it in time."""
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     holder = await limiter.acquire()
@@ -351,10 +400,16 @@ async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(name: str, o
     holder.release()  # nobody hears it
 
 
-async def test_silence_on_all_sides_is_told_in_time(name: str, own_sentinels: Sentinels, hurried: None, slack: Slack) -> None:
+async def test_silence_on_all_sides_is_told_in_time(
+    name: str, own_sentinels: Sentinels, hurried: None, slack: Slack
+) -> None:
     """L5, F36: given Sentinels and servers that all stand still, when a connection may take as long as an outage, then who waits
     is told when the outage has lasted long enough, however many there are to be asked."""
-    limiter = Limiter(name, Concurrency(1), store=f"{own_sentinels.user_url}&socket_connect_timeout={haste.OUTAGE}")
+    limiter = Limiter(
+        name,
+        Concurrency(1),
+        store=f"{own_sentinels.user_url}&socket_connect_timeout={haste.OUTAGE}",
+    )
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))
     await waiting(limiter, 1)
@@ -369,27 +424,40 @@ async def test_silence_on_all_sides_is_told_in_time(name: str, own_sentinels: Se
     holder.release()  # nobody hears it
 
 
-async def test_a_sentinel_that_says_nothing_delays_nobody(name: str, own_sentinels: Sentinels) -> None:
+async def test_a_sentinel_that_says_nothing_delays_nobody(
+    name: str, own_sentinels: Sentinels
+) -> None:
     """L5, F22: given Sentinels of which all but the last stand still, then that one is asked, however long one may take."""
     silent = own_sentinels.watchers[:2]
     for watcher in silent:
         watcher.pause()
-    limiter = Limiter(name, Concurrency(1), store=f"{own_sentinels.user_url}&socket_connect_timeout=60")
+    limiter = Limiter(
+        name, Concurrency(1), store=f"{own_sentinels.user_url}&socket_connect_timeout=60"
+    )
 
     assert await (await soon(limiter.acquire())).arelease()
 
 
-async def test_sentinels_that_could_not_be_asked_are_named(name: str, own_sentinels: Sentinels) -> None:
+async def test_sentinels_that_could_not_be_asked_are_named(
+    name: str, own_sentinels: Sentinels
+) -> None:
     """Given some that are gone and one that knows nothing, or none at all, then the error says who, how many, and why."""
     own_sentinels.forget()
     gone = own_sentinels.watchers[:2]
     for watcher in gone:
         watcher.kill()
-    places = [re.escape(f"127.0.0.1:{watcher.port} (ConnectionError: nothing listens there)") for watcher in own_sentinels.watchers]
+    places = [
+        re.escape(f"127.0.0.1:{watcher.port} (ConnectionError: nothing listens there)")
+        for watcher in own_sentinels.watchers
+    ]
     told = "2 of 3 Sentinels could not be asked"
-    with pytest.raises(StoreError, match=rf"no Sentinel knows .*'main'; {told}, {', '.join(places[:2])}\)"):
+    with pytest.raises(
+        StoreError, match=rf"no Sentinel knows .*'main'; {told}, {', '.join(places[:2])}\)"
+    ):
         await soon(Limiter(name, Concurrency(1), store=own_sentinels.user_url).acquire())
 
     own_sentinels.watchers[2].kill()
-    with pytest.raises(StoreError, match=rf"\(3 of 3 Sentinels could not be asked, {', '.join(places)}\)"):
+    with pytest.raises(
+        StoreError, match=rf"\(3 of 3 Sentinels could not be asked, {', '.join(places)}\)"
+    ):
         await soon(Limiter(name, Concurrency(1), store=own_sentinels.user_url).acquire())

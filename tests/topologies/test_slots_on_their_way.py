@@ -37,11 +37,19 @@ def on_its_way(cluster: Cluster, name: str) -> Move:
 
 
 @pytest.mark.parametrize("carried", ["nothing", "all keys"])
-@pytest.mark.parametrize("limits", [[TOKENS], [Concurrency(1)], [Concurrency(2), TOKENS, BRIEF]], ids=["rate", "semaphore", "all"])
-async def test_names_in_a_slot_that_moves_go_on(name: str, cluster: Cluster, limits: list[Any], carried: str) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [[TOKENS], [Concurrency(1)], [Concurrency(2), TOKENS, BRIEF]],
+    ids=["rate", "semaphore", "all"],
+)
+async def test_names_in_a_slot_that_moves_go_on(
+    name: str, cluster: Cluster, limits: list[Any], carried: str
+) -> None:
     """S1, S7, L5: given a name that is known, when its slot is on its way, and none or all of its keys have gone, then callers come
     and go, wait and are handed places, by turns all and none of them, and no call is refused."""
-    limiters = [Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)
+    ]
     room = Room()
 
     async def visit(limiter: Limiter) -> None:
@@ -74,9 +82,13 @@ def blocking_visit(limiter: Limiter) -> None:
         pass
 
 
-async def test_names_of_which_some_keys_have_gone_wait_for_the_others(name: str, cluster: Cluster) -> None:
+async def test_names_of_which_some_keys_have_gone_wait_for_the_others(
+    name: str, cluster: Cluster
+) -> None:
     """S7, F40: given a holder and a waiter, when one of two keys has gone, then the place changes hands as soon as both have."""
-    limiters = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)
+    ]
     holder = await limiters[0].acquire()
     waiter = asyncio.create_task(limiters[1].acquire().__aenter__())
     await waiting(limiters[0], 1)
@@ -94,13 +106,17 @@ async def test_names_of_which_some_keys_have_gone_wait_for_the_others(name: str,
     assert used(await at_rest(limiters[0])) == [0]
 
 
-async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(name: str, cluster: Cluster) -> None:
+async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(
+    name: str, cluster: Cluster
+) -> None:
     """L5, F40: given a source that has given its slot away and a target that was not told yet, so that each names the other, when
     somebody comes who has met none of them, then the call goes to and fro, with pauses, and arrives when they agree."""
     move = on_its_way(cluster, name)
     move.source.ask("SETSLOT", move.slot, "NODE", move.target.identity)
 
-    coming = asyncio.create_task(Limiter(name, Concurrency(1), store=cluster.user_url).acquire().__aenter__())
+    coming = asyncio.create_task(
+        Limiter(name, Concurrency(1), store=cluster.user_url).acquire().__aenter__()
+    )
     try:
         await eventually(lambda: coming.done() or refusals(move.target, "MOVED") >= 2)
         assert not coming.done()
@@ -110,11 +126,19 @@ async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(name:
     assert await (await soon(coming)).arelease()
 
 
-@pytest.mark.parametrize("limits", [[TOKENS], [Concurrency(1)], [Concurrency(2), TOKENS, BRIEF]], ids=["rate", "semaphore", "all"])
-async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(name: str, cluster: Cluster, limits: list[Any]) -> None:
+@pytest.mark.parametrize(
+    "limits",
+    [[TOKENS], [Concurrency(1)], [Concurrency(2), TOKENS, BRIEF]],
+    ids=["rate", "semaphore", "all"],
+)
+async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(
+    name: str, cluster: Cluster, limits: list[Any]
+) -> None:
     """S8, L5, F40: given a slot on its way, when a name is used for the first time, by tasks and a thread, then it waits for
     nothing; all that is kept of it has a TTL; and it goes on when the slot has arrived."""
-    limiters = [Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)]
+    limiters = [
+        Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)
+    ]
     move = on_its_way(cluster, name)
 
     for limiter in limiters:
@@ -134,9 +158,13 @@ async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(name
             pass
 
 
-async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(name: str, cluster: Cluster) -> None:
+async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(
+    name: str, cluster: Cluster
+) -> None:
     """L5, F40: given a name whose keys have gone, when another process comes, which knows of one key more, then it is served."""
-    known, new = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)]
+    known, new = [
+        Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)
+    ]
     holder = await known.acquire()
     move = on_its_way(cluster, name).carry()
 
@@ -153,7 +181,9 @@ async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(n
 
 async def test_what_has_not_gone_yet_is_never_begun_elsewhere(name: str, cluster: Cluster) -> None:
     """S1, S7, F40: given one of two keys that has gone, when callers come and the other follows, then its place there is free."""
-    limiter, new = [Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)]
+    limiter, new = [
+        Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)
+    ]
     holder = await limiter.acquire()
     move = on_its_way(cluster, name)
     for key in ("", ":who"):

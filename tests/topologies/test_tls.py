@@ -32,7 +32,9 @@ URLS: dict[str, Make] = {
     "rediss+sentinel": lambda port, its: (
         f"rediss+sentinel://:{CANARY}@127.0.0.1:{port}/main?ssl_ca_certs={its.authority}&sentinel_password={CANARY}"
     ),
-    "rediss+cluster": lambda port, its: f"rediss+cluster://:{CANARY}@127.0.0.1:{port}?ssl_ca_certs={its.authority}",
+    "rediss+cluster": lambda port, its: (
+        f"rediss+cluster://:{CANARY}@127.0.0.1:{port}?ssl_ca_certs={its.authority}"
+    ),
 }
 
 
@@ -50,7 +52,9 @@ CLIENTS: dict[str, Make] = {
     "redis-py": lambda port, its: redis.Redis(port=port, **settings(its)),
     "redis-py asyncio": lambda port, its: redis.asyncio.Redis(port=port, **settings(its)),
     "redis-py Sentinel": sentinel,
-    "redis-py asyncio cluster": lambda port, its: redis.asyncio.RedisCluster("127.0.0.1", port, **settings(its)),
+    "redis-py asyncio cluster": lambda port, its: redis.asyncio.RedisCluster(
+        "127.0.0.1", port, **settings(its)
+    ),
     "valkey-py": lambda port, its: valkey.Valkey(port=port, **settings(its)),
     "valkey-py asyncio": lambda port, its: valkey.asyncio.Valkey(port=port, **settings(its)),
 }
@@ -73,7 +77,9 @@ def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_own_portal")
-@pytest.mark.parametrize("make", [pytest.param(make, id=how) for how, make in {**URLS, **CLIENTS}.items()])
+@pytest.mark.parametrize(
+    "make", [pytest.param(make, id=how) for how, make in {**URLS, **CLIENTS}.items()]
+)
 @pytest.mark.parametrize("way", ["task", pytest.param("thread", marks=pytest.mark.proof)])
 async def test_a_certificate_that_is_not_in_order_is_refused(
     name: str, wrong: Server, make: Make, way: str, caplog: pytest.LogCaptureFixture
@@ -87,19 +93,29 @@ async def test_a_certificate_that_is_not_in_order_is_refused(
         await soon(limiter.acquire() if way == "task" else asyncio.to_thread(limiter.acquire_sync))
 
     assert_sentence(refused.value, f":{wrong.port}", "Check that it runs")
-    assert CANARY not in "".join([caplog.text, repr(limiter), str(limiter), repr(limiter._store), repr(limiter._line._store)])
+    assert CANARY not in "".join(
+        [caplog.text, repr(limiter), str(limiter), repr(limiter._store), repr(limiter._line._store)]
+    )
     assert CANARY not in shown(refused.value)
 
 
 def shown(error: BaseException | None) -> str:
     """What anybody could print of an error, and of those that it came from."""
-    return "" if error is None else f"{error!r} {error} {shown(error.__cause__)} {shown(error.__context__)}"
+    return (
+        ""
+        if error is None
+        else f"{error!r} {error} {shown(error.__cause__)} {shown(error.__context__)}"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-async def test_a_server_that_wants_tls_is_not_spoken_to_without(name: str, secure_server: Server, scheme: str) -> None:
+async def test_a_server_that_wants_tls_is_not_spoken_to_without(
+    name: str, secure_server: Server, scheme: str
+) -> None:
     """Given a URL without the s, then nothing is told to the server that it could read."""
-    limiter = Limiter(name, Concurrency(1), store=f"{scheme}://:{CANARY}@127.0.0.1:{secure_server.port}")
+    limiter = Limiter(
+        name, Concurrency(1), store=f"{scheme}://:{CANARY}@127.0.0.1:{secure_server.port}"
+    )
 
     with pytest.raises(StoreError) as refused:
         await soon(limiter.acquire())
@@ -112,7 +128,9 @@ def test_a_loop_that_ends_leaves_no_connection_open(name: str, certificates: Cer
     server = Server(certificate=certificates.good()).start()
 
     async def main() -> None:
-        limiter = Limiter(name, Concurrency(1), store=client_of(server, "redis-py"))  # nothing outlives it, as it would by a URL
+        limiter = Limiter(
+            name, Concurrency(1), store=client_of(server, "redis-py")
+        )  # nothing outlives it, as it would by a URL
         async with limiter:
             waiter = asyncio.create_task(enter(limiter))
             await eventually(lambda: connections_of(server.admin, "pubsub"))

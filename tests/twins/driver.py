@@ -56,7 +56,9 @@ class Session:
     calls: int = 0
     asked: int = 0
     declares: int = 1
-    gave_up: bool = False  # an acquire before it was sent: the next call declares the limits, whatever it asks
+    gave_up: bool = (
+        False  # an acquire before it was sent: the next call declares the limits, whatever it asks
+    )
     heard: str = "0"  # how the last reply to it began
     waiting: dict[int, Caller] = field(default_factory=dict)
     news: tuple[Letter, ...] = ()  # the letters that were announced to it last
@@ -87,7 +89,9 @@ class Player:
         self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
         self.fences: dict[Caller, int] = {}
-        self.moments: dict[Caller, int] = {}  # of those who were granted, as far as anybody was told
+        self.moments: dict[
+            Caller, int
+        ] = {}  # of those who were granted, as far as anybody was told
         self.head = -1
         self.announced: Counter[str] = Counter()
         self.trace: list[str] = []
@@ -124,13 +128,21 @@ class Player:
 
     def declare(self, index: int, program: int, gave_up: bool = False) -> None:
         session = self.sessions[index]
-        session.program, session.declares, session.gave_up = self.programs[program % len(self.programs)], 1, gave_up
+        session.program, session.declares, session.gave_up = (
+            self.programs[program % len(self.programs)],
+            1,
+            gave_up,
+        )
 
     def update(self, index: int, program: int, former: int | None) -> None:
         """And the errand that goes with it, if that was not lost."""
         session = self.sessions[index]
         session.program, session.declares = self.programs[program % len(self.programs)], 2
-        self.call(index, 0, [] if former is None else [["update", self.programs[former % len(self.programs)]]])
+        self.call(
+            index,
+            0,
+            [] if former is None else [["update", self.programs[former % len(self.programs)]]],
+        )
 
     def call(self, index: int, horizon: int, specs: list[list[Any]]) -> None:
         session = self.sessions[index]
@@ -139,7 +151,17 @@ class Player:
         listens = session.calls % 5 > 0
         requests = tuple(request for spec in specs for request in self.request(session, *spec))
         declares, waits = said_of(session, requests), bool(session.waiting)
-        call = Call(session.program, session.name, session.calls, requests, heard, waits, listens, declares, horizon)
+        call = Call(
+            session.program,
+            session.name,
+            session.calls,
+            requests,
+            heard,
+            waits,
+            listens,
+            declares,
+            horizon,
+        )
         session.gave_up = False
         session.sent.append((self.witness.clock, call))
         self.hear(session, call, self.both(call))
@@ -213,7 +235,14 @@ class Player:
             return [Settle(self.moments.get(caller, self.now), *details[1:])]
         return [(Release if kind == "release" else Renew)(caller, *details[1:])]
 
-    def acquire(self, session: Session, count: int, asked: str, max_sleep: int | None, max_waiters: int | None) -> Acquire:
+    def acquire(
+        self,
+        session: Session,
+        count: int,
+        asked: str,
+        max_sleep: int | None,
+        max_waiters: int | None,
+    ) -> Acquire:
         request = Acquire(session.asked + 1, count, asked, max_sleep, max_waiters)
         session.asked += count
         self.callers += callers_of(session.name, request)
@@ -221,7 +250,9 @@ class Player:
 
     def cancel(self, caller: Caller, knows: bool, count: int = 1) -> Cancel:
         """Nobody gives up before it has asked; and the moment of a grant is each one's own."""
-        session = next((session for session in self.sessions if session.name == caller.session), None)
+        session = next(
+            (session for session in self.sessions if session.name == caller.session), None
+        )
         count = min(count, session.asked - caller.number + 1) if session else 1
         for number in range(caller.number, caller.number + count) if session else ():
             session.waiting.pop(number, None)
@@ -236,7 +267,9 @@ class Player:
         """
         quick = call.may_be_quick and not self.model.mail.get(call.session)
         found = self.wire.call_quickly(call, self.now) if quick else None
-        expected = self.model.call(call, self.now, quickly=found is not None, unheard=self.deaf_links)
+        expected = self.model.call(
+            call, self.now, quickly=found is not None, unheard=self.deaf_links
+        )
         how = "  " if found is None else " quickly"
         found = found or self.wire.call(call, self.now)
         self.trace.append(f"at {self.now}: {call}\n  {how}-> {found}")
@@ -273,7 +306,9 @@ class Player:
             self.learn(session, call, reply)
 
     def learn(self, session: Session, call: Call, reply: Reply) -> None:
-        asked = [caller for request in call.requests for caller in callers_of(session.name, request)]
+        asked = [
+            caller for request in call.requests for caller in callers_of(session.name, request)
+        ]
         for caller, answer in zip(asked, reply.each(), strict=True):
             if caller is not None and answer[0] == "grant":
                 self.moments[caller], self.fences[caller] = answer[1:]
@@ -303,13 +338,21 @@ class Player:
     def compare_what_is_left(self) -> None:
         """What nobody was told in a reply: announcements, the state to its last number, and how long it lives."""
         heard = Counter(self.wire.announced())
-        assert heard == self.announced, "\n".join([*self.trace, f"announced {heard}", f"but not {self.announced}"])
+        assert heard == self.announced, "\n".join(
+            [*self.trace, f"announced {heard}", f"but not {self.announced}"]
+        )
         found, expected = self.wire.state(), remembered(self.model)
-        assert found == expected, "\n".join([*self.trace, f"remembers {found}", f"but not   {expected}"])
+        assert found == expected, "\n".join(
+            [*self.trace, f"remembers {found}", f"but not   {expected}"]
+        )
         if self.model.gate is not None:
             until, lives = promised(self.model), self.wire.lives()
             needed = (until - self.model.gate.t) // 1_000 - HASTE
-            short = {key: left for key, left in lives.items() if left == FOR_EVER or (key in self.wire.keys and left < needed)}
+            short = {
+                key: left
+                for key, left in lives.items()
+                if left == FOR_EVER or (key in self.wire.keys and left < needed)
+            }
             assert not short, "\n".join([*self.trace, f"S8, T12: {short} is less than {needed}"])
 
 
@@ -320,7 +363,14 @@ def said_of(session: Session, requests: tuple[Request, ...]) -> int:
         return session.declares
     if all(isinstance(request, Status | Resume | Reset | Declared) for request in requests):
         return 3
-    return 4 if all(isinstance(request, Status | Resume | Reset | Declared | Pause | Drain) for request in requests) else 0
+    return (
+        4
+        if all(
+            isinstance(request, Status | Resume | Reset | Declared | Pause | Drain)
+            for request in requests
+        )
+        else 0
+    )
 
 
 def callers_of(session: str, request: Request) -> list[Any]:
@@ -334,12 +384,24 @@ def remembered(model: Model) -> str:
     """The state of the model, as the server's is written down."""
     gate = model.gate
     if gate is None:
-        return " ".join(f"{name}=-1" for name in ("t", "act", "booked", "fence", "soonest", "queued", "born")) + "\n0"
+        return (
+            " ".join(
+                f"{name}=-1"
+                for name in ("t", "act", "booked", "fence", "soonest", "queued", "born")
+            )
+            + "\n0"
+        )
     words = [f"t={gate.t} act={gate.act} booked={max(gate.t, gate.booked)} fence={gate.fence}"]
     words += [f"soonest={model.soonest} queued={model.queued} born={model.born}"]
     for rule in gate.rules:
-        words += [f"{name}={getattr(rule, name, -1)}" for name in ("used", "start", "level", "at", "taken", "top")]
+        words += [
+            f"{name}={getattr(rule, name, -1)}"
+            for name in ("used", "start", "level", "at", "taken", "top")
+        ]
         words += [f"{moment}:{level}" for moment, level in getattr(rule, "marks", [])]
-    former = [f"{'+' * former.updated}{former.t} {former.link} {former.program}" for former in model.replaced.former]
+    former = [
+        f"{'+' * former.updated}{former.t} {former.link} {former.program}"
+        for former in model.replaced.former
+    ]
     how = f"{model.replaced.how}{' offered' if model.offered else ''}"
     return "\n".join([" ".join(words), how, *former])

@@ -56,7 +56,9 @@ class Replaced:
         """Remember that the call's limits took the place of `program`. The name had `present` until now."""
         updates, how = call.declares == 2, self.how
         declared = call.program == present and how != 1
-        declared |= any(former.program == call.program and not former.updated for former in self.former)
+        declared |= any(
+            former.program == call.program and not former.updated for former in self.former
+        )
         self.how = 0 if not updates else 2 if declared else 1
         kept = [former for former in self.former if updates or former.t + HOLD > t]
         kept = [former for former in kept if former.program not in (program, call.program)]

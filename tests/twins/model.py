@@ -40,7 +40,10 @@ from tests.twins.wire import (
     merged,
 )
 
-WAITER, KEEP = 10_000_000, 30_000_000  # how long a silent session keeps its places, and its replies after that
+WAITER, KEEP = (
+    10_000_000,
+    30_000_000,
+)  # how long a silent session keeps its places, and its replies after that
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # who waits asks by itself after that
 DAY = 86_400_000_000  # for which an update is remembered in any case
@@ -72,7 +75,9 @@ class Model:
 
     gate: PatientGate | None = None
     program: str = ""
-    offered: bool = False  # the program is nobody's: a limiter has paused or drained a name that was not there
+    offered: bool = (
+        False  # the program is nobody's: a limiter has paused or drained a name that was not there
+    )
     replaced: Replaced = field(default_factory=Replaced)
     until: int = 0  # for an update or a pause, everything is remembered at least until then
     records: dict[str, Record] = field(default_factory=dict)
@@ -91,9 +96,18 @@ class Model:
     announced: list[tuple[str, int, int, int, tuple[Letter, ...]]] = field(default_factory=list)
     unheard: Collection[str] = ()  # links that receive no notification of the present call
     run: int = 0  # of the server that runs the present call
-    first: dict[Caller, int] = field(default_factory=dict)  # who waits before all who were granted nothing, by fence
+    first: dict[Caller, int] = field(
+        default_factory=dict
+    )  # who waits before all who were granted nothing, by fence
 
-    def call(self, call: Call, now: int, quickly: bool = False, unheard: Collection[str] = (), run: int = 0) -> Reply:
+    def call(
+        self,
+        call: Call,
+        now: int,
+        quickly: bool = False,
+        unheard: Collection[str] = (),
+        run: int = 0,
+    ) -> Reply:
         """The reply to `call`. `quickly`: the quick script gave it, which repairs nothing.
 
         The links that are `unheard` receive no notification. `run`: of the server that runs it.
@@ -104,7 +118,11 @@ class Model:
         self.acted, self.granted, self.announced = False, [], []
         record = self.records.get(call.session)
         if record is not None and call.number <= record.last:
-            return record.reply if call.number == record.last else Reply(call.session, call.number, "late")
+            return (
+                record.reply
+                if call.number == record.last
+                else Reply(call.session, call.number, "late")
+            )
         alive_until = 0 if record is None else record.alive_until
         if self.gate is None:
             if call.heard != "0":
@@ -117,11 +135,19 @@ class Model:
             pass  # whoever speaks puts its own limits in their place
         elif call.program != self.program and call.declares not in (1, 2):
             return Reply(call.session, call.number, "stale", self.program)
-        elif call.program != self.program and (wait := self.replaced.withheld(call, max(now, self.gate.t))):
+        elif call.program != self.program and (
+            wait := self.replaced.withheld(call, max(now, self.gate.t))
+        ):
             return Reply(call.session, call.number, "held", self.program, wait)
         gate = self.opened(now, quickly)
-        heard = quickly or call.heard == "0" or (record is not None and record.reply.beginning == call.heard)
-        if (call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER)) or not heard:
+        heard = (
+            quickly
+            or call.heard == "0"
+            or (record is not None and record.reply.beginning == call.heard)
+        )
+        if (
+            call.waits and (alive_until <= gate.t or alive_until < self.born + WAITER)
+        ) or not heard:
             return self.lapse(call)
         self.acted = True
         self.expire_holders(gate)
@@ -159,7 +185,14 @@ class Model:
         self.replaced, self.until, self.offered = Replaced(), 0, False
         self.gate, self.program = PatientGate(rules_of(program), now), program
         self.alive, self.holders = {}, {}
-        self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = 0, 0, 0, 0, now, 0
+        self.soonest, self.held, self.queued, self.born, self.sweep, self.cursor = (
+            0,
+            0,
+            0,
+            0,
+            now,
+            0,
+        )
 
     def opened(self, now: int, quickly: bool) -> PatientGate:
         assert self.gate is not None
@@ -177,7 +210,9 @@ class Model:
             self.held, self.soonest = len(self.holders), min(self.holders.values(), default=0)
             for index, rule in enumerate(gate.rules):
                 if isinstance(rule, Slots):
-                    rule.used = sum(gate.costs(units_of(caller.asked))[index] for caller in self.holders)
+                    rule.used = sum(
+                        gate.costs(units_of(caller.asked))[index] for caller in self.holders
+                    )
 
     def lose(self, key: str) -> None:
         """One of the keys is gone."""
@@ -197,13 +232,17 @@ class Model:
             if isinstance(rule, Slots) and rule.unit in former:
                 former.remove(rule.unit)
             elif isinstance(rule, Slots):
-                rule.used = sum(gate.costs(units_of(caller.asked))[index] for caller in self.holders)
+                rule.used = sum(
+                    gate.costs(units_of(caller.asked))[index] for caller in self.holders
+                )
 
     # Holders -------------------------------------------------------------------------------------------------------------
 
     def lease(self) -> int | None:
         assert self.gate is not None
-        return min((rule.lease for rule in self.gate.rules if isinstance(rule, Slots)), default=None)
+        return min(
+            (rule.lease for rule in self.gate.rules if isinstance(rule, Slots)), default=None
+        )
 
     def hold(self, caller: Caller, grant: Grant, lease: int | None) -> None:
         self.granted.append((caller, grant))
@@ -221,7 +260,9 @@ class Model:
         """Return what leases ended with."""
         if not 0 < self.soonest <= gate.t:
             return
-        ended = sorted((end, caller.text, caller) for caller, end in self.holders.items() if end <= gate.t)
+        ended = sorted(
+            (end, caller.text, caller) for caller, end in self.holders.items() if end <= gate.t
+        )
         for _, _, caller in ended[:CLEANUP]:
             self.let_go(caller)
             gate.release(units_of(caller.asked))
@@ -239,7 +280,9 @@ class Turn:
         self.model, self.call, self.gate = model, call, gate
         self.own = model.mail.pop(call.session, [])
         self.others: defaultdict[str, list[Letter]] = defaultdict(list)
-        self.heads: dict[str, int] = {}  # sessions that must hear when to look at the head of the queue
+        self.heads: dict[
+            str, int
+        ] = {}  # sessions that must hear when to look at the head of the queue
         self.paused = 0  # until when, by a pause of this call; now, when it has ended one
         self.told: list[str] = []  # sessions that hear of that
         self.living = {call.session: True}  # who was found alive, or not, by this call
@@ -253,8 +296,21 @@ class Turn:
             model.expire_holders(self.gate)
             head, mine = self.look_at_head(*self.advance())
         alive_until = 0 if self.dead(call.session) else self.attend(alive_until)
-        reply = Reply(call.session, call.number, "ok", "", self.gate.t, head, mine, answers, tuple(self.own), self.paused_until())
-        model.records[call.session] = Record(call.number, alive_until, reply, self.gate.t if call.listens else 0, model.run)
+        reply = Reply(
+            call.session,
+            call.number,
+            "ok",
+            "",
+            self.gate.t,
+            head,
+            mine,
+            answers,
+            tuple(self.own),
+            self.paused_until(),
+        )
+        model.records[call.session] = Record(
+            call.number, alive_until, reply, self.gate.t if call.listens else 0, model.run
+        )
         model.queued = len(self.gate.queue)
         return reply
 
@@ -330,7 +386,10 @@ class Turn:
             case Acquire():
                 return self.acquire(request)
             case Cancel():
-                return done(sum(self.cancel(caller, request.moment) for caller in request.callers), request.count)
+                return done(
+                    sum(self.cancel(caller, request.moment) for caller in request.callers),
+                    request.count,
+                )
             case Release():
                 return done(sum(map(self.release, request.callers)), request.count)
             case Renew():
@@ -361,7 +420,9 @@ class Turn:
                 return [self.status(units_of(request.asked))]
             case Update():
                 if self.call.declares == 2:
-                    self.model.replaced.replace(self.call, request.former, self.model.program, self.gate.t)
+                    self.model.replaced.replace(
+                        self.call, request.former, self.model.program, self.gate.t
+                    )
                 return [("done", 1, 1, 0)]
 
     def acquire(self, request: Acquire) -> list[Answer]:
@@ -369,11 +430,16 @@ class Turn:
         if self.gate.never(self.gate.costs(units)):
             return [("never", 1, 0, 0)] * request.count
         numbers = range(request.first, request.first + request.count)
-        return [self.acquired(Caller(self.call.session, number, request.asked), units, request) for number in numbers]
+        return [
+            self.acquired(Caller(self.call.session, number, request.asked), units, request)
+            for number in numbers
+        ]
 
     def acquired(self, caller: Caller, units: Units, request: Acquire) -> Answer:
         gate = self.gate
-        answer = gate.acquire(gate.t, caller, units, self.call.horizon, request.max_sleep, request.max_waiters)
+        answer = gate.acquire(
+            gate.t, caller, units, self.call.horizon, request.max_sleep, request.max_waiters
+        )
         match answer:
             case Grant(t, fence):
                 self.model.hold(caller, answer, self.model.lease())
@@ -420,7 +486,11 @@ class Turn:
         gate.resume(gate.t)
 
     def others_alive(self) -> list[str]:
-        return [session for session, until in self.model.alive.items() if until > self.gate.t and session != self.call.session]
+        return [
+            session
+            for session, until in self.model.alive.items()
+            if until > self.gate.t and session != self.call.session
+        ]
 
     def paused_until(self) -> int:
         gate = self.gate
@@ -460,14 +530,22 @@ class Turn:
         end = self.model.holders.get(request.caller, 0)
         if end <= self.gate.t:
             return False
-        self.model.holders[request.caller] = max(end, self.gate.t + (self.model.lease() or request.lease))
+        self.model.holders[request.caller] = max(
+            end, self.gate.t + (self.model.lease() or request.lease)
+        )
         return True
 
     def status(self, units: Units) -> Answer:
         gate = self.gate
         costs = gate.costs(units)
         t = max(gate.next_at(), gate.estimate(costs)) if self.head() else gate.ready(costs)
-        return "status", len(gate.queue), t - gate.t, gate.pause_left(), *(rule.left(gate.t) for rule in gate.rules)
+        return (
+            "status",
+            len(gate.queue),
+            t - gate.t,
+            gate.pause_left(),
+            *(rule.left(gate.t) for rule in gate.rules),
+        )
 
     # The queue and the mail ----------------------------------------------------------------------------------------------
 
@@ -487,7 +565,9 @@ class Turn:
             for waiter, grant in granted:
                 lease = self.model.lease()
                 if lease is not None and waiter.session != self.call.session:
-                    lease = min(lease, self.model.alive[waiter.session] - self.gate.t)  # it may be dead, and be found out (L3)
+                    lease = min(
+                        lease, self.model.alive[waiter.session] - self.gate.t
+                    )  # it may be dead, and be found out (L3)
                 self.model.hold(waiter, grant, lease)
                 self.deliver(waiter, *grant, lease or 0)
         return None, NEVER
@@ -508,7 +588,11 @@ class Turn:
         if t >= NEVER:
             t = self.next_end() or self.gate.t + WAITER
         caller = self.first_awake(caller)
-        if caller.session != self.call.session and t < self.gate.t + SOON and not self.was_told(caller, t):
+        if (
+            caller.session != self.call.session
+            and t < self.gate.t + SOON
+            and not self.was_told(caller, t)
+        ):
             self.model.told = caller, t
             self.heads[caller.session] = max(t, self.gate.t)
         return max(t, self.gate.t), caller.session == self.call.session
@@ -521,7 +605,10 @@ class Turn:
     def first_awake(self, head: Caller) -> Caller:
         """The first whose session is not about to die: it looks at the head."""
         for caller in islice(self.gate.queue, CLEANUP):
-            own, until = caller.session == self.call.session, self.model.alive.get(caller.session, 0)
+            own, until = (
+                caller.session == self.call.session,
+                self.model.alive.get(caller.session, 0),
+            )
             if not self.dead(caller.session) and (own or until - self.gate.t >= UNHEARD):
                 return caller
         return head
@@ -550,7 +637,9 @@ class Turn:
         for session in {**self.others, **self.heads, **dict.fromkeys(self.told, 0)}:
             letters = self.others[session]
             paused = self.paused if session in self.told else 0
-            self.model.announced.append((session, self.gate.t, self.heads.get(session, -1), paused, tuple(letters)))
+            self.model.announced.append(
+                (session, self.gate.t, self.heads.get(session, -1), paused, tuple(letters))
+            )
             doubted |= link_of(session) in self.model.unheard and self.doubt(session, letters)
             if letters:
                 self.model.mail[session] += letters
@@ -573,7 +662,9 @@ class Turn:
         for index, (number, t, fence, lease) in enumerate(letters):
             if lease > left:
                 letters[index] = number, t, fence, left
-                for caller in [caller for caller in model.holders if caller[:2] == (session, number)]:
+                for caller in [
+                    caller for caller in model.holders if caller[:2] == (session, number)
+                ]:
                     model.holders[caller] = t + left
                     model.soonest = min(model.soonest, t + left)
         return True

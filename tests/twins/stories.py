@@ -58,7 +58,9 @@ class Author:
 
     def __init__(self, seed: object) -> None:
         self.dice = random.Random(str(seed))
-        self.period = self.dice.choice(PERIODS)  # most limits of one story have periods that get into each other's way
+        self.period = self.dice.choice(
+            PERIODS
+        )  # most limits of one story have periods that get into each other's way
         self.crowd = self.dice.choice(CROWDS)
 
     def story(self, length: int) -> Story:
@@ -69,10 +71,15 @@ class Author:
     def programs(self) -> list[str]:
         """Declarations that follow one another under one name; mostly what is held stays counted in the same units."""
         units = self.dice.choice(HELD)
-        return [self.program(units if self.dice.random() < 0.8 else self.dice.choice(HELD)) for _ in range(3)]
+        return [
+            self.program(units if self.dice.random() < 0.8 else self.dice.choice(HELD))
+            for _ in range(3)
+        ]
 
     def program(self, units: list[str]) -> str:
-        held: list[Limit] = [Concurrency(self.amount(), self.dice.choice(LEASES), unit) for unit in units]
+        held: list[Limit] = [
+            Concurrency(self.amount(), self.dice.choice(LEASES), unit) for unit in units
+        ]
         limits = held + [self.rated() for _ in range(self.dice.randint(0 if held else 1, 3))]
         self.dice.shuffle(limits)
         return program(rules_of(limits))
@@ -86,7 +93,9 @@ class Author:
                 return Window(self.amount(), per, unit, slack)
             case 1:
                 anchor = dice.choice([None, 0.25, 1_700_000_000, -5])
-                return Quota(self.amount(), per, anchor, unit, dice.choice([0, per / 10, per * 0.3]))
+                return Quota(
+                    self.amount(), per, anchor, unit, dice.choice([0, per / 10, per * 0.3])
+                )
             case _:
                 capacity = dice.choice([None, self.amount()])
                 amount = self.amount()
@@ -131,7 +140,11 @@ class Author:
         return [self.dice.randrange(3)]
 
     def again(self) -> list[Any]:
-        return [self.dice.randrange(3), self.dice.choice([0, 0, 1, 2, 10]), self.dice.random() < 0.02]
+        return [
+            self.dice.randrange(3),
+            self.dice.choice([0, 0, 1, 2, 10]),
+            self.dice.random() < 0.02,
+        ]
 
     def die(self) -> list[Any]:
         return [self.dice.randrange(3)]
@@ -147,7 +160,9 @@ class Author:
         requests = [self.errand() for _ in range(dice.choice([0, 0, 0, 1, 1, 2]))]
         requests += [self.acquire() for _ in range(dice.choice([0, 1, 1, 1, 2]))]
         if dice.random() < 0.3:
-            requests = [["acquire", 1, self.asked(1), dice.choice(PATIENCE), None]]  # what may be quick
+            requests = [
+                ["acquire", 1, self.asked(1), dice.choice(PATIENCE), None]
+            ]  # what may be quick
         if dice.random() < 0.2:
             dice.shuffle(requests)
         return [dice.randrange(3), dice.choice([0, 50_000, 50_000, 1_000_000]), requests]
@@ -155,7 +170,13 @@ class Author:
     def acquire(self) -> list[Any]:
         dice = self.dice
         most_waiters = dice.choice([None, None, None, None, dice.randrange(5)])
-        return ["acquire", dice.choice([1, 1, 1, 2, 5]) * self.crowd, self.asked(1), dice.choice(PATIENCE), most_waiters]
+        return [
+            "acquire",
+            dice.choice([1, 1, 1, 2, 5]) * self.crowd,
+            self.asked(1),
+            dice.choice(PATIENCE),
+            most_waiters,
+        ]
 
     def errand(self) -> list[Any]:
         kind = self.dice.choice(ERRANDS)
@@ -164,7 +185,9 @@ class Author:
         if kind == "status":
             return [kind, self.asked(1)]
         if kind == "drain":
-            before = self.dice.choice([0, 0, 1, 1_000, int(self.period * 500_000), int(self.period * 1_000_000)])
+            before = self.dice.choice(
+                [0, 0, 1, 1_000, int(self.period * 500_000), int(self.period * 1_000_000)]
+            )
             return [
                 kind,
                 self.dice.choice(["requests", "tokens"]),
@@ -188,7 +211,9 @@ class Author:
         if least == 1 and dice.random() < 0.6:
             return "-"
         units = dice.sample(["mb", "requests", "tokens"], dice.randint(1, 2))
-        return ",".join(f"{unit}={dice.randint(least, dice.choice([2, 3, 7]))}" for unit in sorted(units))
+        return ",".join(
+            f"{unit}={dice.randint(least, dice.choice([2, 3, 7]))}" for unit in sorted(units)
+        )
 
 
 def cut(story: Story, fails: Callable[[Story], bool]) -> Story:

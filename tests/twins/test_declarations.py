@@ -6,7 +6,19 @@ import pytest
 
 from tests.twins.kept import FORMER, HOLD
 from tests.twins.model import DAY
-from tests.twins.wire import NOON, Acquire, Call, Declared, Drain, Pause, Reply, Request, Status, Update, Wire
+from tests.twins.wire import (
+    NOON,
+    Acquire,
+    Call,
+    Declared,
+    Drain,
+    Pause,
+    Reply,
+    Request,
+    Status,
+    Update,
+    Wire,
+)
 
 HOUR = 3_600_000_000
 
@@ -21,14 +33,27 @@ class Party:
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.session, self.calls = wire, f"{wire.token}-{name}.1", 0
 
-    def says(self, number: int, after: int = 0, declares: int = 1, requests: tuple[Request, ...] = (Status(),)) -> Reply:
+    def says(
+        self,
+        number: int,
+        after: int = 0,
+        declares: int = 1,
+        requests: tuple[Request, ...] = (Status(),),
+    ) -> Reply:
         self.calls += 1
-        return self.wire.call(Call(limits(number), self.session, self.calls, requests, declares=declares), NOON + after)
+        return self.wire.call(
+            Call(limits(number), self.session, self.calls, requests, declares=declares),
+            NOON + after,
+        )
 
     def declares(self, number: int, after: int = 0) -> str:
         """What came of it: "ok", or "held" and for how long, and by what."""
         reply = self.says(number, after)
-        return reply.verdict if reply.verdict == "ok" else f"{reply.verdict} {reply.t} by {reply.program.split()[2]}"
+        return (
+            reply.verdict
+            if reply.verdict == "ok"
+            else f"{reply.verdict} {reply.t} by {reply.program.split()[2]}"
+        )
 
     def updates(self, number: int, after: int = 0, former: int | None = None) -> str:
         errands = () if former is None else (Update(limits(former)),)
@@ -63,10 +88,16 @@ def test_what_another_has_replaced_just_now_is_not_taken_again(parties: list[Par
 
 def test_three_that_disagree_settle_on_one_of_them(parties: list[Party]) -> None:
     """Given A, B and C, each with limits of its own, when they declare by turns for a minute, then they change twice in all."""
-    said = [party.declares(number, turn) for turn in range(100) for number, party in enumerate(parties, 1)]
+    said = [
+        party.declares(number, turn)
+        for turn in range(100)
+        for number, party in enumerate(parties, 1)
+    ]
 
     assert said[:3] == ["ok"] * 3
-    assert {word for word in said[3:] if not word.startswith("held")} == {"ok"}  # C's own, which hold
+    assert {word for word in said[3:] if not word.startswith("held")} == {
+        "ok"
+    }  # C's own, which hold
     assert [number for number, word in enumerate(said) if word == "ok"] == [0, 1, *range(2, 300, 3)]
 
 
@@ -107,7 +138,9 @@ def test_a_clock_that_steps_back_only_holds_for_longer(parties: list[Party]) -> 
     assert a.declares(1, HOUR + HOLD) == "ok"
 
 
-def test_a_name_that_was_forgotten_takes_the_first_that_is_declared(wire: Wire, parties: list[Party]) -> None:
+def test_a_name_that_was_forgotten_takes_the_first_that_is_declared(
+    wire: Wire, parties: list[Party]
+) -> None:
     a, b, _ = parties
     a.declares(1)
     b.declares(2)
@@ -149,9 +182,16 @@ def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> Non
     """Given twelve that disagree, when they declare by turns, then the first nine are taken, and for a minute no other one."""
     parties = [Party(wire, f"p{number}") for number in range(1, 13)]
 
-    said = [party.declares(number, turn) for turn in range(20) for number, party in enumerate(parties, 1)]
+    said = [
+        party.declares(number, turn)
+        for turn in range(20)
+        for number, party in enumerate(parties, 1)
+    ]
 
-    assert [number for number, word in enumerate(said, 1) if word == "ok"] == [*range(1, 9), *range(9, 240, 12)]
+    assert [number for number, word in enumerate(said, 1) if word == "ok"] == [
+        *range(1, 9),
+        *range(9, 240, 12),
+    ]
     assert said[9:12] == [f"held {HOLD} by 9"] * 3
     assert parties[11].declares(12, HOLD) == "ok"
 
@@ -169,7 +209,9 @@ def test_an_update_wins_over_whatever_was_declared_before(parties: list[Party]) 
     for after in (10, HOLD, HOUR):
         assert b.declares(2, after) == "held -1 by 1"
     assert c.updates(9, HOUR, former=7) == "ok"
-    assert [party.declares(number, 2 * HOUR) for party in parties for number in (1, 2, 7)] == ["held -1 by 9"] * 9
+    assert [party.declares(number, 2 * HOUR) for party in parties for number in (1, 2, 7)] == [
+        "held -1 by 9"
+    ] * 9
 
     assert b.declares(3, 2 * HOUR) == "ok"
     assert c.declares(9, 2 * HOUR + 1) == f"held {HOLD - 1} by 3"
@@ -231,11 +273,15 @@ def test_programs_that_are_all_remembered_stay_so_under_updates(wire: Wire) -> N
     for turn in range(5):
         parties[0].updates(100 + turn, 10 + turn)
 
-    assert [party.declares(number, HOUR) for number, party in enumerate(parties, 1)] == ["held -1 by 104"] * FORMER
+    assert [party.declares(number, HOUR) for number, party in enumerate(parties, 1)] == [
+        "held -1 by 104"
+    ] * FORMER
     assert len(kept(wire)) == FORMER + 1
 
 
-def test_an_update_without_limits_of_its_own_overrules_those_that_held_alone(wire: Wire, parties: list[Party]) -> None:
+def test_an_update_without_limits_of_its_own_overrules_those_that_held_alone(
+    wire: Wire, parties: list[Party]
+) -> None:
     """Given limits that one declared, when an attached limiter updates them, then one is kept."""
     a, b, _ = parties
     a.declares(1)
@@ -246,7 +292,9 @@ def test_an_update_without_limits_of_its_own_overrules_those_that_held_alone(wir
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_an_update_is_remembered_for_a_day_at_least(wire: Wire, parties: list[Party], declared: bool) -> None:
+def test_an_update_is_remembered_for_a_day_at_least(
+    wire: Wire, parties: list[Party], declared: bool
+) -> None:
     """S8, T12: given a name that is used or new, when it is updated, then no key of it goes before the day is over."""
     a, _, _ = parties
     if declared:
@@ -265,7 +313,9 @@ def test_an_update_is_remembered_for_a_day_at_least(wire: Wire, parties: list[Pa
     ("asked", "declares"),
     [(Declared(), 3), (Status(), 3), (Pause(1), 4), (Drain("permits", 0, 0, 0), 4)],
 )
-def test_a_name_that_was_only_paused_is_unknown_to_callers_without_limits(wire: Wire, asked: Request, declares: int) -> None:
+def test_a_name_that_was_only_paused_is_unknown_to_callers_without_limits(
+    wire: Wire, asked: Request, declares: int
+) -> None:
     """T8: given a pause before any declaration, when an attached limiter asks, nothing changes."""
     wire.call(Call(limits(1), f"{wire.token}-1.1", 1, (Pause(HOUR),), declares=4), NOON)
     before = wire.client.hgetall(wire.key), wire.lives().keys()

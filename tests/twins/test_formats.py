@@ -68,8 +68,12 @@ def spoiled(wire: Wire, field: str, value: bytes | None) -> Wire:
 
 
 @pytest.mark.parametrize(("waits", "said"), [("0", ["ok", 5]), (f"1 ok {NOON}", ["lapsed"])])
-@pytest.mark.parametrize(("field", "value"), [("state", FIRST), ("state", OLDER), ("state", None), ("limits", None)])
-def test_what_cannot_be_read_is_begun_afresh(wire: Wire, field: str, value: bytes | None, waits: str, said: list[object]) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"), [("state", FIRST), ("state", OLDER), ("state", None), ("limits", None)]
+)
+def test_what_cannot_be_read_is_begun_afresh(
+    wire: Wire, field: str, value: bytes | None, waits: str, said: list[object]
+) -> None:
     """F47, L5: nobody holds or waits there any more, and who did is asked who it is, so that it queues again."""
     name = spoiled(wire, field, value)
 
@@ -80,7 +84,9 @@ def test_what_cannot_be_read_is_begun_afresh(wire: Wire, field: str, value: byte
 
 @pytest.mark.parametrize("limits", DAMAGED)
 @pytest.mark.parametrize(("waits", "said"), [("0", ["ok", 5]), (f"1 ok {NOON}", ["lapsed"])])
-def test_limits_that_no_declaration_writes_are_begun_afresh(wire: Wire, limits: str, waits: str, said: list[object]) -> None:
+def test_limits_that_no_declaration_writes_are_begun_afresh(
+    wire: Wire, limits: str, waits: str, said: list[object]
+) -> None:
     """L5: the first call begins the name anew with its own limits."""
     name = spoiled(wire, "limits", limits.encode())
 
@@ -97,12 +103,31 @@ def test_a_client_refuses_the_limits_that_the_script_refuses(limits: str) -> Non
         read_program(limits)
 
 
-PIECES = ["slots", "bucket", "window", "quota", "permits", "5", "1", "0", "60", "9007199254740991", "9007199254740992", ";"]
-damaged = st.text("0159 ;abkw-", max_size=12) | st.lists(st.sampled_from(PIECES), max_size=9).map(" ".join)
+PIECES = [
+    "slots",
+    "bucket",
+    "window",
+    "quota",
+    "permits",
+    "5",
+    "1",
+    "0",
+    "60",
+    "9007199254740991",
+    "9007199254740992",
+    ";",
+]
+damaged = st.text("0159 ;abkw-", max_size=12) | st.lists(st.sampled_from(PIECES), max_size=9).map(
+    " ".join
+)
 sound = st.lists(kinds, min_size=1, max_size=4).map(lambda limits: program(rules_of(limits)))
 
 
-@given(damaged | sound | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;")))
+@given(
+    damaged
+    | sound
+    | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;"))
+)
 @example("window requests 1 1   ")
 @example("bucket requests 5 2   1 1 1;window requests 4 1   ")
 @example("window requests 1 1  ;window requests 1 1")
@@ -120,7 +145,9 @@ def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> No
     assert client.eval(IS_SOUND, 0, limits) == readable
 
 
-@given(damaged | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;")))
+@given(
+    damaged | st.builds(str.replace, sound, st.sampled_from("0165 "), st.sampled_from("0179 x;"))
+)
 @example("window requests 1 01")
 def test_limits_that_can_be_read_are_written_the_same(limits: str) -> None:
     """A process that adopts the server's limits keeps the very text: each other text declares other limits."""

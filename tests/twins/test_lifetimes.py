@@ -16,7 +16,10 @@ LIMITS = program(rules_of([Concurrency(10, lease=30), Window(10, per=1)]))
 
 
 def acquired(wire: Wire, number: int) -> None:
-    wire.call(Call(LIMITS, f"{wire.token}-1.1", number, (Acquire(number),), declares=int(number == 1)), NOON + number)
+    wire.call(
+        Call(LIMITS, f"{wire.token}-1.1", number, (Acquire(number),), declares=int(number == 1)),
+        NOON + number,
+    )
 
 
 @pytest.mark.parametrize("key", ["who", "log"])

@@ -31,6 +31,9 @@ def test_a_log_holds_what_counts_and_no_more(wire: Wire) -> None:
     """S9: given a crowd that never rests, then what has left the window has left its log, too."""
     limits = program(rules_of([Window(AMOUNT, PER / 1_000_000)]))
     for number in range(1, 100):
-        wire.call(Call(limits, f"{wire.token}-1.1", number, (Acquire(number, max_sleep=0),)), NOON + number * PER // AMOUNT)
+        wire.call(
+            Call(limits, f"{wire.token}-1.1", number, (Acquire(number, max_sleep=0),)),
+            NOON + number * PER // AMOUNT,
+        )
 
     assert wire.client.zcard(wire.log) <= AMOUNT + 1  # and its end

@@ -20,14 +20,30 @@ LIMITS = "bucket requests 5 1 1 1000000 5"
         ("status", "unknown request"),
     ],
 )
-def test_what_is_no_request_is_refused_and_nothing_is_done(wire: Wire, words: str, refusal: str) -> None:
+def test_what_is_no_request_is_refused_and_nothing_is_done(
+    wire: Wire, words: str, refusal: str
+) -> None:
     """S4, S7: nor is the sound request before it carried out."""
     asked = Call(LIMITS, f"{wire.token}-1.1", 1, (Acquire(1),))
     wire.call(asked, NOON)
     before = wire.client.dump(wire.key)
 
     with pytest.raises(redis.ResponseError, match=f"headgate: {refusal}"):
-        wire.send(LUA.whole, [LIMITS, asked.session, "2", "0", "0", "0", "0", *Acquire(1).words.split(), *words.split()], NOON)
+        wire.send(
+            LUA.whole,
+            [
+                LIMITS,
+                asked.session,
+                "2",
+                "0",
+                "0",
+                "0",
+                "0",
+                *Acquire(1).words.split(),
+                *words.split(),
+            ],
+            NOON,
+        )
 
     assert wire.client.dump(wire.key) == before
 

@@ -29,15 +29,24 @@ class Queue:
         return self.wire.call(call, NOON + after)
 
     def release(self, after: int) -> None:
-        self._says(Call(LIMITS, self.holder, 2, (Release(Caller(self.holder, 1, "-")),), declares=0), after)
+        self._says(
+            Call(LIMITS, self.holder, 2, (Release(Caller(self.holder, 1, "-")),), declares=0), after
+        )
 
     def granted(self, waiter: str, after: int) -> list[int]:
         """The numbers of the waiter's callers that were granted a permit."""
         heard = self._heard[waiter].beginning
-        return [number for number, *_ in self._says(Call(LIMITS, waiter, 2, heard=heard, waits=True, declares=0), after).mail]
+        return [
+            number
+            for number, *_ in self._says(
+                Call(LIMITS, waiter, 2, heard=heard, waits=True, declares=0), after
+            ).mail
+        ]
 
 
-def test_a_session_with_sharded_channels_is_notified_by_them_alone(wire: Wire, client: redis.Redis) -> None:
+def test_a_session_with_sharded_channels_is_notified_by_them_alone(
+    wire: Wire, client: redis.Redis
+) -> None:
     """L2: given one that waits, when a permit is released, then its channel brings the grant."""
     link = f"{wire.token}-2"
     queue = Queue(wire, f"{link}.1s")

@@ -9,7 +9,10 @@ import pytest
 
 from tests.twins.wire import LUA, NOON, Acquire, Call, Wire
 
-FAST, SLOW = "bucket requests 5 1 1 1000000 5", "bucket requests 5 1 1 2000000 5"  # one token a second, and one in two
+FAST, SLOW = (
+    "bucket requests 5 1 1 1000000 5",
+    "bucket requests 5 1 1 2000000 5",
+)  # one token a second, and one in two
 NAMES = 230  # more than the library remembers
 
 
@@ -81,7 +84,11 @@ def test_of_what_is_said_without_end_only_so_much_is_remembered(wire: Wire, what
 
     for call, first in enumerate(range(0, MANY, TOGETHER), 2):
         words = " ".join(map(SAID[what], range(first, first + TOGETHER)))
-        wire.send(LUA.whole, [FAST, f"{wire.token}-1.1", str(call), "0", "0", "0", "0", *words.split()], NOON)
+        wire.send(
+            LUA.whole,
+            [FAST, f"{wire.token}-1.1", str(call), "0", "0", "0", "0", *words.split()],
+            NOON,
+        )
 
     assert taken(wire) - before < BOUND
 

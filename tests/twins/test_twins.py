@@ -19,7 +19,10 @@ from tests.twins.wire import NOON, Acquire, Call, Caller, Release, Status, Wire
 
 SEEDS = sorted((Path(__file__).parent.parent / "seeds").glob("*.json"))
 STORIES, LENGTH = 3, 120
-WAYS = ["functions", "scripts"]  # how a server is asked that has functions, and how one that has none
+WAYS = [
+    "functions",
+    "scripts",
+]  # how a server is asked that has functions, and how one that has none
 
 
 def told(wire: Wire, story: Story) -> str:
@@ -57,7 +60,9 @@ def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) ->
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", SEEDS, ids=lambda path: path.stem)
-def test_what_differed_once_is_the_same_ever_after(made: Callable[..., Wire], seed: Path, way: str) -> None:
+def test_what_differed_once_is_the_same_ever_after(
+    made: Callable[..., Wire], seed: Path, way: str
+) -> None:
     """Each seed says what it is about, and which invariant was broken when it was found."""
     story = json.loads(seed.read_text())
 
@@ -73,7 +78,9 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
 
     heard = wire.call(asked, NOON)
     *_, (_, waiting, delay, *_) = heard.each()
-    later = wire.call(Call(limits, f"{wire.token}-1.1", 2, heard=heard.beginning, waits=True), NOON + 2_000_000)
+    later = wire.call(
+        Call(limits, f"{wire.token}-1.1", 2, heard=heard.beginning, waits=True), NOON + 2_000_000
+    )
 
     assert (waiting, delay) == (2, 3_000_000)
     assert [number for number, *_ in later.mail] == [1, 2]
@@ -87,13 +94,19 @@ def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wi
 
     heard = [wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON - 1_000_000)]
     heard += [wire.call(Call(limits, second, 1, (Acquire(2, 2),)), NOON - 1_000_000)]
-    heard += [wire.call(Call(limits, second, 2, heard=heard[-1].beginning, waits=True), NOON - 1_000_000)]
+    heard += [
+        wire.call(Call(limits, second, 2, heard=heard[-1].beginning, waits=True), NOON - 1_000_000)
+    ]
 
     assert [reply.verdict for reply in heard] == ["lapsed", "ok", "ok"]
 
 
-@pytest.mark.parametrize("quickly", [False, True], ids=["the same call", "the quick one that was tried before it"])
-def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(wire: Wire, quickly: bool) -> None:
+@pytest.mark.parametrize(
+    "quickly", [False, True], ids=["the same call", "the quick one that was tried before it"]
+)
+def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(
+    wire: Wire, quickly: bool
+) -> None:
     """L5, S3: given one who waits, when the name is lost and a copy of its call is carried out there, then it has lapsed."""
     limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-2.1"
     wire.call(Call(limits, second, 1, (Acquire(1),)), NOON)
@@ -105,13 +118,19 @@ def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(wir
     copied = wire.call_quickly(asks, NOON + 3) if quickly else wire.call(asks, NOON + 3)
     later = wire.call(Call(limits, first, 2, heard=asked.beginning, waits=True), NOON + 4)
 
-    assert ([kind for kind, *_ in asked.answers], copied is not None and copied.answers[0][0]) == (["wait"], "grant")
+    assert ([kind for kind, *_ in asked.answers], copied is not None and copied.answers[0][0]) == (
+        ["wait"],
+        "grant",
+    )
     assert later.verdict == "lapsed"
 
 
 def test_a_place_that_such_a_copy_has_taken_is_lost_with_its_session(wire: Wire) -> None:
     """L3, S7: given a copy that waits, when its session has lapsed and asks anew, then nobody stands before it but who holds."""
-    limits, other, first, anew = "slots permits 1 30000000", *(f"{wire.token}-{session}" for session in ("1.1", "2.1", "2.2"))
+    limits, other, first, anew = (
+        "slots permits 1 30000000",
+        *(f"{wire.token}-{session}" for session in ("1.1", "2.1", "2.2")),
+    )
     wire.call(Call(limits, other, 1, (Acquire(1),)), NOON)
     asks = Call(limits, first, 1, (Acquire(1),), declares=0)
     asked = wire.call(asks, NOON + 1)

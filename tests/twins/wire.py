@@ -20,7 +20,12 @@ from headgate.request import units_of
 from headgate.stores.redis.protocol.script import Library, Script, composed, sources
 
 HOUR_HAND = "twins:clock"  # the key that tells the time
-LUA = Library({**sources(), "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end"})
+LUA = Library(
+    {
+        **sources(),
+        "clock": f"local function clock() return tonumber(redis.call('GET', '{HOUR_HAND}')) end",
+    }
+)
 DUMP = f"""
 {composed(sources(), ("rules", "numbers"))}
 local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'former', 'offer')
@@ -217,7 +222,22 @@ class Update(NamedTuple):
         return f"update {self.former.replace(' ', ',')}"
 
 
-Request = Acquire | Cancel | Release | Renew | Quit | Settle | Status | Update | Drain | Pause | Resume | Reset | Declared | Rejoin
+Request = (
+    Acquire
+    | Cancel
+    | Release
+    | Renew
+    | Quit
+    | Settle
+    | Status
+    | Update
+    | Drain
+    | Pause
+    | Resume
+    | Reset
+    | Declared
+    | Rejoin
+)
 
 
 @dataclass(frozen=True)
@@ -253,11 +273,17 @@ class Call:
     @property
     def may_be_quick(self) -> bool:
         """Whether a client may try the quick script first."""
-        single = len(self.requests) == 1 and isinstance(self.requests[0], Acquire) and self.requests[0].count == 1
+        single = (
+            len(self.requests) == 1
+            and isinstance(self.requests[0], Acquire)
+            and self.requests[0].count == 1
+        )
         return single and not (self.waits or self.declares)
 
 
-Answer = tuple[Any, ...]  # ("grant", count, number, fence), or ("status", waiting, delay, paused, *left)
+Answer = tuple[
+    Any, ...
+]  # ("grant", count, number, fence), or ("status", waiting, delay, paused, *left)
 
 
 @dataclass(frozen=True)
@@ -343,7 +369,9 @@ def letters(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]
         if moment < 0:
             yield from ((first + index, -1, 0, lease) for index in range(count))
         else:
-            yield from ((first + index, t + moment, t + fence + index, lease) for index in range(count))
+            yield from (
+                (first + index, t + moment, t + fence + index, lease) for index in range(count)
+            )
 
 
 def spelled_out(announcement: str) -> str:
@@ -400,7 +428,11 @@ class Wire:
 
     def call(self, call: Call, now: int) -> Reply:
         """What the script replies to `call` at `now`."""
-        form = LUA.whole if any(isinstance(request, Acquire) for request in call.requests) else LUA.back
+        form = (
+            LUA.whole
+            if any(isinstance(request, Acquire) for request in call.requests)
+            else LUA.back
+        )
         return parsed(self.send(form, call.words(), now).decode(), call.program.count(";") + 1)
 
     def call_quickly(self, call: Call, now: int) -> Reply | None:
@@ -442,7 +474,9 @@ class Wire:
         pipeline = self.client.pipeline(transaction=False)
         for key in keys:
             pipeline.pttl(key)
-        return {key: left for key, left in zip(keys, pipeline.execute(), strict=True) if left != GONE}
+        return {
+            key: left for key, left in zip(keys, pipeline.execute(), strict=True) if left != GONE
+        }
 
     def lose(self, part: str) -> None:
         """One key is deleted, by an operator or by eviction."""

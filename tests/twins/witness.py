@@ -17,7 +17,20 @@ from headgate.gate.rules import parsed as rule_of
 from headgate.gate.slots import Slots
 from headgate.request import units_of
 from tests.twins.model import KEEP, Model, PatientGate
-from tests.twins.wire import Acquire, Answer, Call, Caller, Cancel, Pause, Rejoin, Release, Renew, Reply, Request, Resume
+from tests.twins.wire import (
+    Acquire,
+    Answer,
+    Call,
+    Caller,
+    Cancel,
+    Pause,
+    Rejoin,
+    Release,
+    Renew,
+    Reply,
+    Request,
+    Resume,
+)
 
 DAY = 86_400_000_000  # microseconds
 
@@ -39,11 +52,15 @@ class Witness:
         self.paused_until = 0
         self.arrivals: dict[Caller, int] = {}  # who may still be granted, and in which place
         self.place: dict[Caller, int] = {}  # of everybody
-        self.held_back: set[Caller] = set()  # once granted, by a pause: those who came later may have passed
+        self.held_back: set[Caller] = (
+            set()
+        )  # once granted, by a pause: those who came later may have passed
         self.places = 0
         self.latest = 0  # the place of who was granted last
         self.believed: dict[Caller, int] = {}  # until when a client believes in its permit
-        self.given_up: set[Caller] = set()  # released or cancelled, perhaps before anybody heard of the grant
+        self.given_up: set[Caller] = (
+            set()
+        )  # released or cancelled, perhaps before anybody heard of the grant
 
     # What happens --------------------------------------------------------------------------------------------------------
 
@@ -52,12 +69,22 @@ class Witness:
 
     def died(self, link: str) -> None:
         """A process that is gone believes in nothing."""
-        self.believed = {caller: until for caller, until in self.believed.items() if not caller.session.startswith(f"{link}.")}
+        self.believed = {
+            caller: until
+            for caller, until in self.believed.items()
+            if not caller.session.startswith(f"{link}.")
+        }
 
     def holds_only(self, session: str, kept: set[int]) -> None:
         """A session says which of its permits it holds: it has given up the others."""
-        given_up = {caller for caller in self.believed if caller.session == session and caller.number not in kept}
-        self.believed = {caller: until for caller, until in self.believed.items() if caller not in given_up}
+        given_up = {
+            caller
+            for caller in self.believed
+            if caller.session == session and caller.number not in kept
+        }
+        self.believed = {
+            caller: until for caller, until in self.believed.items() if caller not in given_up
+        }
         self.given_up |= given_up
 
     def believes(self, caller: Caller, t: int, lease: int, reply: Reply) -> None:
@@ -69,7 +96,9 @@ class Witness:
         """A client counts from the sending of the renewal, with the lease of the limits that it knew then, or else its own."""
         for request, answer in answered(call, reply):
             if isinstance(request, Renew) and answer[1] == 1 and request.caller in self.believed:
-                self.believed[request.caller] = self.clock + (lease_of(call.program) or request.lease)
+                self.believed[request.caller] = self.clock + (
+                    lease_of(call.program) or request.lease
+                )
 
     def saw(self, model: Model, call: Call, reply: Reply) -> None:
         """Both twins have given this reply."""
@@ -111,9 +140,13 @@ class Witness:
         assert caller in self.arrivals, f"S3: {caller} is granted twice, or after it was given up"
         assert grant.fence > self.fence, f"S5: {grant} after fence {self.fence}"
         least = max(self.act, self.paused_until, now)
-        assert grant.t >= least, f"T3, T6: {grant} after {self.act}, at {now}, paused until {self.paused_until}"
+        assert grant.t >= least, (
+            f"T3, T6: {grant} after {self.act}, at {now}, paused until {self.paused_until}"
+        )
         place = self.arrivals.pop(caller)
-        assert place > self.latest or caller in self.held_back, f"S6: {caller} came before somebody who has passed"
+        assert place > self.latest or caller in self.held_back, (
+            f"S6: {caller} came before somebody who has passed"
+        )
         self.fence, self.act, self.latest = grant.fence, grant.t, max(self.latest, place)
 
     def depart(self, call: Call) -> None:
@@ -129,10 +162,14 @@ class Witness:
             if isinstance(rule, Slots):
                 held = sum(cost[index] for cost in costs)
                 assert held == rule.used, f"S7: {held} are held, {rule.used} are counted"
-                assert held <= rule.capacity or not any(cost[index] for cost in granted), f"S1: {held} are held of {rule.capacity}"
+                assert held <= rule.capacity or not any(cost[index] for cost in granted), (
+                    f"S1: {held} are held of {rule.capacity}"
+                )
         for caller, until in self.believed.items():
             ends = model.holders.get(caller, 0)
-            assert until <= self.clock or ends > gate.t, f"S2: {caller} believes in its permit, which ended at {ends}"
+            assert until <= self.clock or ends > gate.t, (
+                f"S2: {caller} believes in its permit, which ended at {ends}"
+            )
 
 
 MANY = Acquire | Release | Cancel
@@ -140,7 +177,11 @@ MANY = Acquire | Release | Cancel
 
 def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
     """Each answer with the request that it answers: an acquire of many has as many, and so has what gives many back."""
-    asked = [request for request in call.requests for _ in range(request.count if isinstance(request, MANY) else 1)]
+    asked = [
+        request
+        for request in call.requests
+        for _ in range(request.count if isinstance(request, MANY) else 1)
+    ]
     return zip(asked, reply.each(), strict=True)
 
 
@@ -151,5 +192,16 @@ def promised(model: Model) -> int:
     """
     assert model.gate is not None
     rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]
-    rates += [model.gate.t + DAY for rule in model.gate.rules if isinstance(rule, Bucket) and rule.start < rule.size]
-    return max([model.until, *rates, *model.holders.values(), *(until + KEEP for until in model.alive.values())])
+    rates += [
+        model.gate.t + DAY
+        for rule in model.gate.rules
+        if isinstance(rule, Bucket) and rule.start < rule.size
+    ]
+    return max(
+        [
+            model.until,
+            *rates,
+            *model.holders.values(),
+            *(until + KEEP for until in model.alive.values()),
+        ]
+    )

@@ -43,7 +43,9 @@ class Hostile:
 def is_a_sentence(error: BaseException) -> bool:
     """The call, the value, the rule and the way out, of a length that somebody reads."""
     text = str(error)
-    return "(" in text and "; " in text and text.endswith(".") and len(text) < 400 and "\n" not in text
+    return (
+        "(" in text and "; " in text and text.endswith(".") and len(text) < 400 and "\n" not in text
+    )
 
 
 def test_a_message_shows_no_address_in_memory() -> None:
@@ -74,7 +76,9 @@ def test_a_count_out_of_range_is_refused(value: int) -> None:
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=validation.show)
+@pytest.mark.parametrize(
+    "value", [*NOT_NUMBERS, 1.5, NAN, INF, -INF, 1e-320, -0.0, Hostile()], ids=validation.show
+)
 def test_what_is_not_an_int_is_refused_as_a_count(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Rate\(amount=|^Rate\(") as caught:
         validation.positive_int("Rate", "amount", value)
@@ -84,7 +88,10 @@ def test_what_is_not_an_int_is_refused_as_a_count(value: object) -> None:
 def test_a_whole_float_is_told_which_int_to_pass() -> None:
     with pytest.raises(TypeError) as caught:
         validation.positive_int("Rate", "amount", 20.0)
-    assert str(caught.value) == "Rate(amount=20.0): amount must be an int, not a float; pass an int: 20."
+    assert (
+        str(caught.value)
+        == "Rate(amount=20.0): amount must be an int, not a float; pass an int: 20."
+    )
 
 
 @pytest.mark.parametrize("value", [None, 0, 1, 2**53 - 1], ids=validation.show)
@@ -99,7 +106,9 @@ def test_a_bound_out_of_range_is_refused(value: int) -> None:
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=validation.show)
+@pytest.mark.parametrize(
+    "value", [value for value in [*NOT_NUMBERS, 3.0, NAN] if value is not None], ids=validation.show
+)
 def test_what_is_not_an_int_is_refused_as_a_bound(value: object) -> None:
     with pytest.raises(TypeError, match=r"^Semaphore\(max_position="):
         validation.check_count(value, "Semaphore", "max_position")
@@ -158,12 +167,16 @@ def test_a_max_sleep_may_be_as_short_as_what_is_left_until_a_deadline(value: flo
 
 @pytest.mark.parametrize("value", [-1, -1e-9, NAN, INF, -INF, 2**63, 10**400], ids=validation.show)
 def test_a_max_sleep_that_means_nothing_is_refused_with_the_two_ways_out(value: float) -> None:
-    with pytest.raises(ValueError, match=r"^acquire\(max_sleep=.*pass None .* or call try_acquire") as caught:
+    with pytest.raises(
+        ValueError, match=r"^acquire\(max_sleep=.*pass None .* or call try_acquire"
+    ) as caught:
         validation.check_max_sleep(value)
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [value for value in NOT_NUMBERS if value is not None], ids=validation.show)
+@pytest.mark.parametrize(
+    "value", [value for value in NOT_NUMBERS if value is not None], ids=validation.show
+)
 def test_a_max_sleep_that_is_no_number_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match=r"max_sleep must be an int or a float"):
         validation.check_max_sleep(value, "Limiter")
@@ -213,8 +226,13 @@ def test_rounding_is_never_off_by_more_than_half_a_microsecond(value: float) -> 
 def test_an_instant_is_a_number_of_seconds_or_an_aware_datetime() -> None:
     east = timezone(timedelta(hours=2))
     assert validation.instant("Quota", "anchor", 0) == 0
-    assert validation.instant("Quota", "anchor", datetime(2024, 1, 1, 2, tzinfo=east)) == 1_704_067_200
-    assert validation.instant("Quota", "anchor", datetime(1969, 12, 31, 23, 59, 59, 500_000, UTC)) == -0.5
+    assert (
+        validation.instant("Quota", "anchor", datetime(2024, 1, 1, 2, tzinfo=east)) == 1_704_067_200
+    )
+    assert (
+        validation.instant("Quota", "anchor", datetime(1969, 12, 31, 23, 59, 59, 500_000, UTC))
+        == -0.5
+    )
 
 
 @given(st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1))
@@ -236,7 +254,9 @@ def test_an_instant_far_away_is_refused(value: object) -> None:
 
 
 def test_a_naive_datetime_is_refused_because_it_is_no_instant() -> None:
-    with pytest.raises(ValueError, match="without a time zone, which is another moment on every machine") as caught:
+    with pytest.raises(
+        ValueError, match="without a time zone, which is another moment on every machine"
+    ) as caught:
         validation.instant("Quota", "anchor", datetime(2024, 1, 1))
     assert is_a_sentence(caught.value)
 
@@ -258,7 +278,9 @@ def test_only_true_and_false_are_flags(value: object) -> None:
     assert validation.flag("Rate", "steps", True) is True
 
 
-@pytest.mark.parametrize("value", ["requests", "tokens", "mb", "a", "input_tokens_2", "m" * 64], ids=validation.show)
+@pytest.mark.parametrize(
+    "value", ["requests", "tokens", "mb", "a", "input_tokens_2", "m" * 64], ids=validation.show
+)
 def test_a_unit_is_a_word_that_acquire_can_take(value: str) -> None:
     assert validation.check_unit("Rate", value) == value
 
@@ -292,7 +314,9 @@ def test_a_unit_that_acquire_could_not_take_is_refused(value: str, why: str) -> 
     assert is_a_sentence(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, 5, True, b"tokens", ["tokens"], Hostile()], ids=validation.show)
+@pytest.mark.parametrize(
+    "value", [None, 5, True, b"tokens", ["tokens"], Hostile()], ids=validation.show
+)
 def test_a_unit_that_is_no_text_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="unit must be a str") as caught:
         validation.check_unit("Rate", value)
@@ -344,7 +368,9 @@ def test_a_name_that_no_key_could_hold_is_refused(name: str, why: str) -> None:
     str(caught.value).encode()  # the message itself can be logged
 
 
-@pytest.mark.parametrize("name", [None, 5, True, NAN, b"api", ["api"], Hostile()], ids=validation.show)
+@pytest.mark.parametrize(
+    "name", [None, 5, True, NAN, b"api", ["api"], Hostile()], ids=validation.show
+)
 def test_a_name_that_is_no_text_is_refused(name: object) -> None:
     with pytest.raises(TypeError, match=r"^Semaphore\(name=.*a name must be a str") as caught:
         validation.check_name(name, "Semaphore")
@@ -376,7 +402,16 @@ def test_plain_digits_give_the_number_back(value: float) -> None:
 
 
 @example([-(10**26)] * 5)
-@given(st.one_of(st.text(), st.binary(), st.integers(), st.floats(), st.lists(st.integers()), st.just(10**5_000)))
+@given(
+    st.one_of(
+        st.text(),
+        st.binary(),
+        st.integers(),
+        st.floats(),
+        st.lists(st.integers()),
+        st.just(10**5_000),
+    )
+)
 def test_whatever_is_shown_is_short(value: Any) -> None:
     assert len(validation.show(value)) <= 100
 

@@ -10,7 +10,16 @@ import pytest
 
 from headgate.stores.redis.transport import tasks
 from headgate.stores.redis.transport.endpoint import NotThereError
-from headgate.stores.redis.transport.tasks import TURN, NobodyError, begun, ended, first_answer, pause, stop, trouble_of
+from headgate.stores.redis.transport.tasks import (
+    TURN,
+    NobodyError,
+    begun,
+    ended,
+    first_answer,
+    pause,
+    stop,
+    trouble_of,
+)
 from tests.virtual import VirtualClock
 
 
@@ -28,7 +37,9 @@ class Round:
         if who == "is cancelled":
             raise asyncio.CancelledError
         try:
-            await asyncio.sleep({"is slow": 1.5 * TURN, "is silent": 3600, "is silent, too": 3600}.get(who, 0))
+            await asyncio.sleep(
+                {"is slow": 1.5 * TURN, "is silent": 3600, "is silent, too": 3600}.get(who, 0)
+            )
         except asyncio.CancelledError:
             await asyncio.sleep(0)  # it takes its time
             self.stopped.append(who)
@@ -51,7 +62,10 @@ def told(story: Coroutine[Any, Any, Any]) -> Any:
 
 def test_who_has_no_answer_is_followed_by_the_next_one_at_once(others: Round) -> None:
     """And when one has answered, no other is asked."""
-    assert told(others.answer("fails", "does not know", "is cancelled", "knows", "knows, too")) == ("knows", "knows!")
+    assert told(others.answer("fails", "does not know", "is cancelled", "knows", "knows, too")) == (
+        "knows",
+        "knows!",
+    )
 
     assert others.asked == dict.fromkeys(["fails", "does not know", "is cancelled", "knows"], 0)
 
@@ -79,7 +93,11 @@ def test_where_nobody_answers_it_is_said_why(others: Round) -> None:
         told(others.answer("fails", "does not know", "is cancelled"))
 
     troubles = {who: type(trouble) for who, trouble in error.value.troubles.items()}
-    assert troubles == {"fails": OSError, "does not know": type(None), "is cancelled": NotThereError}
+    assert troubles == {
+        "fails": OSError,
+        "does not know": type(None),
+        "is cancelled": NotThereError,
+    }
 
 
 def test_who_is_asked_has_ended_when_the_question_is_dropped(others: Round) -> None:
@@ -130,7 +148,9 @@ class Longest:
         return most
 
 
-def test_each_pause_may_be_twice_the_one_before_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pause_may_be_twice_the_one_before_up_to_the_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tasks, "JITTER", Longest())
     monkeypatch.setattr(tasks, "BACKOFF", 1.0)
 

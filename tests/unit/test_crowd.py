@@ -58,7 +58,9 @@ class Elsewhere:
     def does(self, act: Callable[[], object]) -> None:
         """Until it is done, or waits for the lock."""
         self._lock.busy.clear()
-        self._threads.append(threading.Thread(target=lambda: (act(), self._lock.busy.set()), daemon=True))
+        self._threads.append(
+            threading.Thread(target=lambda: (act(), self._lock.busy.set()), daemon=True)
+        )
         self._threads[-1].start()
         assert self._lock.busy.wait(5)
 
@@ -145,7 +147,9 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
 
 
 @pytest.mark.parametrize("newcomer", ["entry", "permit"])
-async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(name: str, newcomer: str) -> None:
+async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(
+    name: str, newcomer: str
+) -> None:
     """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     line = limiter._line
@@ -186,7 +190,9 @@ async def test_who_arrives_while_the_limits_change_waits_under_the_new_ones(name
     assert_all_free(limiter)
 
 
-async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_behind(name: str) -> None:
+async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_behind(
+    name: str,
+) -> None:
     """S6: a thread queues while A arrives at the crowd; C comes after A, and passes after A."""
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     elsewhere = Elsewhere(limiter)
@@ -229,7 +235,9 @@ async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: the first of the crowd is between two queues, because somebody asks for a permit, and a thread leaves just then."""
-    limiter = declared(Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore()))
+    limiter = declared(
+        Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
+    )
     elsewhere = Elsewhere(limiter)
     order: list[object] = []
     await limiter.__aenter__()
@@ -254,7 +262,9 @@ async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L2: whoever leaves just then sees nobody yet; so who queues looks again."""
-    limiter = declared(Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore()))
+    limiter = declared(
+        Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
+    )
     await limiter.__aenter__()
 
     async def ask() -> None:
@@ -267,7 +277,9 @@ async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
     assert_all_free(limiter)
 
 
-async def test_nobody_slips_in_while_the_crowd_moves(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_slips_in_while_the_crowd_moves(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S6: a thread leaves and a newcomer comes while the first of the crowd is between two queues: it is not passed."""
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     elsewhere = Elsewhere(limiter)
@@ -338,7 +350,9 @@ async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> N
 
 
 @pytest.mark.parametrize("around", ["places", "rate", "places, then rate"])
-def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_else(name: str, around: str) -> None:
+def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_else(
+    name: str, around: str
+) -> None:
     """S1, S7: A came in under other limits than B; when A leaves, B is still inside."""
     store = MemoryStore()
     limits = {"places": (Concurrency(1),), "rate": (Rate(100, per=1),)}
@@ -479,7 +493,11 @@ def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -
     assert_all_free(limiter)
 
 
-@pytest.mark.parametrize("use", [Limiter.__enter__, Limiter.acquire_sync, Limiter.try_acquire], ids=["entry", "permit", "try"])
+@pytest.mark.parametrize(
+    "use",
+    [Limiter.__enter__, Limiter.acquire_sync, Limiter.try_acquire],
+    ids=["entry", "permit", "try"],
+)
 def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
     name: str, use: Callable[[Limiter], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -497,7 +515,9 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
     assert not Limiter(name, Rate(1, per=3600), store=store).try_acquire()
 
 
-def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """T12: a thread is about to take the one token of an hour when the store lets go of the idle line: it is taken for good."""
     monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_LINES", 1)
     store = MemoryStore()
@@ -513,7 +533,9 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(name:
     assert not (entered and Limiter(name, Rate(1, per=3600), store=store).try_acquire())
 
 
-async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """L2, F7: it has left the crowd for a rate and is about to sleep until its moment; a thread that looks then lets it pass."""
     clock = VirtualClock()
     store = MemoryStore(clock)

@@ -28,7 +28,9 @@ STORIES = 20  # of each world
 class Story:
     """Tasks of several loops, threads and declarations, all at one limiter, and what must hold among them."""
 
-    def __init__(self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: str = "") -> None:
+    def __init__(
+        self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: str = ""
+    ) -> None:
         self.among = Interleaving(seed)
         self.chance = self.among.chance
         self.capacity = self.most = self.chance.randint(1, 3)
@@ -41,8 +43,14 @@ class Story:
             self.ways += [self.declared(max_sleep=5), self.declared(max_waiters=3)]
         self.kinds, self.changes = kinds, changes
         self.inside = 0
-        self.asked: list[asyncio.Task[Any] | None] = []  # who waits, in the order in which they asked
-        self.works = [lambda: self.among.tell(self.loop())] * loops + [self.thread] * threads + [self.change] * bool(changes)
+        self.asked: list[
+            asyncio.Task[Any] | None
+        ] = []  # who waits, in the order in which they asked
+        self.works = (
+            [lambda: self.among.tell(self.loop())] * loops
+            + [self.thread] * threads
+            + [self.change] * bool(changes)
+        )
 
     def declared(self, kind: str = "p", **options: Any) -> Limiter:
         """Of places, of a rate, or of both."""
@@ -69,7 +77,9 @@ class Story:
                 await asyncio.sleep(0)
             self.chance.choice(tasks).cancel()
         await asyncio.wait(tasks)
-        assert [task.exception() for task in tasks if not task.cancelled() and task.exception()] == []
+        assert [
+            task.exception() for task in tasks if not task.cancelled() and task.exception()
+        ] == []
 
     async def task(self) -> None:
         for _ in range(self.chance.randint(1, 3)):
@@ -114,7 +124,12 @@ class Story:
         line = self.ways[0]._line
         queued = [getattr(waiter, "future", None) for waiter in (*line._crowd, *line._gate.queue)]
         for task in before:
-            if task is not None and me is not None and task.get_loop() is me.get_loop() and not task.cancelling():
+            if (
+                task is not None
+                and me is not None
+                and task.get_loop() is me.get_loop()
+                and not task.cancelling()
+            ):
                 assert task._fut_waiter not in queued  # type: ignore[attr-defined]  # what a task waits for is told to nobody
 
     def thread(self) -> None:

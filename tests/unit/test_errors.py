@@ -21,7 +21,14 @@ from headgate.errors import (
 )
 
 WITH_A_MOMENT = [MaxSleepExceededError, QueueFullError]
-WITHOUT = [HeadgateError, CostExceedsCapacityError, UnknownLimiterError, LeaseLostError, LimiterClosedError, StoreError]
+WITHOUT = [
+    HeadgateError,
+    CostExceedsCapacityError,
+    UnknownLimiterError,
+    LeaseLostError,
+    LimiterClosedError,
+    StoreError,
+]
 COPIES = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),
     "copy": copy.copy,
@@ -50,7 +57,9 @@ def test_a_full_queue_is_caught_by_code_that_knows_only_a_long_wait() -> None:
 
 def test_a_cost_that_can_never_pass_is_a_value_error_too() -> None:
     with pytest.raises(ValueError, match="never"):
-        raise CostExceedsCapacityError("acquire(11): more than the capacity of 10, so it can never pass.")
+        raise CostExceedsCapacityError(
+            "acquire(11): more than the capacity of 10, so it can never pass."
+        )
 
 
 def test_code_written_for_self_limiters_finds_its_name_for_a_failed_store() -> None:
@@ -58,7 +67,9 @@ def test_code_written_for_self_limiters_finds_its_name_for_a_failed_store() -> N
 
 
 @pytest.mark.parametrize("kind", WITH_A_MOMENT)
-def test_the_message_is_the_text_and_the_moment_an_attribute(kind: type[MaxSleepExceededError]) -> None:
+def test_the_message_is_the_text_and_the_moment_an_attribute(
+    kind: type[MaxSleepExceededError],
+) -> None:
     error = kind("acquire: the wait would be 3.5 s.", 3.5)
     assert str(error) == "acquire: the wait would be 3.5 s."
     assert error.retry_after == 3.5
@@ -72,7 +83,9 @@ def test_a_refusal_without_its_moment_cannot_be_made() -> None:
 
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("kind", WITH_A_MOMENT)
-def test_a_refusal_arrives_whole_in_another_process(kind: type[MaxSleepExceededError], way: str) -> None:
+def test_a_refusal_arrives_whole_in_another_process(
+    kind: type[MaxSleepExceededError], way: str
+) -> None:
     error = kind("too long", 1.5)
     error.add_note("in the nightly job")
 
@@ -99,7 +112,11 @@ def test_the_others_arrive_whole_too(kind: type[HeadgateError], way: str) -> Non
 
 
 def test_every_error_says_what_it_means_and_the_way_out() -> None:
-    kinds = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, HeadgateError)}
+    kinds = {
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, HeadgateError)
+    }
     assert kinds == {*WITH_A_MOMENT, *WITHOUT}
     for kind in kinds - {HeadgateError}:
         assert "Way out:" in " ".join((kind.__doc__ or "").split()), kind

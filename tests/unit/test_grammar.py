@@ -86,17 +86,26 @@ def test_what_people_write_is_understood(text: str, limit: Limit) -> None:
 def test_every_unit_of_time_with_and_without_a_number(words: str, length: float) -> None:
     for word in words.split():
         assert parse_limit(f"7/{word}") == parse_limit(f"7 per {word.upper()}") == Window(7, length)
-        assert parse_limit(f"7 per 15{word}") == parse_limit(f"7 / 15 {word}") == Window(7, 15 * length)
+        assert (
+            parse_limit(f"7 per 15{word}")
+            == parse_limit(f"7 / 15 {word}")
+            == Window(7, 15 * length)
+        )
 
 
-@pytest.mark.parametrize("example", [text for texts in limit_parser._EXAMPLES.values() for text in texts.split("'")[1::2]])
+@pytest.mark.parametrize(
+    "example",
+    [text for texts in limit_parser._EXAMPLES.values() for text in texts.split("'")[1::2]],
+)
 def test_every_example_that_an_error_offers_works(example: str) -> None:
     assert parse_limit(example)
 
 
 def test_every_example_of_the_documentation_works() -> None:
     paragraph = (limit_parser.__doc__ or "").split("\n\n")[-1]
-    examples = [text for line in paragraph.splitlines() for text in line.split("    ") if text.strip()]
+    examples = [
+        text for line in paragraph.splitlines() for text in line.split("    ") if text.strip()
+    ]
     assert len(examples) == 9
     assert all(parse_limit(example) for example in examples)
 
@@ -120,15 +129,21 @@ units = any_units.filter(lambda unit: unit not in limit_parser.WORDS)
 anchors = st.one_of(
     st.none(),
     st.integers(-(2**32) + 1, 2**32 - 1),
-    st.floats(-(2**32), 2**32, exclude_min=True, exclude_max=True).filter(lambda value: abs(value) < 2**32 - 1),
-    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(lambda moment: validation.EPOCH + timedelta(microseconds=moment)),
+    st.floats(-(2**32), 2**32, exclude_min=True, exclude_max=True).filter(
+        lambda value: abs(value) < 2**32 - 1
+    ),
+    st.integers(-(2**32) * 10**6 + 1, 2**32 * 10**6 - 1).map(
+        lambda moment: validation.EPOCH + timedelta(microseconds=moment)
+    ),
 )
 
 
 @st.composite
 def rates(draw: st.DrawFn) -> Rate:
     amount = draw(st.one_of(counts, st.floats(1e-6, 2**21 - 1), st.sampled_from([2.5, 0.1, 1 / 3])))
-    capacity = draw(st.one_of(st.none(), counts if isinstance(amount, int) else st.integers(1, 2**21 - 1)))
+    capacity = draw(
+        st.one_of(st.none(), counts if isinstance(amount, int) else st.integers(1, 2**21 - 1))
+    )
     initial = draw(st.one_of(st.none(), st.integers(0, capacity or ceil(amount))))
     per = draw(lengths)
     assume(per / amount < validation.TEN_YEARS)
@@ -162,8 +177,13 @@ def test_neither_case_nor_spaces_matter(limit: Limit) -> None:
 
 
 @pytest.mark.parametrize("unit", sorted(word for word in limit_parser.WORDS if word.isalpha()))
-@pytest.mark.parametrize("shape", ["10 {} per second", "10 {}/s", "10 {} every 5s", "10 {} in any minute", "10 {} concurrent"])
-def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str, shape: str) -> None:
+@pytest.mark.parametrize(
+    "shape",
+    ["10 {} per second", "10 {}/s", "10 {} every 5s", "10 {} in any minute", "10 {} concurrent"],
+)
+def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(
+    unit: str, shape: str
+) -> None:
     """It can be a limit's unit, but not in a text: better no limit than another one."""
     with pytest.raises(ValueError, match=r"^parse_limit"):
         parse_limit(shape.format(unit))
@@ -195,10 +215,22 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str,
         ("9007199254740992/s", 1, "out of range"),
         ("9" * 200 + "/s", 1, "out of range"),
         ("10000000000000k/s", 1, "out of range"),
-        ("1.5/s", 1, "'1.5' is not whole, and a sliding window counts whole ones; write a longer period, or a burst"),
+        (
+            "1.5/s",
+            1,
+            "'1.5' is not whole, and a sliding window counts whole ones; write a longer period, or a burst",
+        ),
         ("1.2345k/s", 1, "'1.2345' is not whole"),
-        ("2.5/day from midnight", 1, "'2.5' is not whole, and a quota counts whole ones; write a longer period"),
-        ("2.5 concurrent", 1, "'2.5' is not whole, and a limit of concurrency counts whole ones; write a whole number"),
+        (
+            "2.5/day from midnight",
+            1,
+            "'2.5' is not whole, and a quota counts whole ones; write a longer period",
+        ),
+        (
+            "2.5 concurrent",
+            1,
+            "'2.5' is not whole, and a limit of concurrency counts whole ones; write a whole number",
+        ),
         ("2.5/s burst 2.5", 13, "'2.5' is not whole"),
         ("0.0/s burst 1", 1, "'0.0' is out of range"),
         ("-5/min", 1, "'-' has no meaning here"),
@@ -230,7 +262,11 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str,
         ("10/s burst 0", 12, "'0' is out of range"),
         ("10/s burst 5 burst 6", 14, "'burst' is there twice; write it once"),
         ("10/s brust 5", 6, "did you mean 'burst'?"),
-        ("10/s slack minute", 12, "expected a length of time, such as 10s or 500 ms, but found 'minute'"),
+        (
+            "10/s slack minute",
+            12,
+            "expected a length of time, such as 10s or 500 ms, but found 'minute'",
+        ),
         ("10/s slack 5", 13, "expected a unit of time"),
         ("10/s lease 5s", 6, "'lease' does not go with a sliding window"),
         ("10/s burst 5 lease 5s", 14, "'lease' does not go with a rate"),
@@ -242,7 +278,11 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str,
         ("100/minute fixed sliding", 18, "'sliding' does not go with a quota"),
         ("5 every 10s sliding", 13, "'sliding' does not go with a rate in steps"),
         ("5 concurrent slack 1s", 14, "'slack' does not go with a limit of concurrency"),
-        ("5 concurrent requests", 14, "expected the end or an option ('lease'), but found 'requests'"),
+        (
+            "5 concurrent requests",
+            14,
+            "expected the end or an option ('lease'), but found 'requests'",
+        ),
         ("100 in 5 minutes", 8, "expected 'any'"),
         ("1000/day from", 14, "expected 'midnight' or a moment"),
         ("1000/day from noon", 15, "expected 'midnight' or a moment"),
@@ -252,7 +292,9 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(unit: str,
         ("1000/day from 2024-01-01T00:00Z tomorrow", 33, "expected the end"),
     ],
 )
-def test_a_bad_text_says_what_is_wrong_and_where_and_how_to_write_it(text: str, at: int, fault: str) -> None:
+def test_a_bad_text_says_what_is_wrong_and_where_and_how_to_write_it(
+    text: str, at: int, fault: str
+) -> None:
     with pytest.raises(ValueError, match=r"^parse_limit") as caught:
         parse_limit(text)
     lines = str(caught.value).splitlines()
@@ -266,8 +308,14 @@ def test_a_bad_text_says_what_is_wrong_and_where_and_how_to_write_it(text: str, 
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("10/s burst 5 initial 9", "Rate(initial=9): a bucket cannot start with more than its capacity of 5"),
-        ("10/s fixed slack 1s", "Quota(slack=1): slack must be shorter than the window of 1 seconds"),
+        (
+            "10/s burst 5 initial 9",
+            "Rate(initial=9): a bucket cannot start with more than its capacity of 5",
+        ),
+        (
+            "10/s fixed slack 1s",
+            "Quota(slack=1): slack must be shorter than the window of 1 seconds",
+        ),
     ],
 )
 def test_numbers_that_do_not_go_together_are_named_by_the_limit(text: str, fault: str) -> None:
@@ -284,7 +332,9 @@ def test_what_is_no_text_is_refused(text: Any) -> None:
 
 
 def test_a_huge_text_is_refused_without_being_read() -> None:
-    with pytest.raises(ValueError, match="at most 256 characters, and this text has 10000000") as caught:
+    with pytest.raises(
+        ValueError, match="at most 256 characters, and this text has 10000000"
+    ) as caught:
         parse_limit("9" * 10_000_000)
     assert len(str(caught.value)) < 400
 
@@ -298,7 +348,19 @@ def test_no_text_brings_anything_but_a_limit_or_a_value_error(text: str) -> None
 
 
 @given(
-    st.lists(st.sampled_from([*sorted(limit_parser.WORDS), *limit_parser.TIMES, "10", "0", "1.5", "tokens", "1970-01-01T00:00Z"]))
+    st.lists(
+        st.sampled_from(
+            [
+                *sorted(limit_parser.WORDS),
+                *limit_parser.TIMES,
+                "10",
+                "0",
+                "1.5",
+                "tokens",
+                "1970-01-01T00:00Z",
+            ]
+        )
+    )
 )
 def test_no_order_of_its_own_words_confuses_the_parser(words: list[str]) -> None:
     try:

@@ -15,10 +15,28 @@ from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import settled
 from tests.world import soon
 
-PLACES, MEGABYTES, REQUESTS, RATE = Concurrency(2), Concurrency(9, unit="mb"), Concurrency(5, unit="requests"), Rate(10**6, per=1)
+PLACES, MEGABYTES, REQUESTS, RATE = (
+    Concurrency(2),
+    Concurrency(9, unit="mb"),
+    Concurrency(5, unit="requests"),
+    Rate(10**6, per=1),
+)
 LIMITS = [
-    *[[PLACES], [Concurrency(1)], [MEGABYTES], [REQUESTS], [RATE], [PLACES, RATE], [MEGABYTES, RATE]],
-    *[[PLACES, MEGABYTES], [MEGABYTES, REQUESTS], [REQUESTS, PLACES], [PLACES, MEGABYTES, REQUESTS, RATE]],
+    *[
+        [PLACES],
+        [Concurrency(1)],
+        [MEGABYTES],
+        [REQUESTS],
+        [RATE],
+        [PLACES, RATE],
+        [MEGABYTES, RATE],
+    ],
+    *[
+        [PLACES, MEGABYTES],
+        [MEGABYTES, REQUESTS],
+        [REQUESTS, PLACES],
+        [PLACES, MEGABYTES, REQUESTS, RATE],
+    ],
 ]
 
 
@@ -34,12 +52,22 @@ class Story:
         self.leaving: list[asyncio.Event] = []
 
     async def play(self) -> None:
-        deeds: list[Callable[[], object]] = [self.come, self.come, self.come, self.change, self.change, self.leave, self.leave]
+        deeds: list[Callable[[], object]] = [
+            self.come,
+            self.come,
+            self.come,
+            self.change,
+            self.change,
+            self.leave,
+            self.leave,
+        ]
         for _ in range(60):
             self.chance.choice([*deeds, self.cancel])()
             if self.chance.random() < 0.5:
                 await self.assert_counted()
-        self.limiter.update(Concurrency(1000), Concurrency(1000, unit="mb"), Concurrency(1000, unit="requests"))
+        self.limiter.update(
+            Concurrency(1000), Concurrency(1000, unit="mb"), Concurrency(1000, unit="requests")
+        )
         await settled()
         for leaving in self.leaving:
             leaving.set()
@@ -48,8 +76,16 @@ class Story:
 
     def come(self) -> None:
         self.leaving.append(asyncio.Event())
-        units = {limit.unit: self.chance.randint(1, 4) for limit in self.limits if limit.unit != "permits"}
-        visit = self.enters(self.leaving[-1]) if self.chance.random() < 0.4 else self.acquires(self.leaving[-1], units)
+        units = {
+            limit.unit: self.chance.randint(1, 4)
+            for limit in self.limits
+            if limit.unit != "permits"
+        }
+        visit = (
+            self.enters(self.leaving[-1])
+            if self.chance.random() < 0.4
+            else self.acquires(self.leaving[-1], units)
+        )
         self.tasks.append(asyncio.create_task(visit))
 
     async def enters(self, leaving: asyncio.Event) -> None:
@@ -94,8 +130,14 @@ class Story:
 
     async def assert_counted(self) -> None:
         await settled()
-        used = {limit.unit: limit.used for limit in self.limiter.status().limits if limit.kind == "Concurrency"}
-        assert used == {unit: sum({**ONE_EACH, **units}.get(unit, 0) for units in self.held) for unit in used}
+        used = {
+            limit.unit: limit.used
+            for limit in self.limiter.status().limits
+            if limit.kind == "Concurrency"
+        }
+        assert used == {
+            unit: sum({**ONE_EACH, **units}.get(unit, 0) for units in self.held) for unit in used
+        }
 
 
 @pytest.mark.parametrize("stretch", range(4))

@@ -10,14 +10,35 @@ import pytest
 from tests.processes import command, environment
 
 WAYS = ["block", "acquire", "acquire_sync", "try_acquire", "decorator"]
-KINDS = [f"{limits}-{way}" for limits, way in product(["rate", "window", "concurrency", "both"], WAYS)]
-SHORT = ["rate-block", "concurrency-block", "both-block", "both-acquire", "both-acquire_sync", "both-try_acquire", "both-decorator"]
+KINDS = [
+    f"{limits}-{way}" for limits, way in product(["rate", "window", "concurrency", "both"], WAYS)
+]
+SHORT = [
+    "rate-block",
+    "concurrency-block",
+    "both-block",
+    "both-acquire",
+    "both-acquire_sync",
+    "both-try_acquire",
+    "both-decorator",
+]
 
 
 def interrupted(how: str, which: str, interrupts: int, inside: float) -> tuple[int, int, int, int]:
     """The exceptions raised and arrived, and the leaks of the limiter and its peer. It fails when it hangs."""
-    call = [part for part in command("interrupts", how, which, interrupts, inside) if part not in ("-X", "dev", "-W", "error")]
-    done = subprocess.run(call, env=environment(), capture_output=True, text=True, timeout=60 + interrupts / 50, check=True)
+    call = [
+        part
+        for part in command("interrupts", how, which, interrupts, inside)
+        if part not in ("-X", "dev", "-W", "error")
+    ]
+    done = subprocess.run(
+        call,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60 + interrupts / 50,
+        check=True,
+    )
     raised, caught, ignored, leaks, peer, turns = map(int, done.stdout.split())
     assert turns > 0
     assert ignored <= raised / 100  # of a finalizer, which Python lets raise nothing
@@ -30,7 +51,9 @@ def few(peer: int) -> float:
 
 
 @pytest.mark.parametrize("which", SHORT)
-def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_lock_locked(which: str) -> None:
+def test_an_exception_of_a_signal_handler_reaches_the_caller_and_leaves_no_lock_locked(
+    which: str,
+) -> None:
     """H1: each of 500 handlers' exceptions comes out, and the limiter can be used afterwards."""
     raised, arrived, leaks, peer = interrupted("alarm", which, 500, 0.001)
     assert raised == arrived == 500
@@ -47,7 +70,9 @@ def test_an_exception_that_another_thread_raises_leaves_no_lock_locked(which: st
 
 @pytest.mark.proof
 @pytest.mark.parametrize("which", KINDS)
-def test_of_20000_exceptions_of_signal_handlers_none_is_lost_and_hardly_a_permit(which: str) -> None:
+def test_of_20000_exceptions_of_signal_handlers_none_is_lost_and_hardly_a_permit(
+    which: str,
+) -> None:
     """H1: 0.3 to 4 ms apart, around a body of a millisecond; no more permits leak than of a threading.Semaphore."""
     raised, arrived, leaks, peer = interrupted("alarm", which, 20_000, 0.001)
     assert raised == arrived == 20_000

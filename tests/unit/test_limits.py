@@ -51,9 +51,13 @@ def made(kind: type[Any], **changed: Any) -> Any:
 
 def test_the_limits_of_the_readme() -> None:
     assert Concurrency(100) == Concurrency(capacity=100, lease=30.0, unit="permits")
-    assert Rate(5000, per=3600) == Rate(5000, 3600, capacity=5000, initial=None, steps=False, unit="requests", slack=0)
+    assert Rate(5000, per=3600) == Rate(
+        5000, 3600, capacity=5000, initial=None, steps=False, unit="requests", slack=0
+    )
     assert Window(20, 1) == Window(amount=20, per=1.0, unit="requests", slack=0.0)
-    assert Quota(1000, 86_400) == Quota(amount=1000, per=86_400, anchor=None, unit="requests", slack=0.0)
+    assert Quota(1000, 86_400) == Quota(
+        amount=1000, per=86_400, anchor=None, unit="requests", slack=0.0
+    )
 
 
 def test_a_bucket_holds_one_period_when_nothing_else_is_said() -> None:
@@ -61,8 +65,12 @@ def test_a_bucket_holds_one_period_when_nothing_else_is_said() -> None:
     assert Rate(10, 1, capacity=1).capacity == Rate(10, 1, capacity=1).burst == 1
 
 
-@pytest.mark.parametrize(("amount", "capacity"), [(2.5, 3), (0.5, 1), (0.1, 1), (7.0, 7), (10**6 + 0.5, 10**6 + 1)])
-def test_a_rate_may_bring_parts_of_a_token_and_its_bucket_holds_them_rounded_up(amount: float, capacity: int) -> None:
+@pytest.mark.parametrize(
+    ("amount", "capacity"), [(2.5, 3), (0.5, 1), (0.1, 1), (7.0, 7), (10**6 + 0.5, 10**6 + 1)]
+)
+def test_a_rate_may_bring_parts_of_a_token_and_its_bucket_holds_them_rounded_up(
+    amount: float, capacity: int
+) -> None:
     assert Rate(amount, per=1).amount == amount
     assert Rate(amount, per=1).capacity == capacity
 
@@ -137,7 +145,9 @@ def test_what_is_not_an_int_is_no_count(kind: type[Any], field: str, value: obje
 
 @pytest.mark.parametrize(("kind", "field"), COUNTS)
 @pytest.mark.parametrize("value", BAD_COUNT, ids=lambda value: f"{value.bit_length()} bits")
-def test_a_count_is_above_zero_and_below_what_lua_can_count(kind: type[Any], field: str, value: int) -> None:
+def test_a_count_is_above_zero_and_below_what_lua_can_count(
+    kind: type[Any], field: str, value: int
+) -> None:
     assert f"{field} must be" in refused(ValueError, kind, **{field: value})
 
 
@@ -151,7 +161,9 @@ def test_what_is_no_number_is_no_rate(value: object) -> None:
     assert "amount must be an int or a float" in refused(TypeError, Rate, amount=value)
 
 
-@pytest.mark.parametrize("value", [*BAD_COUNT, -0.5, -0.0, NAN, INF, 1e-7, 1e-320, 2**21 + 0.5, 1e300], ids=show)
+@pytest.mark.parametrize(
+    "value", [*BAD_COUNT, -0.5, -0.0, NAN, INF, 1e-7, 1e-320, 2**21 + 0.5, 1e300], ids=show
+)
 def test_a_rate_is_finite_and_within_reason(value: float) -> None:
     refused(ValueError, Rate, amount=value)
 
@@ -159,14 +171,25 @@ def test_a_rate_is_finite_and_within_reason(value: float) -> None:
 @pytest.mark.parametrize(
     ("made", "way"),
     [
-        (lambda: Rate(0.000_001, per=3600), "a token would come every 3600000000 seconds, .*; write a larger amount"),
-        (lambda: Rate(2.5, per=1, capacity=2**21), "a bucket of 2097152 tokens or more counts whole ones; write a whole amount"),
-        (lambda: Window(2.5, per=1), "amount must be an int, not a float; .* Window\\(5, per=2\\) .*Rate"),
+        (
+            lambda: Rate(0.000_001, per=3600),
+            "a token would come every 3600000000 seconds, .*; write a larger amount",
+        ),
+        (
+            lambda: Rate(2.5, per=1, capacity=2**21),
+            "a bucket of 2097152 tokens or more counts whole ones; write a whole amount",
+        ),
+        (
+            lambda: Window(2.5, per=1),
+            "amount must be an int, not a float; .* Window\\(5, per=2\\) .*Rate",
+        ),
         (lambda: Quota(0.5, per=60), "amount must be an int, not a float"),
     ],
     ids=["seldom", "full", "window", "quota"],
 )
-def test_parts_of_a_token_that_cannot_be_counted_are_refused_with_a_way_out(made: Any, way: str) -> None:
+def test_parts_of_a_token_that_cannot_be_counted_are_refused_with_a_way_out(
+    made: Any, way: str
+) -> None:
     with pytest.raises((ValueError, TypeError), match=way):
         made()
 
@@ -178,7 +201,9 @@ def test_what_is_no_number_is_no_time(kind: type[Any], field: str, value: object
 
 
 @pytest.mark.parametrize(("kind", "field"), PERIODS + SLACKS)
-@pytest.mark.parametrize("value", BAD_SECONDS, ids=lambda value: f"{value:.3e}" if value < 1e300 else "huge")
+@pytest.mark.parametrize(
+    "value", BAD_SECONDS, ids=lambda value: f"{value:.3e}" if value < 1e300 else "huge"
+)
 def test_a_time_is_finite_and_within_reason(kind: type[Any], field: str, value: float) -> None:
     refused(ValueError, kind, **{field: value})
 
@@ -196,7 +221,9 @@ def test_slack_may_be_nothing(kind: type[Any], field: str, value: float) -> None
 
 
 @pytest.mark.parametrize("kind", VALID)
-@pytest.mark.parametrize("unit", ["", "Tokens", "to kens", "cost", "max_sleep", "x" * 65, "🎟", "request", "for"])
+@pytest.mark.parametrize(
+    "unit", ["", "Tokens", "to kens", "cost", "max_sleep", "x" * 65, "🎟", "request", "for"]
+)
 def test_a_unit_must_fit_into_the_call_that_names_it(kind: type[Any], unit: str) -> None:
     refused(ValueError, kind, unit=unit)
 
@@ -218,7 +245,9 @@ def test_what_a_bucket_starts_with_is_in_range(value: int) -> None:
 
 
 def test_a_bucket_cannot_start_fuller_than_full() -> None:
-    with pytest.raises(ValueError, match=r"^Rate\(initial=21\): .* capacity of 20; write at most 20"):
+    with pytest.raises(
+        ValueError, match=r"^Rate\(initial=21\): .* capacity of 20; write at most 20"
+    ):
         Rate(10, 1, capacity=20, initial=21)
 
 
@@ -247,7 +276,10 @@ def test_slack_leaves_something_of_a_quotas_window(slack: float) -> None:
     assert Quota(10, 1, slack=0.5).slack == 0.5
 
 
-@given(st.sampled_from(COUNTS), st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()))
+@given(
+    st.sampled_from(COUNTS),
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+)
 def test_a_count_is_taken_whole_or_refused(where: tuple[type[Any], str], value: Any) -> None:
     """Nothing in between: no value is bent into another, no other error comes out."""
     kind, field = where
@@ -287,7 +319,10 @@ def test_a_count_is_taken_whole_or_refused(where: tuple[type[Any], str], value: 
         (Quota(1000, 86_400), "1000 per day from midnight"),
         (Quota(1000, 604_800, 0), "1000 per week from 1970-01-01T00:00:00Z"),
         (Quota(50, 3_600, -0.5), "50 per hour from 1969-12-31T23:59:59.500000Z"),
-        (Quota(50, 3_600, datetime(2024, 1, 1, 7, 30, tzinfo=UTC)), "50 per hour from 2024-01-01T07:30:00Z"),
+        (
+            Quota(50, 3_600, datetime(2024, 1, 1, 7, 30, tzinfo=UTC)),
+            "50 per hour from 2024-01-01T07:30:00Z",
+        ),
     ],
 )
 def test_a_limit_is_written_as_one_would_say_it(limit: Limit, text: str) -> None:

@@ -78,8 +78,12 @@ def ends(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-@pytest.mark.filterwarnings("ignore:.*dropped without a release")  # the collector may come to the permit before its generator
-@pytest.mark.parametrize("limits", [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))], ids=["places", "and a rate"])
+@pytest.mark.filterwarnings(
+    "ignore:.*dropped without a release"
+)  # the collector may come to the permit before its generator
+@pytest.mark.parametrize(
+    "limits", [(Concurrency(1),), (Concurrency(1), Rate(100, per=1))], ids=["places", "and a rate"]
+)
 @pytest.mark.parametrize("waits", [False, True], ids=["alone", "a thread waits"])
 @pytest.mark.parametrize("holder", [a_generator, a_coroutine], ids=["generator", "coroutine"])
 def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
@@ -161,7 +165,9 @@ class TellingClock(Clock):
 
 
 @pytest.mark.parametrize("act", ["entry", "status"])
-def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(name: str, act: str) -> None:
+def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(
+    name: str, act: str
+) -> None:
     """L2: a thread releases and goes on; whoever has the lock sees to it, at the door as anywhere."""
     clock = TellingClock()
     limiter = Limiter(name, Concurrency(1), Rate(100, per=1), store=MemoryStore(clock))
@@ -182,10 +188,15 @@ class Interrupt(Exception):
     """What a signal handler raises."""
 
 
-@pytest.mark.parametrize("inside", [False, True], ids=["after locked code", "after an exception in it"])
+@pytest.mark.parametrize(
+    "inside", [False, True], ids=["after locked code", "after an exception in it"]
+)
 def test_of_several_exceptions_each_is_the_context_of_the_next(inside: bool) -> None:
     """H1: given deferred calls that signal handlers interrupt again and again, then no exception is lost."""
-    lock, coming = Lock("", lambda: None), [Interrupt("third"), Interrupt("second"), Interrupt("first")]
+    lock, coming = (
+        Lock("", lambda: None),
+        [Interrupt("third"), Interrupt("second"), Interrupt("first")],
+    )
 
     def deferred() -> None:
         if coming:
@@ -226,7 +237,10 @@ def test_the_child_of_a_fork_at_a_lock_that_another_thread_had_goes_on(name: str
     assert finished("fork_at_the_lock", name) == ""
 
 
-LONGER = [pytest.param(story, marks=pytest.mark.proof) for story in ("block", "permits", "attempt", "wait_for_all", "update")]
+LONGER = [
+    pytest.param(story, marks=pytest.mark.proof)
+    for story in ("block", "permits", "attempt", "wait_for_all", "update")
+]
 
 
 @pytest.mark.parametrize("story", ["wait", *LONGER])

@@ -62,7 +62,9 @@ def test_the_caller_does_not_wait_for_a_handler() -> None:
     assert records == ["first of 2", "second"]
 
 
-def test_lines_below_the_level_of_the_logger_are_not_queued(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_below_the_level_of_the_logger_are_not_queued(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.ERROR, "headgate")
     logs.log(logging.WARNING, LINE)
     assert caplog.messages == []
@@ -142,7 +144,10 @@ logging.basicConfig(stream=sys.stdout, format="%(message)s")
 atexit.register(logs.log, logging.WARNING, "in an atexit callback")
 """
     assert finished(program) == "in an atexit callback\n"
-    assert finished(f"{program}\nlogs.log(logging.WARNING, 'at the end')") == "at the end\nin an atexit callback\n"
+    assert (
+        finished(f"{program}\nlogs.log(logging.WARNING, 'at the end')")
+        == "at the end\nin an atexit callback\n"
+    )
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

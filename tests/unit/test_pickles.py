@@ -19,14 +19,22 @@ URL = "redis://:a-password@localhost:6379/3"
 Remade = Callable[[Any], Any]
 COPIES: list[Remade] = [copy.copy, copy.deepcopy]
 PICKLES: list[Remade] = [
-    lambda made, protocol=protocol: pickle.loads(pickle.dumps(made, protocol)) for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
+    lambda made, protocol=protocol: pickle.loads(pickle.dumps(made, protocol))
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1)
 ]
 
 
 @pytest.mark.parametrize("again", PICKLES, ids=range(len(PICKLES)))
 @pytest.mark.parametrize("store", [None, "memory://", URL])
-def test_a_pickled_limiter_has_all_that_it_was_made_with(name: str, store: str | None, again: Remade) -> None:
-    options: dict[str, Any] = {"max_sleep": 2.5, "max_waiters": 7, "on_wait": print, "on_lost": "cancel"}
+def test_a_pickled_limiter_has_all_that_it_was_made_with(
+    name: str, store: str | None, again: Remade
+) -> None:
+    options: dict[str, Any] = {
+        "max_sleep": 2.5,
+        "max_waiters": 7,
+        "on_wait": print,
+        "on_lost": "cancel",
+    }
     limiter = Limiter(name, "100/minute", Concurrency(5, lease=9), store=store, **options)
 
     other = again(limiter)
@@ -34,13 +42,19 @@ def test_a_pickled_limiter_has_all_that_it_was_made_with(name: str, store: str |
     assert (other.name, other.key, other.limits) == (name, None, limiter.limits)
     assert other._line.declared.program == limiter._line.declared.program
     mine, its = limiter._default, other._default
-    assert [its.max_sleep, its.max_waiters, its.on_wait] == [mine.max_sleep, mine.max_waiters, print]
+    assert [its.max_sleep, its.max_waiters, its.on_wait] == [
+        mine.max_sleep,
+        mine.max_waiters,
+        print,
+    ]
     assert type(other._line) is type(limiter._line)
     assert other._store is limiter._store
 
 
 @pytest.mark.parametrize("processes", [4, None])
-def test_a_pickled_limiter_does_the_same_without_its_server(name: str, processes: int | None) -> None:
+def test_a_pickled_limiter_does_the_same_without_its_server(
+    name: str, processes: int | None
+) -> None:
     mode: Any = "local" if processes else "open"
     limiter = Limiter(name, "100/minute", store=URL, on_store_error=mode, processes=processes)
 
@@ -50,7 +64,9 @@ def test_a_pickled_limiter_does_the_same_without_its_server(name: str, processes
 
 
 @pytest.mark.parametrize("again", [*COPIES, *PICKLES], ids=range(len(COPIES) + len(PICKLES)))
-def test_a_limiter_shares_its_state_with_all_that_are_made_from_it(name: str, again: Remade) -> None:
+def test_a_limiter_shares_its_state_with_all_that_are_made_from_it(
+    name: str, again: Remade
+) -> None:
     """In one process; so do keys, and each key with no other."""
     limiter = Limiter(name, Concurrency(1))
 
@@ -79,12 +95,21 @@ def test_a_limiter_with_a_client_as_its_store_can_be_copied(name: str, again: Re
 
 
 @pytest.mark.parametrize(
-    "made", [lambda store: Limiter("x", "5/second", store=store), lambda store: Semaphore("x", 5, store=store)]
+    "made",
+    [
+        lambda store: Limiter("x", "5/second", store=store),
+        lambda store: Semaphore("x", 5, store=store),
+    ],
 )
-def test_a_limiter_with_a_client_as_its_store_says_why_it_is_not_pickled(made: Callable[[Any], Any]) -> None:
+def test_a_limiter_with_a_client_as_its_store_says_why_it_is_not_pickled(
+    made: Callable[[Any], Any],
+) -> None:
     client = redis.Redis.from_url(URL)
     for store, kind in ((client, "Redis"), (MemoryStore(), "MemoryStore")):
-        with pytest.raises(TypeError, match=rf"'x'\) cannot be pickled: its store is a {kind} object.*store='redis://") as caught:
+        with pytest.raises(
+            TypeError,
+            match=rf"'x'\) cannot be pickled: its store is a {kind} object.*store='redis://",
+        ) as caught:
             pickle.dumps(made(store))
         assert "a-password" not in str(caught.value)
     client.close()
@@ -128,7 +153,10 @@ def test_a_pickled_rate_limiter_has_its_numbers_and_a_state_of_its_own() -> None
 @pytest.mark.parametrize("send", [*COPIES, pickle.dumps])
 def test_an_acquire_is_neither_copied_nor_pickled(name: str, send: Callable[[Any], object]) -> None:
     acquire = Limiter(name, "5/second").acquire()
-    with pytest.raises(TypeError, match=rf"acquire\(\) of limiter '{name}'> cannot be copied or pickled: .*; send the limiter"):
+    with pytest.raises(
+        TypeError,
+        match=rf"acquire\(\) of limiter '{name}'> cannot be copied or pickled: .*; send the limiter",
+    ):
         send(acquire)
     acquire.close()
 
@@ -136,12 +164,17 @@ def test_an_acquire_is_neither_copied_nor_pickled(name: str, send: Callable[[Any
 @pytest.mark.parametrize("send", [*COPIES, pickle.dumps])
 def test_a_permit_is_neither_copied_nor_pickled(name: str, send: Callable[[Any], object]) -> None:
     with Limiter(name, Concurrency(1)).acquire() as permit:
-        with pytest.raises(TypeError, match=r"<Permit of .*> cannot be copied or pickled: .*; release it here, and send its fence"):
+        with pytest.raises(
+            TypeError,
+            match=r"<Permit of .*> cannot be copied or pickled: .*; release it here, and send its fence",
+        ):
             send(permit)
         assert permit.held
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_pool_of_processes_shares_the_limits_of_a_limiter_on_redis(name: str, redis_url: str, method: str) -> None:
+def test_a_pool_of_processes_shares_the_limits_of_a_limiter_on_redis(
+    name: str, redis_url: str, method: str
+) -> None:
     """Given 5 calls an hour, one of which is made before the pool, then 4 are left for it, and 5 for a key, and none after it."""
     assert finished("pickled", redis_url, name, method).split() == ["True", "4", "5", "False"]

@@ -80,7 +80,9 @@ SAYS: dict[str, Callable[[Scene], object]] = {
     "status": lambda scene: scene.limiter.status(),
     "repr": lambda scene: repr(scene.limiter),
     "key": lambda scene: scene.limiter["other"].status(),
-    "another limiter": lambda scene: Limiter(scene.name, Concurrency(3), Rate(100, per=1), store=scene.store),
+    "another limiter": lambda scene: Limiter(
+        scene.name, Concurrency(3), Rate(100, per=1), store=scene.store
+    ),
     "other limits": lambda scene: Limiter(scene.name, Concurrency(2), store=scene.store),
 }
 
@@ -120,7 +122,9 @@ def test_a_try_inside_the_same_queue_is_refused_and_charges_nothing(scene: Scene
 
 
 @pytest.mark.parametrize("way", ["block", "acquire", "acquire_sync"])
-def test_a_blocking_acquire_inside_the_same_queue_is_an_error_that_says_so(scene: Scene, way: str) -> None:
+def test_a_blocking_acquire_inside_the_same_queue_is_an_error_that_says_so(
+    scene: Scene, way: str
+) -> None:
     """H1: it would wait for itself."""
 
     def block() -> None:
@@ -159,7 +163,9 @@ def test_two_threads_that_are_inside_one_queue_each_can_call_the_others(name: st
 
     def meet(other: Scene) -> None:
         with suppress(threading.BrokenBarrierError):
-            both.wait(0.2)  # with one lock for both, the second cannot be inside as long as the first is
+            both.wait(
+                0.2
+            )  # with one lock for both, the second cannot be inside as long as the first is
         permit = other.limiter.try_acquire()
         if permit:
             permit.release()
@@ -171,7 +177,10 @@ def test_two_threads_that_are_inside_one_queue_each_can_call_the_others(name: st
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(scenes[n], scenes[1 - n]), daemon=True) for n in range(2)]
+    threads = [
+        threading.Thread(target=work, args=(scenes[n], scenes[1 - n]), daemon=True)
+        for n in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -17,7 +17,9 @@ class Test:
 
     __test__ = False
 
-    def __init__(self, *marks: pytest.MarkDecorator, fixtures: tuple[str, ...] = (), **parameters: object) -> None:
+    def __init__(
+        self, *marks: pytest.MarkDecorator, fixtures: tuple[str, ...] = (), **parameters: object
+    ) -> None:
         self.marks = {mark.name: mark.mark for mark in marks}
         self.fixturenames = fixtures
         self.callspec = SimpleNamespace(params=parameters)
@@ -41,7 +43,9 @@ def run(*items: Any, given: str = "TESTPATHS", **options: object) -> tuple[list[
     """The tests that a run keeps, and what it says at its end."""
     hook = SimpleNamespace(pytest_deselected=lambda items: None)
     option = SimpleNamespace(**{"all": False, "markexpr": "", **options})
-    config: Any = SimpleNamespace(args_source=pytest.Config.ArgsSource[given], option=option, hook=hook)
+    config: Any = SimpleNamespace(
+        args_source=pytest.Config.ArgsSource[given], option=option, hook=hook
+    )
     proofs, kept, terminal = Proofs(config), list(items), Terminal()
     selecting = proofs.pytest_collection_modifyitems(kept)
     next(selecting)
@@ -60,8 +64,12 @@ def test_a_run_over_the_whole_suite_leaves_the_proofs_out_and_says_how_many() ->
     assert said == ["left out: 3 proofs (2 starts test suites, 1 long); ./run test --all runs them"]
 
 
-@pytest.mark.parametrize("asked", [{"all": True}, {"markexpr": "proof"}, {"given": "ARGS"}], ids=str)
-def test_a_run_that_asks_for_all_or_by_mark_or_by_name_leaves_nothing_out(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "asked", [{"all": True}, {"markexpr": "proof"}, {"given": "ARGS"}], ids=str
+)
+def test_a_run_that_asks_for_all_or_by_mark_or_by_name_leaves_nothing_out(
+    asked: dict[str, Any],
+) -> None:
     assert run(PLAIN, LONG, **asked) == ([PLAIN, LONG], [])
 
 

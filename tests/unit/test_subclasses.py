@@ -64,13 +64,20 @@ class Team(Listed, team="blue"):
 
 
 @STORES
-def test_a_subclass_whose_init_takes_other_arguments_is_pickled_with_its_attributes(store: str | None) -> None:
+def test_a_subclass_whose_init_takes_other_arguments_is_pickled_with_its_attributes(
+    store: str | None,
+) -> None:
     service, tagged = Service("gold", store), Tagged(tag="x", store=store)
 
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         other, its = (pickle.loads(pickle.dumps(each, protocol)) for each in (service, tagged))
 
-        assert (other.name, other.limits, other.plan, other.secret()) == (service.name, service.limits, "gold", "GOLD")
+        assert (other.name, other.limits, other.plan, other.secret()) == (
+            service.name,
+            service.limits,
+            "gold",
+            "GOLD",
+        )
         assert (its.name, its.limits, its.tags) == ("x", tagged.limits, ["x"])
         assert [type(other), type(its)] == [type(service), type(tagged)]
 
@@ -79,7 +86,10 @@ def test_a_subclass_whose_init_takes_other_arguments_is_pickled_with_its_attribu
 def test_an_attached_subclass_and_a_key_of_one_are_pickled(store: str | None) -> None:
     attached, key = Service.attach("service-gold", store=store), Service("gold", store)["k"]
 
-    assert (pickle.loads(pickle.dumps(attached)).name, pickle.loads(pickle.dumps(key)).key) == ("service-gold", "k")
+    assert (pickle.loads(pickle.dumps(attached)).name, pickle.loads(pickle.dumps(key)).key) == (
+        "service-gold",
+        "k",
+    )
     assert type(pickle.loads(pickle.dumps(attached))) is type(attached)
 
 

@@ -21,7 +21,9 @@ from tests.leases import LEASE, Leases, run
 # Lost --------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """S2: given a server that is away, when the lease counted from its sending ends, then the body is out of what it awaits."""
     ended = []
 
@@ -33,7 +35,9 @@ def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(leases: Lease
                 finally:
                     ended.append((leases.clock.elapsed(), leases.permits[0].lost))
 
-    leases.delay = 4.0  # half a lease later it is there, and has to be believed from when it was asked for
+    leases.delay = (
+        4.0  # half a lease later it is there, and has to be believed from when it was asked for
+    )
     run(leases, story())
 
     ((moment, lost),) = ended
@@ -61,7 +65,9 @@ def test_a_renewal_moves_the_watch_on(leases: Leases, block: Callable[[], Any]) 
     assert 4 * LEASE - 0.1 <= ended[0] <= 4 * LEASE
 
 
-def test_a_renewal_under_a_shorter_lease_moves_it_back(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_renewal_under_a_shorter_lease_moves_it_back(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """S2: a lease declared shorter elsewhere is the one that counts from the next renewal on."""
 
     async def story() -> float:
@@ -74,7 +80,9 @@ def test_a_renewal_under_a_shorter_lease_moves_it_back(leases: Leases, block: Ca
     assert run(leases, story()) <= 1.0
 
 
-def test_what_the_store_has_forgotten_is_lost_at_once(leases: Leases, block: Callable[[], Any]) -> None:
+def test_what_the_store_has_forgotten_is_lost_at_once(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F45, S4: a renewal that finds nothing to renew ends the body that moment, and not when the lease would have ended."""
 
     async def story() -> float:
@@ -87,7 +95,9 @@ def test_what_the_store_has_forgotten_is_lost_at_once(leases: Leases, block: Cal
     assert run(leases, story()) == pytest.approx(2.0, abs=0.001)
 
 
-def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F12: the loop stood still for two leases, and what the body awaited has come meanwhile: it is cancelled all the same."""
     went_on = []
 
@@ -103,7 +113,9 @@ def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(leases
     assert went_on == []
 
 
-def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F12: it blocked the loop itself and never awaited: `lost` is true by the clock, and the block raises, once and for all."""
     seen = []
 
@@ -119,7 +131,9 @@ def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(leases: Leases, blo
     assert seen == [True]
 
 
-def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """It may clean up, or whatever it thinks it does, though the loss is heard of once more."""
 
     async def story() -> None:
@@ -134,7 +148,9 @@ def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(leases: Leases
     run(leases, story())
 
 
-def test_a_permit_that_comes_too_late_opens_no_block(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_permit_that_comes_too_late_opens_no_block(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """S2: its reply was on the way for longer than the lease: the body does not begin, in a task or in a thread."""
     begun = []
 
@@ -163,7 +179,10 @@ def test_the_error_says_what_was_lost_and_when(leases: Leases, block: Callable[[
     with pytest.raises(LeaseLostError) as lost:
         run(leases, story())
 
-    assert re.search(r"limiter 'api' lost its permit 2\.000 s after it began, 1\.500 s ago: .* longer lease\.$", str(lost.value))
+    assert re.search(
+        r"limiter 'api' lost its permit 2\.000 s after it began, 1\.500 s ago: .* longer lease\.$",
+        str(lost.value),
+    )
     assert isinstance(lost.value.__cause__, asyncio.CancelledError)
 
 
@@ -186,7 +205,9 @@ def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[]
 
 @pytest.mark.parametrize("way", ["release", "arelease"])
 @pytest.mark.parametrize("after", [LEASE / 2, 2 * LEASE])
-def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(leases: Leases, api: Limiter, way: str, after: float) -> None:
+def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(
+    leases: Leases, api: Limiter, way: str, after: float
+) -> None:
     """A permit that was given back in time is watched no more; one that was lost already is told of at the end all the same."""
 
     async def story() -> str:
@@ -220,7 +241,9 @@ def test_a_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -
     assert run(leases, story())
 
 
-def test_by_default_a_block_that_loses_its_lease_is_only_marked(leases: Leases, api: Limiter) -> None:
+def test_by_default_a_block_that_loses_its_lease_is_only_marked(
+    leases: Leases, api: Limiter
+) -> None:
     """Its body runs on, its block ends as ever, and nobody watches."""
     limiter = Limiter("api", "5 concurrent", store="stands in for it, as for the one above")
 
@@ -233,7 +256,9 @@ def test_by_default_a_block_that_loses_its_lease_is_only_marked(leases: Leases, 
 
 
 @pytest.mark.parametrize("way", ["async with", "with"])
-def test_a_block_that_a_permit_is_given_later_is_watched_too(leases: Leases, api: Limiter, way: str) -> None:
+def test_a_block_that_a_permit_is_given_later_is_watched_too(
+    leases: Leases, api: Limiter, way: str
+) -> None:
     """After `await acquire()`: a task is cancelled where it awaits, and the block raises the error."""
     ran = []
 
@@ -304,7 +329,9 @@ def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any
     assert ran == ["to its end"]
 
 
-def test_a_thread_is_told_what_another_thread_has_heard(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_thread_is_told_what_another_thread_has_heard(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F45: renewals are answered elsewhere."""
     with pytest.raises(LeaseLostError), block():
         hears = threading.Thread(target=leases.forget)
@@ -339,7 +366,9 @@ def test_functions_are_bodies_too(leases: Leases, api: Limiter) -> None:
             lost()
 
 
-def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(leases: Leases, api: Limiter) -> None:
+def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(
+    leases: Leases, api: Limiter
+) -> None:
     """While the caller runs, it is not the body: the generator is told when it goes on, and can clean up."""
     cleaned = []
 
@@ -373,7 +402,9 @@ def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(l
     assert cleaned == [asyncio.CancelledError, LeaseLostError]
 
 
-def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(leases: Leases, api: Limiter) -> None:
+def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(
+    leases: Leases, api: Limiter
+) -> None:
     """And the watch with it: renewed, thrown into, closed, and lost in the task of its next step."""
 
     @api
@@ -410,7 +441,9 @@ def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(leases: Lease
     run(leases, story())
 
 
-def test_a_generator_that_swallows_its_cancellation_leaves_none_to_its_caller(leases: Leases, api: Limiter) -> None:
+def test_a_generator_that_swallows_its_cancellation_leaves_none_to_its_caller(
+    leases: Leases, api: Limiter
+) -> None:
     @api
     async def stubborn() -> AsyncIterator[str]:
         for _ in range(2):

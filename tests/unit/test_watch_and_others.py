@@ -65,7 +65,9 @@ def test_a_cancellation_of_others_is_not_ours(leases: Leases, block: Callable[[]
     run(leases, story("later", 2.0))
 
 
-def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F8: what was asked of the task before the block began has been heard already."""
 
     async def visit() -> None:
@@ -85,12 +87,18 @@ def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(lease
     run(leases, story())
 
 
-def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F8: the outer one is neither swallowed nor doubled; one inside of the block is, with all of the block, ended by the loss."""
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
-        for outer, inner, error in ((1.0, 3600.0, TimeoutError), (3600.0, 1.0, LeaseLostError), (3600.0, 3600.0, LeaseLostError)):
+        for outer, inner, error in (
+            (1.0, 3600.0, TimeoutError),
+            (3600.0, 1.0, LeaseLostError),
+            (3600.0, 3600.0, LeaseLostError),
+        ):
             loop.call_later(1.0, leases.forget)
             with pytest.raises(error):
                 async with asyncio.timeout(outer), block(), asyncio.timeout(inner):
@@ -100,7 +108,9 @@ def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(leases: Leases, blo
     run(leases, story())
 
 
-def test_a_timeout_after_the_loss_finds_its_own_cancellation(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_timeout_after_the_loss_finds_its_own_cancellation(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F8: the block has undone its cancellation, so that what is around it counts right."""
 
     async def story() -> None:
@@ -128,7 +138,9 @@ async def failing(*work: Callable[[], Coroutine[Any, Any, None]]) -> list[type[B
     return [type(error) for error in failed.exceptions]
 
 
-def test_a_task_group_in_the_body_is_cancelled_with_it(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_task_group_in_the_body_is_cancelled_with_it(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F8: and one around it is told the loss as what it is, an error."""
     ended = []
 
@@ -149,7 +161,9 @@ def test_a_task_group_in_the_body_is_cancelled_with_it(leases: Leases, block: Ca
     assert max(ended) <= LEASE
 
 
-def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(leases: Leases, block: Callable[[], Any]) -> None:
+def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """F8: the sibling's error cancels the task, the loss does too: the group must not take the one for the other."""
 
     async def visit() -> None:
@@ -167,7 +181,9 @@ def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(lea
 # More than one -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("which", ["inner", "outer", "both", "both, the inner first", "both, the outer first"])
+@pytest.mark.parametrize(
+    "which", ["inner", "outer", "both", "both, the inner first", "both, the outer first"]
+)
 @pytest.mark.parametrize("second", ["another limiter", "the same"])
 def test_of_two_blocks_the_one_that_was_lost_is_told_of(
     leases: Leases, api: Limiter, block: Callable[[], Any], second: str, which: str
@@ -182,7 +198,11 @@ def test_of_two_blocks_the_one_that_was_lost_is_told_of(
                 try:
                     async with api["key"] if second == "another limiter" else block():
                         outer, inner = leases.permits
-                        lost = {"inner": [inner], "outer": [outer], "both, the inner first": [inner, outer]}
+                        lost = {
+                            "inner": [inner],
+                            "outer": [outer],
+                            "both, the inner first": [inner, outer],
+                        }
                         loop.call_later(1.0, leases.forget, *lost.get(which, [outer, inner]))
                         await asyncio.sleep(3600)
                 except BaseException as error:
@@ -195,10 +215,15 @@ def test_of_two_blocks_the_one_that_was_lost_is_told_of(
     with pytest.raises(LeaseLostError):
         run(leases, story())
 
-    assert through == [LeaseLostError if which == "inner" else asyncio.CancelledError, LeaseLostError]
+    assert through == [
+        LeaseLostError if which == "inner" else asyncio.CancelledError,
+        LeaseLostError,
+    ]
 
 
-def test_the_tasks_of_one_limiter_are_watched_over_one_by_one(leases: Leases, block: Callable[[], Any]) -> None:
+def test_the_tasks_of_one_limiter_are_watched_over_one_by_one(
+    leases: Leases, block: Callable[[], Any]
+) -> None:
     """What one of them loses is nothing to the others."""
 
     async def visit() -> None:
@@ -211,7 +236,9 @@ def test_the_tasks_of_one_limiter_are_watched_over_one_by_one(leases: Leases, bl
         leases.forget(*leases.permits[1::2])
         return await asyncio.gather(*visits, return_exceptions=True)
 
-    assert [type(result) for result in run(leases, story())] == [type(None), LeaseLostError] * 2 + [type(None)]
+    assert [type(result) for result in run(leases, story())] == [type(None), LeaseLostError] * 2 + [
+        type(None)
+    ]
 
 
 def test_a_generator_of_the_users_own_that_another_task_closes_gives_its_permit_back(

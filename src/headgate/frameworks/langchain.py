@@ -34,14 +34,18 @@ class LangChainLimiter(BaseRateLimiter):
 
     def __init__(self, limiter: Limiter) -> None:
         if not isinstance(limiter, Limiter):
-            raise TypeError(f"LangChainLimiter({show(limiter)}): give it a Limiter, such as Limiter('openai', '500/minute').")
+            raise TypeError(
+                f"LangChainLimiter({show(limiter)}): give it a Limiter, such as Limiter('openai', '500/minute')."
+            )
         self._limiter = limiter
         self._checked = False
         if limiter.limits:  # those of an attached limiter are not known before its first acquire
             self._check(limiter._line.declared)
 
     def _check(self, declared: Declaration) -> None:
-        if not declared.program:  # the store is away, and on_store_error="open" lets calls pass without limits
+        if (
+            not declared.program
+        ):  # the store is away, and on_store_error="open" lets calls pass without limits
             return
         if declared.holds:
             raise ValueError(

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["LiteLLMLimiter"]
 
 # What a limiter may count: as LiteLLM's usage has it.
-UNITS = {"tokens": "total_tokens", "input_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
+UNITS = {
+    "tokens": "total_tokens",
+    "input_tokens": "prompt_tokens",
+    "output_tokens": "completion_tokens",
+}
 NUMBERS = count()  # LiteLLM tells callbacks of one class apart by their public numbers and texts
 
 Call = Mapping[str, Any]
@@ -48,20 +52,32 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
     """
 
     def __init__(
-        self, limiter: Limiter, *, estimate: Estimate | None = None, key: Literal["model"] | Callable[[Call], str] | None = None
+        self,
+        limiter: Limiter,
+        *,
+        estimate: Estimate | None = None,
+        key: Literal["model"] | Callable[[Call], str] | None = None,
     ) -> None:
         super().__init__()
         self.number = next(NUMBERS)
         if not isinstance(limiter, Limiter):
-            raise TypeError(f"LiteLLMLimiter({show(limiter)}): give it a Limiter, such as Limiter('llm', '500/minute').")
+            raise TypeError(
+                f"LiteLLMLimiter({show(limiter)}): give it a Limiter, such as Limiter('llm', '500/minute')."
+            )
         if estimate is not None and not callable(estimate):
-            raise TypeError(f"LiteLLMLimiter(estimate={show(estimate)}): write a function of a call that returns its units.")
+            raise TypeError(
+                f"LiteLLMLimiter(estimate={show(estimate)}): write a function of a call that returns its units."
+            )
         if key is not None and key != "model" and not callable(key):
-            raise TypeError(f"LiteLLMLimiter(key={show(key)}): write 'model', or a function of a call that returns a text.")
+            raise TypeError(
+                f"LiteLLMLimiter(key={show(key)}): write 'model', or a function of a call that returns a text."
+            )
         self._limiter = limiter
         self._estimate = estimate
         self._key = key
-        self._calls: dict[str, tuple[Permit, weakref.finalize[..., Any]]] = {}  # those that are not over, by LiteLLM's id
+        self._calls: dict[
+            str, tuple[Permit, weakref.finalize[..., Any]]
+        ] = {}  # those that are not over, by LiteLLM's id
 
     async def async_pre_call_deployment_hook(self, kwargs: dict[str, Any], call_type: Any) -> None:
         """For LiteLLM: before an attempt."""
@@ -72,21 +88,31 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         dropped.atexit = False
         self._calls[name] = permit, dropped
 
-    async def async_post_call_success_deployment_hook(self, request_data: Call, response: Any, call_type: Any) -> None:
+    async def async_post_call_success_deployment_hook(
+        self, request_data: Call, response: Any, call_type: Any
+    ) -> None:
         """For LiteLLM: an answer is there."""
         self._over(request_data, response)
 
     async def async_post_call_failure_deployment_hook(
-        self, request_data: Call, exception: Exception, call_type: Any, fallback_depth: int | None = None
+        self,
+        request_data: Call,
+        exception: Exception,
+        call_type: Any,
+        fallback_depth: int | None = None,
     ) -> None:
         """For LiteLLM: an attempt has failed."""
         self._over(request_data)
 
-    async def async_log_success_event(self, kwargs: Call, response_obj: Any, start_time: Any, end_time: Any) -> None:
+    async def async_log_success_event(
+        self, kwargs: Call, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
         """For LiteLLM: an answer was there all the time, or its stream has ended."""
         self._over(kwargs, response_obj)
 
-    async def async_log_failure_event(self, kwargs: Call, response_obj: Any, start_time: Any, end_time: Any) -> None:
+    async def async_log_failure_event(
+        self, kwargs: Call, response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
         """For LiteLLM: a call has failed, while its answer streamed say."""
         self._over(kwargs)
 
@@ -108,7 +134,11 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
     def _units(self, limiter: Limiter, call: Call) -> dict[str, Any]:
         capacity = limiter._line.declared.capacity
         estimated = {} if self._estimate is None else self._estimate(call)
-        return {unit: min(amount, capacity.get(unit, amount)) for unit, amount in estimated.items() if amount}
+        return {
+            unit: min(amount, capacity.get(unit, amount))
+            for unit, amount in estimated.items()
+            if amount
+        }
 
     def _over(self, call: Call, answer: Any = None) -> None:
         permit, dropped = self._calls.pop(call.get("litellm_call_id", ""), (None, None))
@@ -135,4 +165,6 @@ def used_by(answer: Any) -> dict[str, int]:
     """Units that the answer says that it took."""
     usage = getattr(answer, "usage", None)
     amounts = {unit: getattr(usage, word, None) for unit, word in UNITS.items()}
-    return {unit: amount for unit, amount in amounts.items() if isinstance(amount, int) and amount >= 0}
+    return {
+        unit: amount for unit, amount in amounts.items() if isinstance(amount, int) and amount >= 0
+    }

@@ -36,7 +36,9 @@ class PydanticAILimiter(AbstractConcurrencyLimiter):
 
     def __init__(self, limiter: Limiter) -> None:
         if not isinstance(limiter, Limiter):
-            raise TypeError(f"PydanticAILimiter({show(limiter)}): give it a Limiter, such as Limiter('openai', Concurrency(10)).")
+            raise TypeError(
+                f"PydanticAILimiter({show(limiter)}): give it a Limiter, such as Limiter('openai', Concurrency(10))."
+            )
         self._limiter = limiter
         self._permits: deque[Permit] = deque()  # all alike, so it does not matter whose goes back
 

@@ -28,9 +28,13 @@ class wait_retry_after(wait_base):  # noqa: N801 - the spelling of tenacity's ow
     knows then for how long. Raises TypeError for what is no strategy.
     """
 
-    def __init__(self, otherwise: wait_base | Callable[[RetryCallState], float] | None = None) -> None:
+    def __init__(
+        self, otherwise: wait_base | Callable[[RetryCallState], float] | None = None
+    ) -> None:
         if otherwise is not None and not callable(otherwise):
-            raise TypeError(f"wait_retry_after({show(otherwise)}): write a wait strategy of tenacity's, such as wait_fixed(5).")
+            raise TypeError(
+                f"wait_retry_after({show(otherwise)}): write a wait strategy of tenacity's, such as wait_fixed(5)."
+            )
         self._otherwise = wait_none() if otherwise is None else otherwise
 
     def __call__(self, retry_state: RetryCallState) -> float:

@@ -19,11 +19,27 @@ MARKS = 16  # levels that are remembered, a sixteenth of the bucket apart (S9)
 class Bucket:
     """One bucket: `level` parts at the moment `at`."""
 
-    __slots__ = ("at", "capacity", "gain", "grain", "level", "marks", "price", "size", "start", "taken", "tick", "top", "unit")
+    __slots__ = (
+        "at",
+        "capacity",
+        "gain",
+        "grain",
+        "level",
+        "marks",
+        "price",
+        "size",
+        "start",
+        "taken",
+        "tick",
+        "top",
+        "unit",
+    )
 
     holds: ClassVar[bool] = False
 
-    def __init__(self, unit: str, capacity: int, price: int, gain: int, tick: int, start: int) -> None:
+    def __init__(
+        self, unit: str, capacity: int, price: int, gain: int, tick: int, start: int
+    ) -> None:
         self.unit = unit
         self.capacity = capacity
         self.price = price
@@ -35,7 +51,9 @@ class Bucket:
         self.at = 0
         self.taken = 0  # the moment of the last take
         self.top = 0  # how full the bucket was before it, at most
-        self.marks: list[tuple[int, int]] = []  # the same of takes before that, where it was fuller: see `note`
+        self.marks: list[
+            tuple[int, int]
+        ] = []  # the same of takes before that, where it was fuller: see `note`
         self.grain = self.size // MARKS + 1
 
     @property
@@ -83,7 +101,9 @@ class Bucket:
             while marks and marks[-1][1] <= level:
                 marks.pop()
             self.top = level
-        elif t > self.taken and self.top - level >= self.grain:  # of takes at one moment the first has seen it at its fullest
+        elif (
+            t > self.taken and self.top - level >= self.grain
+        ):  # of takes at one moment the first has seen it at its fullest
             marks.append((self.taken, self.top))
             self.top = level
             if len(marks) > MARKS:
@@ -123,7 +143,9 @@ class Bucket:
             levels = [level for moment, level in self.marks if moment > t]
             parts = min(parts, self.size - max([self.top, *levels]))
             self.top += parts
-            self.marks = [(moment, level + parts if moment > t else level) for moment, level in self.marks]
+            self.marks = [
+                (moment, level + parts if moment > t else level) for moment, level in self.marks
+            ]
         self.level = min(self.size, self.level + parts)
 
     def give(self, cost: int, t: int, now: int) -> None:

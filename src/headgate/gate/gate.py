@@ -15,7 +15,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 from headgate.gate.slots import NEVER, Slots
 
 Units = Mapping[str, int]  # what an acquire asks for by name: {"tokens": 900}
-Costs = tuple[int, ...]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
+Costs = tuple[
+    int, ...
+]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
 ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
 ONE_EACH = {"requests": 1, "permits": 1}  # what every acquire takes when it does not say otherwise
 
@@ -89,11 +91,15 @@ class Gate:
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
-        self.act = 0  # nobody passes before it: the latest moment granted (T3), or the end of a pause
+        self.act = (
+            0  # nobody passes before it: the latest moment granted (T3), or the end of a pause
+        )
         self.booked = 0  # the latest moment granted, as far as it was ahead
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
-        self.waiting = [0] * len(self.rules)  # what the whole queue will cost, for each rule that counts over time
+        self.waiting = [0] * len(
+            self.rules
+        )  # what the whole queue will cost, for each rule that counts over time
         for rule in self.rules:
             rule.open(t)
         self.read_rules()
@@ -103,7 +109,9 @@ class Gate:
         self.usual = costs_of(self.rules, {})
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
-        self.single = sorted(single, key=lambda each: each[0].holds)  # what is held is taken last: an interrupt leaks none of it
+        self.single = sorted(
+            single, key=lambda each: each[0].holds
+        )  # what is held is taken last: an interrupt leaks none of it
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
         self.holding = [cast(Slots, rule) for _, rule in self.slots]
@@ -139,7 +147,9 @@ class Gate:
             if cost:
                 rule.take(cost, t, self.t)
         self.act = self.booked = t
-        self.fence = max(self.fence + 1, self.t)  # grows even if the state was lost, for as long as time does (S5)
+        self.fence = max(
+            self.fence + 1, self.t
+        )  # grows even if the state was lost, for as long as time does (S5)
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
@@ -315,11 +325,15 @@ class Gate:
 
         Returns the waiters that ask for more than a rule now holds at all: they have left the queue, and can never pass.
         """
-        now = max(self.clamp(now), self.booked)  # not what a pause lasts: until it ends the new limits count
+        now = max(
+            self.clamp(now), self.booked
+        )  # not what a pause lasts: until it ends the new limits count
         former, others = list(self.rules), []
         for rule in rules:
             rule.open(now)
-            old = next((old for old in former if type(old) is type(rule) and old.unit == rule.unit), None)
+            old = next(
+                (old for old in former if type(old) is type(rule) and old.unit == rule.unit), None
+            )
             if old is None:
                 others.append(rule)
             else:
@@ -346,7 +360,10 @@ class Gate:
         """Queue everybody again, in order, at what they cost under the present rules."""
         asked, never = self.queue.copy(), []
         self.waiting = [0] * len(self.rules)
-        for caller, (units, _) in asked.items():  # each stays in the queue all the while, whatever interrupts this
+        for caller, (
+            units,
+            _,
+        ) in asked.items():  # each stays in the queue all the while, whatever interrupts this
             costs = self.costs(units)
             if self.never(costs):
                 never.append(caller)

@@ -85,9 +85,13 @@ def rate_of(rule: Bucket) -> Rate:
     initial = None if rule.start == rule.size else rule.start // rule.price
     per, rest = divmod(rule.size * rule.tick, rule.gain)
     if steps:
-        return Rate(rule.gain / rule.price, rule.tick / SECOND, rule.capacity, initial, True, rule.unit)
+        return Rate(
+            rule.gain / rule.price, rule.tick / SECOND, rule.capacity, initial, True, rule.unit
+        )
     if rest:
-        return Rate(rule.gain, rule.price * rule.tick / SECOND, rule.capacity, initial, False, rule.unit)
+        return Rate(
+            rule.gain, rule.price * rule.tick / SECOND, rule.capacity, initial, False, rule.unit
+        )
     return Rate(rule.capacity, per / SECOND, rule.capacity, initial, False, rule.unit)
 
 
@@ -107,11 +111,15 @@ class Declaration:
         self._order = [rule.unit for rule in rules]
         self.capacity: dict[str, int] = {}
         for rule in rules:
-            self.capacity[rule.unit] = min(rule.capacity, self.capacity.get(rule.unit, rule.capacity))
+            self.capacity[rule.unit] = min(
+                rule.capacity, self.capacity.get(rule.unit, rule.capacity)
+            )
         leases = [rule.lease for rule in rules if isinstance(rule, Slots)]
         self.rated = {rule.unit for rule in rules if not rule.holds}
         self.holds = bool(leases)
-        self.timeless = not self.rated and "permits" in self.capacity  # nothing of what an acquire takes depends on the time
+        self.timeless = (
+            not self.rated and "permits" in self.capacity
+        )  # nothing of what an acquire takes depends on the time
         self.lease = min(leases, default=0)
 
     @property
@@ -129,7 +137,9 @@ class Declaration:
         return tuple(parsed(text) for text in self.program.split(";")) if self.program else ()
 
 
-NO_LIMITS = Declaration(())  # nobody knows any: of a limiter that is attached to a name, until it has asked the store
+NO_LIMITS = Declaration(
+    ()
+)  # nobody knows any: of a limiter that is attached to a name, until it has asked the store
 
 
 def declaration(limits: Sequence[Limit]) -> Declaration:
@@ -159,7 +169,11 @@ def is_sound(text: str) -> bool:
         return False
     match text.split(" ")[0], numbers:
         case "bucket", [capacity, price, gain, tick, start]:
-            return min(capacity, price, gain, tick) > 0 and start <= capacity and capacity * price < BEYOND
+            return (
+                min(capacity, price, gain, tick) > 0
+                and start <= capacity
+                and capacity * price < BEYOND
+            )
         case "window" | "slots", [capacity, time]:
             return min(capacity, time) > 0
         case "quota", [capacity, per, anchor, slack]:
@@ -167,7 +181,9 @@ def is_sound(text: str) -> bool:
     return False
 
 
-WRITTEN = re.compile("([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)")  # each number has one spelling
+WRITTEN = re.compile(
+    "([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)"
+)  # each number has one spelling
 KINDS: dict[str, Callable[..., Rule]] = {
     "bucket": Bucket,
     "window": WindowRule,

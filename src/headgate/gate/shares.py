@@ -24,7 +24,9 @@ def share_of(program: str, processes: int) -> Declaration:
     rules = [parsed(text) for text in program.split(";")]
     for rule in rules:
         if rule.capacity < processes:
-            raise ValueError(f"a limit that holds no more than {rule.capacity} {rule.unit} has less than one for each process")
+            raise ValueError(
+                f"a limit that holds no more than {rule.capacity} {rule.unit} has less than one for each process"
+            )
     return Declaration([SHARES[type(rule)](rule, processes) for rule in rules])
 
 
@@ -35,7 +37,9 @@ def of_slots(rule: Slots, processes: int) -> Slots:
 def of_bucket(rule: Bucket, processes: int) -> Bucket:
     """A token costs as many times the parts, so that the rate is divided exactly, in steps too."""
     start = rule.start // rule.price // processes
-    return Bucket(rule.unit, rule.capacity // processes, rule.price * processes, rule.gain, rule.tick, start)
+    return Bucket(
+        rule.unit, rule.capacity // processes, rule.price * processes, rule.gain, rule.tick, start
+    )
 
 
 def of_window(rule: Window, processes: int) -> Window:

@@ -40,7 +40,11 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 def middleware(
-    *limiters: Limiter, key: Key[ClientRequest] = None, exempt: Exempt[ClientRequest] = (), heed: bool = True, adopt: bool = False
+    *limiters: Limiter,
+    key: Key[ClientRequest] = None,
+    exempt: Exempt[ClientRequest] = (),
+    heed: bool = True,
+    adopt: bool = False,
 ) -> ClientMiddlewareType:
     """A middleware that limits what comes by: `ClientSession(middlewares=(middleware(Limiter("api", "100/minute")),))`.
 
@@ -135,13 +139,25 @@ class RateLimiter:
     """
 
     def __init__(
-        self, session: ClientSession, rate: float = 10, max_tokens: int = 10, *, name: str | None = None, store: StoreLike = None
+        self,
+        session: ClientSession,
+        rate: float = 10,
+        max_tokens: int = 10,
+        *,
+        name: str | None = None,
+        store: StoreLike = None,
     ) -> None:
         self.session = check_session("RateLimiter", session)
         bucket = bucket_of(rate, positive_int("RateLimiter", "max_tokens", max_tokens))
         if name is None and store is not None:
-            raise TypeError("RateLimiter(store=...) has no name: name what the bucket belongs to, for all who share it.")
-        self._limiter = Limiter("RateLimiter", bucket, store=MemoryStore()) if name is None else Limiter(name, bucket, store=store)
+            raise TypeError(
+                "RateLimiter(store=...) has no name: name what the bucket belongs to, for all who share it."
+            )
+        self._limiter = (
+            Limiter("RateLimiter", bucket, store=MemoryStore())
+            if name is None
+            else Limiter(name, bucket, store=store)
+        )
         if by_turn not in session._middlewares:
             add(session, by_turn)
 
@@ -159,7 +175,9 @@ class RateLimiter:
         """`session.options`, limited."""
         return self.request("OPTIONS", url, **options)
 
-    def head(self, url: StrOrURL, *, allow_redirects: bool = False, **options: Any) -> Call[ClientResponse]:
+    def head(
+        self, url: StrOrURL, *, allow_redirects: bool = False, **options: Any
+    ) -> Call[ClientResponse]:
         """`session.head`, limited."""
         return self.request("HEAD", url, allow_redirects=allow_redirects, **options)
 
@@ -240,7 +258,10 @@ class Opening(Protocol[T_co]):
     def __await__(self) -> Generator[Any, None, T_co]: ...
     async def __aenter__(self) -> T_co: ...
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None: ...
 
 
@@ -259,7 +280,12 @@ class Call(Generic[T]):
     async def __aenter__(self) -> T:
         return await self._in_turn(entered=True)
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._opening.__aexit__(kind, error, trace)
 
     async def _in_turn(self, *, entered: bool = False) -> T:
@@ -276,7 +302,11 @@ class Call(Generic[T]):
 def bucket_of(rate: object, max_tokens: int) -> Rate:
     """`rate` tokens a second, into a bucket of `max_tokens`."""
     if isinstance(rate, bool) or not isinstance(rate, int | float):
-        raise TypeError(f"RateLimiter(rate={show(rate)}): a rate is an int or a float, tokens a second; write a number such as 10.")
+        raise TypeError(
+            f"RateLimiter(rate={show(rate)}): a rate is an int or a float, tokens a second; write a number such as 10."
+        )
     if not 0.000_001 <= rate <= 1_000_000:
-        raise ValueError(f"RateLimiter(rate={show(rate)}): a rate is from 0.000001 to 1000000 tokens a second.")
+        raise ValueError(
+            f"RateLimiter(rate={show(rate)}): a rate is from 0.000001 to 1000000 tokens a second."
+        )
     return Rate(rate, per=1, capacity=max_tokens)

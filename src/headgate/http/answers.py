@@ -25,7 +25,9 @@ from headgate.http import spelling
 __all__ = ["Answer", "Budget", "read"]
 
 Verdict: TypeAlias = Literal["passed", "throttled", "overloaded", "exhausted"]
-Said: TypeAlias = dict[str, str]  # header names in lower case; what came in several lines is one, with commas
+Said: TypeAlias = dict[
+    str, str
+]  # header names in lower case; what came in several lines is one, with commas
 
 OVERLOADED = {503, 529}
 PAYMENT_REQUIRED = 402
@@ -103,7 +105,9 @@ class Headers(Protocol):
     def items(self) -> Iterable[tuple[str, str]]: ...
 
 
-def read(status: int, headers: Headers, body: bytes | str = b"", *, now: float | None = None) -> Answer:
+def read(
+    status: int, headers: Headers, body: bytes | str = b"", *, now: float | None = None
+) -> Answer:
     """What an answer says of its server's limits. Never raises for what a server sent.
 
     `body`, if it is at hand, tells a spend cap from a rate, and has what GraphQL servers say; without it the headers have to do.
@@ -149,7 +153,11 @@ def at(told: Any, *path: str) -> Any:
 
 def number_at(told: Any, *path: str) -> float | None:
     number = at(told, *path)
-    usable = isinstance(number, int | float) and not isinstance(number, bool) and abs(number) < spelling.LONGEST
+    usable = (
+        isinstance(number, int | float)
+        and not isinstance(number, bool)
+        and abs(number) < spelling.LONGEST
+    )
     return spelling.bounded(float(number)) if usable else None
 
 
@@ -160,13 +168,19 @@ def verdict_of(status: int, said: Said, told: Any, budgets: Iterable[Budget]) ->
     codes = codes_of(told)
     if status in OVERLOADED:
         return "overloaded"
-    if status == PAYMENT_REQUIRED or (400 <= status < 500 and (codes & EXHAUSTED or has_no_credit(told))):
+    if status == PAYMENT_REQUIRED or (
+        400 <= status < 500 and (codes & EXHAUSTED or has_no_credit(told))
+    ):
         return "exhausted"
     if status == 429:
         if said.get("x-should-retry", "").lower() == "false":
             return "exhausted"
         return "overloaded" if codes & NO_LIMIT else "throttled"
-    if status == 403 and ("retry-after" in said or is_secondary(told) or any(budget.remaining == 0 for budget in budgets)):
+    if status == 403 and (
+        "retry-after" in said
+        or is_secondary(told)
+        or any(budget.remaining == 0 for budget in budgets)
+    ):
         return "throttled"  # GitHub's way
     return "throttled" if "THROTTLED" in codes else "passed"
 
@@ -176,7 +190,9 @@ def codes_of(told: Any) -> set[str]:
     paths = [("code",), ("error", "code"), ("error", "type"), ("error", "details", "error_code")]
     codes = [at(told, *path) for path in paths]
     errors = at(told, "errors")
-    codes += [at(error, "extensions", "code") for error in errors] if isinstance(errors, list) else []
+    codes += (
+        [at(error, "extensions", "code") for error in errors] if isinstance(errors, list) else []
+    )
     return {code for code in codes if isinstance(code, str)}
 
 
@@ -194,10 +210,21 @@ def wait_of(said: Said, told: Any, budgets: Iterable[Budget], now: float) -> flo
     """The server's own word first; then what follows from its budgets."""
     wait = spelling.milliseconds(said.get("retry-after-ms", ""))
     if wait is None:
-        words = [retry_after(said.get("retry-after", ""), now), number_at(told, "retry_after"), refilled(told)]
+        words = [
+            retry_after(said.get("retry-after", ""), now),
+            number_at(told, "retry_after"),
+            refilled(told),
+        ]
         wait = max((word for word in words if word is not None), default=None)
     if wait is None:
-        wait = max((budget.reset for budget in budgets if budget.remaining == 0 and budget.reset is not None), default=None)
+        wait = max(
+            (
+                budget.reset
+                for budget in budgets
+                if budget.remaining == 0 and budget.reset is not None
+            ),
+            default=None,
+        )
     return SECONDARY_WAIT if wait is None and is_secondary(told) else wait
 
 
@@ -212,7 +239,11 @@ def refilled(told: Any) -> float | None:
     cost = number_at(told, "extensions", "cost", "requestedQueryCost")
     there = number_at(told, "extensions", "cost", "throttleStatus", "currentlyAvailable")
     rate = number_at(told, "extensions", "cost", "throttleStatus", "restoreRate")
-    return spelling.bounded(max(0.0, cost - there) / rate) if cost is not None and there is not None and rate else None
+    return (
+        spelling.bounded(max(0.0, cost - there) / rate)
+        if cost is not None and there is not None and rate
+        else None
+    )
 
 
 # Headers of the providers ------------------------------------------------------------------------------------------------------
@@ -226,7 +257,9 @@ class Row(NamedTuple):
 
 
 def row(header: str, reset: Callable[[str, float], float | None]) -> Row:
-    return Row(re.compile(header.replace("WHAT", "(?P<what>limit|remaining|reset)"), re.ASCII), reset)
+    return Row(
+        re.compile(header.replace("WHAT", "(?P<what>limit|remaining|reset)"), re.ASCII), reset
+    )
 
 
 TABLE = [
@@ -234,13 +267,19 @@ TABLE = [
     row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", spelling.epoch),
     row(r"x-rate-limit-WHAT", spelling.epoch),
     # OpenAI; Azure the same, in whole seconds.
-    row(r"x-ratelimit-WHAT-(?P<name>(?!after$)[a-z][a-z_-]*)", lambda text, now: spelling.go_duration(text)),
+    row(
+        r"x-ratelimit-WHAT-(?P<name>(?!after$)[a-z][a-z_-]*)",
+        lambda text, now: spelling.go_duration(text),
+    ),
     # Anthropic: the moment at which it is full.
     row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", spelling.instant),
     # IETF, drafts up to 06.
     row(r"ratelimit-WHAT", lambda text, now: spelling.seconds(text)),
 ]
-NAMED_BY = ("x-ratelimit-resource", "x-ratelimit-bucket")  # the budget of the first row: GitHub, Discord
+NAMED_BY = (
+    "x-ratelimit-resource",
+    "x-ratelimit-bucket",
+)  # the budget of the first row: GitHub, Discord
 SHOPIFY_REST = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 
 
@@ -279,7 +318,10 @@ def shopify_rest(said: Said) -> list[Budget]:
 
 def shopify_graphql(told: Any) -> list[Budget]:
     status = ("extensions", "cost", "throttleStatus")
-    size, there = number_at(told, *status, "maximumAvailable"), number_at(told, *status, "currentlyAvailable")
+    size, there = (
+        number_at(told, *status, "maximumAvailable"),
+        number_at(told, *status, "currentlyAvailable"),
+    )
     rate = number_at(told, *status, "restoreRate")
     if size is None or there is None or not rate:
         return []
@@ -295,26 +337,36 @@ def structured(said: Said) -> list[Budget]:
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
     for name, words in items_of(said.get("ratelimit-policy", "")):
         if natural(words.get("q")) is not None:
-            values = {"limit": words["q"], "per": span(words.get("w")), "unit": str(words.get("qu", "requests"))}
+            values = {
+                "limit": words["q"],
+                "per": span(words.get("w")),
+                "unit": str(words.get("qu", "requests")),
+            }
             found.setdefault((name, partition(words)), {}).update(values)
     for name, words in items_of(said.get("ratelimit", "")):
         if natural(words.get("r")) is not None:
             values = {"remaining": words["r"], "reset": span(words.get("t"))}
             found.setdefault((name, partition(words)), {}).update(values)
-    budgets = [Budget(name=name, partition=part, **values) for (name, part), values in found.items()]
+    budgets = [
+        Budget(name=name, partition=part, **values) for (name, part), values in found.items()
+    ]
     return budgets or draft_07(said.get("ratelimit", ""))
 
 
 def items_of(text: str) -> list[tuple[str, dict[str, Any]]]:
     """The named items of a structured list with their parameters."""
     parsed = parse(text, "list")
-    return [(str(item[0]), item[1]) for item in parsed or [] if isinstance(item[0], str | http_sf.Token)]
+    return [
+        (str(item[0]), item[1]) for item in parsed or [] if isinstance(item[0], str | http_sf.Token)
+    ]
 
 
 def draft_07(text: str) -> list[Budget]:
     """`limit=100, remaining=50, reset=5`."""
     parsed = parse(text, "dictionary") or {}
-    limit, remaining, reset = (parsed.get(word, (None,))[0] for word in ("limit", "remaining", "reset"))
+    limit, remaining, reset = (
+        parsed.get(word, (None,))[0] for word in ("limit", "remaining", "reset")
+    )
     budget = Budget("", natural(limit), natural(remaining), span(reset))
     return [] if budget == Budget() else [budget]
 
@@ -322,7 +374,9 @@ def draft_07(text: str) -> list[Budget]:
 def parse(text: str, kind: Literal["list", "dictionary"]) -> Any:
     try:
         return http_sf.parse(text.encode(), tltype=kind) if text else None
-    except Exception:  # whatever it stumbles over: a field that cannot be read is ignored, says the draft
+    except (
+        Exception
+    ):  # whatever it stumbles over: a field that cannot be read is ignored, says the draft
         return None
 
 

@@ -63,11 +63,15 @@ def limit(
     calls = Metering(limiters, key, exempt, ANTHROPIC, estimates, heeding("limit", heed, adopt))
     inside: object = getattr(client, "_client", None)
     if isinstance(client, anthropic.AsyncAnthropic) and isinstance(inside, httpx2.AsyncClient):
-        metering.put_around(inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody))
+        metering.put_around(
+            inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody)
+        )
     elif isinstance(client, anthropic.Anthropic) and isinstance(inside, httpx2.Client):
         metering.put_around(inside, lambda inner: transports.Transport(calls, inner, Body))
     else:
-        raise TypeError(f"limit({show(client)}): a client is an anthropic.Anthropic or an anthropic.AsyncAnthropic.")
+        raise TypeError(
+            f"limit({show(client)}): a client is an anthropic.Anthropic or an anthropic.AsyncAnthropic."
+        )
     return client
 
 

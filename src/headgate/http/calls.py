@@ -21,7 +21,9 @@ R = TypeVar("R")  # a client's request
 Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
 Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
 Passed: TypeAlias = Sequence[tuple[Limiter, Permit]]
-Heard: TypeAlias = Callable[[Passed, int, Any, bytes], None]  # what is done with the status and headers of an answer, and a body
+Heard: TypeAlias = Callable[
+    [Passed, int, Any, bytes], None
+]  # what is done with the status and headers of an answer, and a body
 
 UNSENT = "headgate_unsent"  # is known of an error that came before anything was sent: limiters further out hear it, too
 
@@ -140,7 +142,9 @@ class Calls(Generic[R]):
 
     def _is_exempt(self, request: R) -> bool:
         place = self._place(request)
-        return any(matches(rule, place) if isinstance(rule, str) else rule(request) for rule in self.exempt)
+        return any(
+            matches(rule, place) if isinstance(rule, str) else rule(request) for rule in self.exempt
+        )
 
 
 async def granted(limiter: Limiter, terms: Terms) -> Permit:
@@ -175,7 +179,9 @@ def undo(permits: Iterable[Permit]) -> None:
 def matches(rule: str, place: Place) -> bool:
     """Whether a text of an exempt list means `place`: "host", "*.host", "/path" or "host/path", a path with all below it."""
     host, slash, path = rule.partition("/")
-    if host and not (place.host == host or (host.startswith("*.") and place.host.endswith(host[1:]))):
+    if host and not (
+        place.host == host or (host.startswith("*.") and place.host.endswith(host[1:]))
+    ):
         return False
     path = slash + path.rstrip("/")
     return path in ("", "/") or place.path == path or place.path.startswith(f"{path}/")
@@ -183,10 +189,14 @@ def matches(rule: str, place: Place) -> bool:
 
 def check_limiters(call: str, limiters: tuple[Limiter, ...]) -> tuple[Limiter, ...]:
     if not limiters:
-        raise ValueError(f"{call} has no limiters: give it at least one, such as Limiter('api', '100/minute').")
+        raise ValueError(
+            f"{call} has no limiters: give it at least one, such as Limiter('api', '100/minute')."
+        )
     for limiter in limiters:
         if not isinstance(limiter, Limiter):
-            raise TypeError(f"{call} got {show(limiter)} as a limiter: write a Limiter, such as Limiter('api', '100/minute').")
+            raise TypeError(
+                f"{call} got {show(limiter)} as a limiter: write a Limiter, such as Limiter('api', '100/minute')."
+            )
     return limiters
 
 
@@ -194,9 +204,13 @@ def check_key(call: str, limiters: tuple[Limiter, ...], key: Key[R]) -> Key[R]:
     if key is None or key == "host" or answers(key):
         keyed = [limiter for limiter in limiters if limiter.key is not None]
         if key is not None and keyed:
-            raise TypeError(f"{call} takes keys of its limiters, and {keyed[0]!r} is one key's already: give it the whole.")
+            raise TypeError(
+                f"{call} takes keys of its limiters, and {keyed[0]!r} is one key's already: give it the whole."
+            )
         return key
-    raise TypeError(f"{call}(key={show(key)}): a key is 'host', or a function of the request that returns a text.")
+    raise TypeError(
+        f"{call}(key={show(key)}): a key is 'host', or a function of the request that returns a text."
+    )
 
 
 def check_exempt(call: str, exempt: Exempt[R]) -> tuple[str | Callable[[R], bool], ...]:

@@ -115,7 +115,9 @@ def learned(model: str, known: Known) -> Learned:
     more = [used > estimated for estimated, used in known.outputs]
     exceeded = sum(more) / len(more) if more else None
     ratio = known.tokens / known.characters
-    return Learned(model, known.calls, ratio, output, error(known.inputs), error(known.outputs), exceeded)
+    return Learned(
+        model, known.calls, ratio, output, error(known.inputs), error(known.outputs), exceeded
+    )
 
 
 def latest(pairs: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:

@@ -64,7 +64,9 @@ def no_matter() -> Iterator[None]:
 
 def obey(passed: Passed, answer: Answer) -> None:
     """A refusal for a time is a pause. One that no waiting helps has no time, nor have answers that are none."""
-    budgets = [budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None]
+    budgets = [
+        budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
+    ]
     for limiter, permit in passed:
         for budget in budgets:
             drain(permit, budget, alone=len(budgets) == 1)
@@ -76,7 +78,11 @@ def drain(permit: Permit, budget: Budget, alone: bool) -> None:
     """What is left of a limit that is ours, too: one that holds as much in all; or the only one, where it is not said how much."""
     line = permit._line
     rules = [text for text in line.declared.program.split(";") if counts(text)]
-    meant = any(capacity_of(text) == budget.limit for text in rules) if budget.limit else alone and len(rules) == 1
+    meant = (
+        any(capacity_of(text) == budget.limit for text in rules)
+        if budget.limit
+        else alone and len(rules) == 1
+    )
     if meant and budget.remaining is not None:
         line.drain(UNIT, budget.remaining, budget.limit or 0, permit.t)
 
@@ -108,7 +114,11 @@ def adopt(limiter: Limiter, answer: Answer) -> None:
     former, present = program_of(limits), limiter._line.declared.program.split(";")
     limits[index] = as_told(limits[index], told[0])
     wanted = program_of(limits)
-    if former[:index] == present[:index] and former[index + 1 :] == present[index + 1 :] and wanted != present:
+    if (
+        former[:index] == present[:index]
+        and former[index + 1 :] == present[index + 1 :]
+        and wanted != present
+    ):
         limiter._line.update(declaration(limits))
 
 
@@ -124,5 +134,9 @@ def as_told(limit: Limit, budget: Budget) -> Limit:
     if isinstance(limit, Rate):
         changes["initial"] = None
         if budget.limit is not None:
-            changes["capacity"] = budget.limit if limit.burst == ceil(limit.amount) else min(limit.burst, budget.limit)
+            changes["capacity"] = (
+                budget.limit
+                if limit.burst == ceil(limit.amount)
+                else min(limit.burst, budget.limit)
+            )
     return replace(limit, **changes)  # type: ignore[arg-type]  # each has these fields, but for a Concurrency, which counts no calls

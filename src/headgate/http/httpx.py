@@ -51,11 +51,15 @@ class Transport(transports.Transport[httpx.Request, httpx.Response], httpx.BaseT
         heed: bool = True,
         adopt: bool = False,
     ) -> None:
-        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt))
+        calls = Calls(
+            "Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt)
+        )
         super().__init__(calls, httpx.HTTPTransport() if inner is None else inner, Body)
 
 
-class AsyncTransport(transports.AsyncTransport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport):
+class AsyncTransport(
+    transports.AsyncTransport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport
+):
     """`Transport` for an `httpx.AsyncClient`."""
 
     def __init__(
@@ -67,7 +71,14 @@ class AsyncTransport(transports.AsyncTransport[httpx.Request, httpx.Response], h
         heed: bool = True,
         adopt: bool = False,
     ) -> None:
-        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed, adopt))
+        calls = Calls(
+            "AsyncTransport",
+            limiters,
+            key,
+            exempt,
+            transports.place,
+            heeding("AsyncTransport", heed, adopt),
+        )
         super().__init__(calls, httpx.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
@@ -93,15 +104,25 @@ def limit(
 
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
-    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)).exempt
+    exempt = Calls(
+        "limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)
+    ).exempt
     if isinstance(client, httpx.AsyncClient):
         transports.put_around(
-            client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+            client,
+            lambda inner: AsyncTransport(
+                *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
+            ),
         )
     elif isinstance(client, httpx.Client):
         transports.put_around(
-            client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+            client,
+            lambda inner: Transport(
+                *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
+            ),
         )
     else:
-        raise TypeError(f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient.")
+        raise TypeError(
+            f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient."
+        )
     return client

@@ -51,11 +51,15 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
         heed: bool = True,
         adopt: bool = False,
     ) -> None:
-        calls = Calls("Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt))
+        calls = Calls(
+            "Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt)
+        )
         super().__init__(calls, httpx2.HTTPTransport() if inner is None else inner, Body)
 
 
-class AsyncTransport(transports.AsyncTransport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport):
+class AsyncTransport(
+    transports.AsyncTransport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport
+):
     """`Transport` for an `httpx2.AsyncClient`."""
 
     def __init__(
@@ -67,7 +71,14 @@ class AsyncTransport(transports.AsyncTransport[httpx2.Request, httpx2.Response],
         heed: bool = True,
         adopt: bool = False,
     ) -> None:
-        calls = Calls("AsyncTransport", limiters, key, exempt, transports.place, heeding("AsyncTransport", heed, adopt))
+        calls = Calls(
+            "AsyncTransport",
+            limiters,
+            key,
+            exempt,
+            transports.place,
+            heeding("AsyncTransport", heed, adopt),
+        )
         super().__init__(calls, httpx2.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
@@ -93,15 +104,25 @@ def limit(
 
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
-    exempt = Calls("limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)).exempt
+    exempt = Calls(
+        "limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)
+    ).exempt
     if isinstance(client, httpx2.AsyncClient):
         transports.put_around(
-            client, lambda inner: AsyncTransport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+            client,
+            lambda inner: AsyncTransport(
+                *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
+            ),
         )
     elif isinstance(client, httpx2.Client):
         transports.put_around(
-            client, lambda inner: Transport(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+            client,
+            lambda inner: Transport(
+                *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
+            ),
         )
     else:
-        raise TypeError(f"limit({show(client)}): a client is an httpx2.Client or an httpx2.AsyncClient.")
+        raise TypeError(
+            f"limit({show(client)}): a client is an httpx2.Client or an httpx2.AsyncClient."
+        )
     return client

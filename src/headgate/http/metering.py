@@ -51,7 +51,14 @@ class Metering(Generic[R], Calls[R]):
         estimates: Estimates | None,
         heard: Heard | None,
     ) -> None:
-        super().__init__("limit", limiters, self._model_of if key == "model" else key, exempt, transports.place, heard)
+        super().__init__(
+            "limit",
+            limiters,
+            self._model_of if key == "model" else key,
+            exempt,
+            transports.place,
+            heard,
+        )
         self._dialect = dialect
         self._estimates = check_estimates(estimates)
 
@@ -59,7 +66,9 @@ class Metering(Generic[R], Calls[R]):
         asked = self._asked(request)
         if asked is None:
             return ONE_OF_EACH
-        request.headers["accept-encoding"] = CODINGS  # whatever its caller says: the answer is to be read here, too
+        request.headers["accept-encoding"] = (
+            CODINGS  # whatever its caller says: the answer is to be read here, too
+        )
         return Bill(asked, self._dialect, self._estimates)
 
     def _asked(self, request: R) -> Asked | None:
@@ -88,7 +97,11 @@ class Bill(Terms):
         """In what the limiter counts. An estimate that it could never hold is cut down: what the call took is settled anyway."""
         capacity = limiter._line.declared.capacity
         amounts = self._amounts(Usage())
-        return {unit: min(amounts[unit], capacity[unit]) for unit in UNITS if unit in capacity and amounts[unit]}
+        return {
+            unit: min(amounts[unit], capacity[unit])
+            for unit in UNITS
+            if unit in capacity and amounts[unit]
+        }
 
     def held(self, passed: Passed, heard: Heard | None) -> Held:
         return Metered(self, passed, heard)
@@ -99,11 +112,15 @@ class Bill(Terms):
             return
         amounts = self._amounts(used)
         for permit in permits:
-            permit.settle(**{unit: amounts[unit] for unit in UNITS if unit in permit._line.declared.rated})
+            permit.settle(
+                **{unit: amounts[unit] for unit in UNITS if unit in permit._line.declared.rated}
+            )
 
     def learn(self, used: Usage) -> None:
         if used.input is not None:
-            self._estimates.learn_input(self._asked.model, self._asked.characters, self._input, used.input)
+            self._estimates.learn_input(
+                self._asked.model, self._asked.characters, self._input, used.input
+            )
         if used.output is not None and self._asked.answers:
             self._estimates.learn_output(self._asked.model, self._output, used.output)
 
@@ -132,7 +149,9 @@ class Metered(Held):
         """What was refused or sent elsewhere was no call to a model. A body that is there already, as a mock's, is decoded."""
         self._refused = 300 <= response.status_code < 500
         if self._bill is not None and 200 <= response.status_code < 300:
-            self._reader = Reader(self._bill.dialect, response.headers, coded=not response.is_closed)
+            self._reader = Reader(
+                self._bill.dialect, response.headers, coded=not response.is_closed
+            )
             if response.is_closed:
                 with suppress(RuntimeError):  # closed, and never read
                     self.hear(response.content)
@@ -146,7 +165,9 @@ class Metered(Held):
         if bill is not None:
             used = self._reader.usage() if self._reader is not None else Usage()
             bill.learn(used)
-            bill.settle([permit for _, permit in self._passed], Usage(0, 0) if self._refused else used)
+            bill.settle(
+                [permit for _, permit in self._passed], Usage(0, 0) if self._refused else used
+            )
         super().release()
 
 
@@ -200,5 +221,7 @@ def check_estimates(estimates: object) -> Estimates:
     if estimates is None:
         return Estimates()
     if not isinstance(estimates, Estimates):
-        raise TypeError(f"limit(estimates={show(estimates)}): write an Estimates(), which other clients may share.")
+        raise TypeError(
+            f"limit(estimates={show(estimates)}): write an Estimates(), which other clients may share."
+        )
     return estimates

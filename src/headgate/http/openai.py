@@ -63,11 +63,15 @@ def limit(
     calls = Metering(limiters, key, exempt, OPENAI, estimates, heeding("limit", heed, adopt))
     inside: object = getattr(client, "_client", None)
     if isinstance(client, openai.AsyncOpenAI) and isinstance(inside, httpx2.AsyncClient):
-        metering.put_around(inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody))
+        metering.put_around(
+            inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody)
+        )
     elif isinstance(client, openai.OpenAI) and isinstance(inside, httpx2.Client):
         metering.put_around(inside, lambda inner: transports.Transport(calls, inner, Body))
     else:
-        raise TypeError(f"limit({show(client)}): a client is an openai.OpenAI or an openai.AsyncOpenAI, on httpx2.")
+        raise TypeError(
+            f"limit({show(client)}): a client is an openai.OpenAI or an openai.AsyncOpenAI, on httpx2."
+        )
     return client
 
 

@@ -40,4 +40,6 @@ def decoded(headers: Headers, body: bytes) -> bytes:
 
 
 def said(headers: Headers, name: str) -> str:
-    return next((value.strip().lower() for header, value in headers.items() if header.lower() == name), "")
+    return next(
+        (value.strip().lower() for header, value in headers.items() if header.lower() == name), ""
+    )

@@ -60,15 +60,21 @@ class Adapter(BaseAdapter):
         adopt: bool = False,
     ) -> None:
         super().__init__()
-        self._calls = Calls("Adapter", limiters, key, exempt, place, heeding("Adapter", heed, adopt))
+        self._calls = Calls(
+            "Adapter", limiters, key, exempt, place, heeding("Adapter", heed, adopt)
+        )
         self.inner = HTTPAdapter() if inner is None else inner
         count_retries(self.inner)
 
-    def send(self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any) -> Response:
+    def send(
+        self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any
+    ) -> Response:
         """For the session: one request, with what urllib3 makes of it."""
         with Attempt(self._calls, request).under_way() as attempt:
             response = self.inner.send(request, stream, *arguments, **options)
-        attempt.held.answered(response.status_code, response.headers, said(response, attempt.held, stream))
+        attempt.held.answered(
+            response.status_code, response.headers, said(response, attempt.held, stream)
+        )
         hold(response.raw, attempt.held)
         return response
 
@@ -96,7 +102,9 @@ def limit(
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for prefix, inner in session.adapters.items():
-        session.adapters[prefix] = Adapter(*limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt)
+        session.adapters[prefix] = Adapter(
+            *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
+        )
     return session
 
 
@@ -131,7 +139,9 @@ def hold(raw: Any, held: Held) -> None:
 
 def and_then(method: Callable[[], None], held: Held) -> Callable[[], None]:
     """The method, and a release. It does not keep its object: a response that is dropped goes at once, and its permits with it."""
-    weak = WeakMethod(method) if ismethod(method) else lambda: method  # a function is ours, from an adapter inside
+    weak = (
+        WeakMethod(method) if ismethod(method) else lambda: method
+    )  # a function is ours, from an adapter inside
 
     def called() -> None:
         alive = weak()
@@ -179,7 +189,9 @@ class Attempt:
             UNDER_WAY.reset(before)
 
 
-UNDER_WAY: ContextVar[tuple[Attempt, ...]] = ContextVar("headgate.http.requests.UNDER_WAY", default=())
+UNDER_WAY: ContextVar[tuple[Attempt, ...]] = ContextVar(
+    "headgate.http.requests.UNDER_WAY", default=()
+)
 
 
 def count_retries(adapter: BaseAdapter) -> None:

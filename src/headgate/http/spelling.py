@@ -20,8 +20,12 @@ NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
 GO_DURATION = re.compile(r"(?:[0-9]{1,15}(?:\.[0-9]{1,15})?(?:h|ms|m|s|us|\u00b5s|ns))+", re.ASCII)
 GO_PART = re.compile(r"([0-9.]+)(h|ms|m|s|us|\u00b5s|ns)", re.ASCII)
 GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "ns": 1e-9}
-INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
-HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{15,30}", re.ASCII)  # any of the three that RFC 9110 knows
+INSTANT = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
+)
+HTTP_DATE = re.compile(
+    r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{15,30}", re.ASCII
+)  # any of the three that RFC 9110 knows
 
 
 def whole(text: str) -> int | None:
@@ -49,7 +53,9 @@ def go_duration(text: str) -> float | None:
     if not GO_DURATION.fullmatch(text):
         return seconds(text)
     try:
-        return bounded(sum(float(number) * GO_UNITS[unit] for number, unit in GO_PART.findall(text)))
+        return bounded(
+            sum(float(number) * GO_UNITS[unit] for number, unit in GO_PART.findall(text))
+        )
     except ValueError:
         return None
 

@@ -63,7 +63,9 @@ class Transport(Generic[Req, Res]):
         held = self._calls.enter_sync(request)
         try:
             response: Res = self._inner.handle_request(request)
-            said = read_ahead(response) if held.heeds(response.status_code, response.headers) else b""
+            said = (
+                read_ahead(response) if held.heeds(response.status_code, response.headers) else b""
+            )
         except BaseException as error:
             held.failed(error)
             raise
@@ -78,7 +80,10 @@ class Transport(Generic[Req, Res]):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
         self._inner.__exit__(kind, error, trace)
 
@@ -96,7 +101,11 @@ class AsyncTransport(Generic[Req, Res]):
         held = await self._calls.enter(request)
         try:
             response: Res = await self._inner.handle_async_request(request)
-            said = await aread_ahead(response) if held.heeds(response.status_code, response.headers) else b""
+            said = (
+                await aread_ahead(response)
+                if held.heeds(response.status_code, response.headers)
+                else b""
+            )
         except BaseException as error:
             held.failed(error)
             raise
@@ -111,7 +120,10 @@ class AsyncTransport(Generic[Req, Res]):
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None = None, error: BaseException | None = None, trace: TracebackType | None = None
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
     ) -> None:
         await self._inner.__aexit__(kind, error, trace)
 
@@ -120,7 +132,9 @@ def until_read(response: Res, held: Held, body: Callable[[Any, Held], Any], said
     """The response, which holds the permits as long as there is anything to read."""
     held.answered(response.status_code, response.headers, said)
     held.opened(response)
-    if response.is_closed:  # it came with all that it has, as that of a mock does: nobody will read or close it
+    if (
+        response.is_closed
+    ):  # it came with all that it has, as that of a mock does: nobody will read or close it
         held.release()
     elif held or isinstance(response.stream, Begun | AsyncBegun):
         response.stream = body(response.stream, held)
@@ -232,7 +246,11 @@ class Begun(Iterator[bytes]):
     def ahead(self) -> bytes:
         said, until = bytearray(), monotonic() + LONG
         try:
-            while len(said) < AHEAD and monotonic() < until and (chunk := next(self._rest, None)) is not None:
+            while (
+                len(said) < AHEAD
+                and monotonic() < until
+                and (chunk := next(self._rest, None)) is not None
+            ):
                 self._first.append(chunk)
                 said += chunk
         except Exception as failure:
@@ -265,7 +283,11 @@ class AsyncBegun(AsyncIterator[bytes]):
     async def ahead(self) -> bytes:
         said, until = bytearray(), monotonic() + LONG
         try:
-            while len(said) < AHEAD and monotonic() < until and (chunk := await anext(self._rest, None)) is not None:
+            while (
+                len(said) < AHEAD
+                and monotonic() < until
+                and (chunk := await anext(self._rest, None)) is not None
+            ):
                 self._first.append(chunk)
                 said += chunk
         except Exception as failure:
@@ -289,4 +311,6 @@ class AsyncBegun(AsyncIterator[bytes]):
 def put_around(client: Any, transport: Callable[[Any], Any]) -> None:
     """Limit a client in place: its transport and those of its mounts, proxies among them, each where it is."""
     client._transport = transport(client._transport)
-    client._mounts = {pattern: inner and transport(inner) for pattern, inner in client._mounts.items()}
+    client._mounts = {
+        pattern: inner and transport(inner) for pattern, inner in client._mounts.items()
+    }

@@ -15,11 +15,20 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from headgate.http.estimates import CHARACTERS_PER_TOKEN
 
 LARGEST = 4_000_000  # bytes of an answer, or of one event of a stream, that are read
-MOST = 2**50  # tokens of one kind: who says more says nonsense, and several kinds together can still be counted
+MOST = (
+    2**50
+)  # tokens of one kind: who says more says nonsense, and several kinds together can still be counted
 CODINGS = "gzip, deflate"  # what zlib reads
 EITHER = zlib.MAX_WBITS | 32  # gzip or zlib, by their first bytes
 
-TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # where a request has its input
+TEXTS = (
+    "messages",
+    "input",
+    "prompt",
+    "system",
+    "instructions",
+    "tools",
+)  # where a request has its input
 BLOBS = {"data", "file_data"}  # pictures, sound, files: no characters to count
 
 Amount: TypeAlias = Callable[[Mapping[str, Any]], int | None]
@@ -97,7 +106,9 @@ class Reader:
         if self._deaf:
             return
         plain = self._decoded(chunk)
-        first, *lines = plain.split(b"\n") if self._events else [plain]  # not all of the rest again: an event may be long
+        first, *lines = (
+            plain.split(b"\n") if self._events else [plain]
+        )  # not all of the rest again: an event may be long
         self._rest += first
         for line in lines:
             self._event(self._rest)
@@ -133,7 +144,10 @@ class Reader:
     def _take(self, data: bytearray) -> None:
         said = self._dialect.used(json_of(data))
         known = self._usage
-        self._usage = Usage(known.input if said.input is None else said.input, known.output if said.output is None else said.output)
+        self._usage = Usage(
+            known.input if said.input is None else said.input,
+            known.output if said.output is None else said.output,
+        )
 
 
 def json_of(data: bytes | bytearray) -> dict[str, Any]:
@@ -166,7 +180,11 @@ def characters(told: Mapping[str, Any]) -> int:
         if isinstance(each, str):
             count += 0 if each.startswith("data:") else len(each)
         elif isinstance(each, dict):
-            todo += [value for word, value in each.items() if word not in BLOBS and not isinstance(value, int)]
+            todo += [
+                value
+                for word, value in each.items()
+                if word not in BLOBS and not isinstance(value, int)
+            ]
         elif isinstance(each, list):
             todo += each
         elif isinstance(each, int):

@@ -27,7 +27,9 @@ class Inside:
 
     def entered(self, permit: Permit, who: Hashable = None) -> None:
         permits = self._entered[who or visitor()]
-        permits += [permit]  # not a call: after one, a signal handler could raise, and the block that leaves again not begin
+        permits += [
+            permit
+        ]  # not a call: after one, a signal handler could raise, and the block that leaves again not begin
 
     def passed(self) -> None:
         """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
@@ -35,7 +37,9 @@ class Inside:
 
     def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
         """The permits of tasks that never run again: those of closed loops, and of `abandoned`, which was left open."""
-        tasks = {who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)}
+        tasks = {
+            who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)
+        }
         gone = [task for task, loop in tasks.items() if loop is abandoned or loop.is_closed()]
         return [permit for task in gone for permit in self._entered[task]]
 

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", Permit, Permit | Refusal)
 MODES = ("raise", "open", "local")
-UNFENCED = 0  # below every fence of a store: a resource that looks at fences refuses who came without one
+UNFENCED = (
+    0  # below every fence of a store: a resource that looks at fences refuses who came without one
+)
 CALM = 1.0  # seconds without a failure after which a store that answers is said to be back: one that wavers fills no log
 
 
@@ -191,7 +193,10 @@ class FallbackLine:
         try:
             self._line.check_thread()
         except StoreError as error:
-            return unfenced(self._way.line(self.name, self.declared, request.units, error).take(request), monotonic())
+            return unfenced(
+                self._way.line(self.name, self.declared, request.units, error).take(request),
+                monotonic(),
+            )
         if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
         return self._line.blocking(lambda: self.atake(request))
@@ -226,7 +231,9 @@ class FallbackLine:
 
     def describe(self) -> str:
         without = self._absence.now or self._away()
-        return f"{self._line.describe()}{f', at present without it: {self._way}' if without else ''}"
+        return (
+            f"{self._line.describe()}{f', at present without it: {self._way}' if without else ''}"
+        )
 
 
 class FallbackStore:
@@ -256,7 +263,14 @@ class Absence:
         self.now, self._last, self.cause, self._key = True, monotonic(), cause or self.cause, key
         if self._told.acquire(blocking=False):
             limiter, store, way = self._words
-            log(logging.WARNING, "%s goes without its store, %s: %s. %s", limiter, store, way, self.cause or "It was found away.")
+            log(
+                logging.WARNING,
+                "%s goes without its store, %s: %s. %s",
+                limiter,
+                store,
+                way,
+                self.cause or "It was found away.",
+            )
 
     def ends(self, away: Callable[[str], bool]) -> None:
         """The store has answered: which may be away in part, so that only who asks for other keys is answered."""
@@ -280,7 +294,9 @@ def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
     if found is None:
         if len(known) >= MOST:
             known.clear()
-        found = known.setdefault((name, f"{way}"), Absence(f"Limiter {name!r}", f"{store}", f"{way}"))
+        found = known.setdefault(
+            (name, f"{way}"), Absence(f"Limiter {name!r}", f"{store}", f"{way}")
+        )
     return found
 
 
@@ -296,7 +312,9 @@ class Way(Protocol):
     def pause(self, name: str, declared: Declaration, time: int) -> None: ...
     def resume(self, name: str, declared: Declaration) -> None: ...
     def reset(self, name: str, declared: Declaration) -> None: ...
-    def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked: ...
+    def line(
+        self, name: str, declared: Declaration, units: Units, cause: StoreError | None
+    ) -> Asked: ...
 
 
 class Open:
@@ -320,7 +338,9 @@ class Open:
     def reset(self, name: str, declared: Declaration) -> None:
         """Nothing is counted."""
 
-    def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> OpenLine:
+    def line(
+        self, name: str, declared: Declaration, units: Units, cause: StoreError | None
+    ) -> OpenLine:
         return OpenLine(name, declared, cause)
 
     def __str__(self) -> str:
@@ -403,12 +423,16 @@ class Local:
         with suppress(ValueError):  # as above
             self._store.open_line(name, self._share(name, declared)).reset()
 
-    def line(self, name: str, declared: Declaration, units: Units, cause: StoreError | None) -> Asked:
+    def line(
+        self, name: str, declared: Declaration, units: Units, cause: StoreError | None
+    ) -> Asked:
         """Under the limits as the store's line knows them by now: another process may have declared them anew."""
         try:
             share = self._share(name, declared)
         except ValueError as indivisible:
-            raise StoreError(f"{indivisible} Its store cannot be asked at present.", reason_of(cause)) from cause
+            raise StoreError(
+                f"{indivisible} Its store cannot be asked at present.", reason_of(cause)
+            ) from cause
         for unit, number in units.items():
             if number > share.capacity.get(unit, number):
                 raise StoreError(
@@ -417,7 +441,9 @@ class Local:
                     reason_of(cause),
                 ) from cause
         line = self._store.open_line(name, share)
-        if line.declared.program != share.program:  # an update of ours has overruled it, and was overruled by others since
+        if (
+            line.declared.program != share.program
+        ):  # an update of ours has overruled it, and was overruled by others since
             line.update(share)
         return line
 
@@ -438,7 +464,9 @@ class Local:
 _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
 
 
-def with_fallback(store: Store, name: str, declared: Declaration, on_store_error: str, processes: int | None) -> Store:
+def with_fallback(
+    store: Store, name: str, declared: Declaration, on_store_error: str, processes: int | None
+) -> Store:
     """`store`, and what the limiter `name` does while it cannot be asked. A memory store always can.
 
     Only the limits as the user wrote them are refused here: what others declare for the name later is no mistake of this program.
@@ -447,7 +475,9 @@ def with_fallback(store: Store, name: str, declared: Declaration, on_store_error
     if on_store_error == "raise" or isinstance(store, MemoryStore):
         return store
     remote = cast("RemoteStore", store)
-    way = Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
+    way = (
+        Open() if processes is None else Local(_shares.setdefault(remote, MemoryStore()), processes)
+    )
     if declared.program:
         way.check(encoded(name), declared)
     return FallbackStore(remote, way, name)

@@ -39,7 +39,11 @@ class Known:
 
     def foresee(self, declared: Declaration) -> Declaration:
         """The limits that would hold if `declared` were declared now."""
-        return self.declared if self._said.overruled(declared.program, self.declared.program) else declared
+        return (
+            self.declared
+            if self._said.overruled(declared.program, self.declared.program)
+            else declared
+        )
 
     async def learn(self) -> Declaration:
         return self.learn_sync()

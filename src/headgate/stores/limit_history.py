@@ -30,7 +30,9 @@ class Declarations:
 
     def __init__(self) -> None:
         self.last = ""  # until one is declared
-        self._former: dict[str, bool] = {}  # those before it, the oldest first (true: only an update had set them); never changed
+        self._former: dict[
+            str, bool
+        ] = {}  # those before it, the oldest first (true: only an update had set them); never changed
         self.overruling = ""
 
     def update(self, program: str) -> None:
@@ -93,7 +95,10 @@ def note_limits(written: Written, name: str, program: str) -> None:
 def caller_of(program: str) -> Place:
     """The line of code that made the limiter: the first that is not of this package. No frame is kept."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate":
+    while (
+        frame.f_back is not None
+        and frame.f_globals.get("__name__", "").partition(".")[0] == "headgate"
+    ):
         frame = frame.f_back
     return Place(program, frame.f_code.co_filename, frame.f_lineno)
 
@@ -140,7 +145,10 @@ def in_words(program: str) -> str:
     """The limits of a declaration, for people."""
     if not program:
         return "limits that are in the store"
-    return " and ".join(WORDS[kind](unit, *map(int, numbers)) for kind, unit, *numbers in map(str.split, program.split(";")))
+    return " and ".join(
+        WORDS[kind](unit, *map(int, numbers))
+        for kind, unit, *numbers in map(str.split, program.split(";"))
+    )
 
 
 def bucket(unit: str, capacity: int, price: int, gain: int, tick: int, start: int) -> str:
@@ -164,4 +172,9 @@ def seconds(ticks: int) -> str:
     return f"{plain(ticks / 1_000_000)} s"
 
 
-WORDS: dict[str, Callable[..., str]] = {"bucket": bucket, "window": window, "quota": quota, "slots": slots}
+WORDS: dict[str, Callable[..., str]] = {
+    "bucket": bucket,
+    "window": window,
+    "quota": quota,
+    "slots": slots,
+}

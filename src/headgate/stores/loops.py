@@ -151,7 +151,11 @@ def _acts(frame: FrameType) -> bool:
         if isinstance(code.f_locals.get("self"), threading.Timer):
             return True  # its function will run
         path = Path(code.f_code.co_filename)
-        if code.f_code.co_name == "run_forever" or LIBRARY not in path.parents or "site-packages" in path.parts:
+        if (
+            code.f_code.co_name == "run_forever"
+            or LIBRARY not in path.parents
+            or "site-packages" in path.parts
+        ):
             return True
         code = code.f_back
     return False

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headgate.errors import CostExceedsCapacityError, MaxSleepExceededError, QueueFullError, UnknownLimiterError
+from headgate.errors import (
+    CostExceedsCapacityError,
+    MaxSleepExceededError,
+    QueueFullError,
+    UnknownLimiterError,
+)
 from headgate.keys import title
 from headgate.waiting import seconds_of
 
@@ -19,8 +24,12 @@ def too_long(name: str, request: Request, delay: int) -> MaxSleepExceededError:
     if retry_after is None:
         turn = "only a release can say when its turn comes; nothing was charged. Try again later"
     else:
-        turn = f"its turn is {retry_after:g} s away (retry_after); nothing was charged. Try again then"
-    return MaxSleepExceededError(f"{patience} (max_sleep), and {turn}, or raise max_sleep.", retry_after)
+        turn = (
+            f"its turn is {retry_after:g} s away (retry_after); nothing was charged. Try again then"
+        )
+    return MaxSleepExceededError(
+        f"{patience} (max_sleep), and {turn}, or raise max_sleep.", retry_after
+    )
 
 
 def queue_full(name: str, request: Request, delay: int, position: int) -> QueueFullError:
@@ -48,7 +57,11 @@ def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapa
     """`declared`: the limits that this process knows; a refusal may arrive before the new limits do."""
     most = declared.capacity
     known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
-    less = f"no more than {', '.join(f'{unit}={number}' for unit, number in most.items())}" if known else "less than that"
+    less = (
+        f"no more than {', '.join(f'{unit}={number}' for unit, number in most.items())}"
+        if known
+        else "less than that"
+    )
     return CostExceedsCapacityError(
         f"An acquire of {title(name)} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold "
         f"{less}: it can never pass. Ask for less."

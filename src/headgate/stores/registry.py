@@ -7,7 +7,15 @@ from typing import Any
 from headgate.interfaces import Store
 from headgate.stores.memory.queue import MemoryStore
 
-REDIS_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+REDIS_SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+)
 StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
 
 LONGEST_SHOWN = 64  # characters of a wrong URL in a message

@@ -35,7 +35,9 @@ class LimitStatus:
     capacity: int
     used: int
     left: int
-    limit: Limit = field(default=cast("Limit", None), compare=False)  # code that makes one by five words goes on
+    limit: Limit = field(
+        default=cast("Limit", None), compare=False
+    )  # code that makes one by five words goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,10 @@ class Status:
 
     def line(self) -> str:
         """The whole status in one line, for a repr or a log."""
-        limits = ", ".join(f"{limit.used} of {limit.capacity} {limit.unit} used ({limit.kind})" for limit in self.limits)
+        limits = ", ".join(
+            f"{limit.used} of {limit.capacity} {limit.unit} used ({limit.kind})"
+            for limit in self.limits
+        )
         return f"{limits}, {self.waiting} waiting{f', paused for {self.paused:.3g} s' if self.paused else ''}"
 
 
@@ -68,11 +73,24 @@ def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
 
 
 def status_of(
-    name: str, declared: Declaration, rules: Iterable[Rule], left: Iterable[int], waiting: int, delay: int, paused: int
+    name: str,
+    declared: Declaration,
+    rules: Iterable[Rule],
+    left: Iterable[int],
+    waiting: int,
+    delay: int,
+    paused: int,
 ) -> Status:
     """From the numbers of a gate: `delay` and `paused` in microseconds."""
     limits = tuple(
-        LimitStatus(KINDS[rule.text.partition(" ")[0]], rule.unit, rule.capacity, rule.capacity - rest, rest, limit)
+        LimitStatus(
+            KINDS[rule.text.partition(" ")[0]],
+            rule.unit,
+            rule.capacity,
+            rule.capacity - rest,
+            rest,
+            limit,
+        )
         for limit, rule, rest in zip(declared.limits, rules, left, strict=True)
     )
     retry_after = None if delay >= NEVER // 2 else max(0, delay) / 1_000_000

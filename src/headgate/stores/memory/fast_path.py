@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from headgate.request import Request
 
 Door = Callable[[], bool]
-Place = Future[Any]  # done with a ticket of `starting`: the permit is yours; with a waiter: that is you now, look at it
+Place = Future[
+    Any
+]  # done with a ticket of `starting`: the permit is yours; with a waiter: that is you now, look at it
 Crowd = deque[Place]
 
 
@@ -30,7 +32,9 @@ def shut() -> bool:
     return False
 
 
-def timed_door(line: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None) -> Door:
+def timed_door(
+    line: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None
+) -> Door:
     """For limits that count over time: one decision under the lock. Who is `inside` is counted where no limit counts it.
 
     An exception may come wherever Python lets a signal handler run, so the stage is set before the call that it stands for:
@@ -38,7 +42,11 @@ def timed_door(line: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], ins
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, queue, starting = gate.rules, gate.queue, line.starting
-    acquire, wait, release = lock.acquire, lock.wait, lock.release  # not `with`, which costs much (benchmarks, rate-async)
+    acquire, wait, release = (
+        lock.acquire,
+        lock.wait,
+        lock.release,
+    )  # not `with`, which costs much (benchmarks, rate-async)
     deferred = lock.deferred
     count = None if inside is None else inside.append
 
@@ -98,7 +106,9 @@ class Pooled(Protocol):
     """What these ways need of a line."""
 
     leave: Callable[[], None]
-    starting: deque[object]  # a ticket for each task that was granted its entry and has not run since
+    starting: deque[
+        object
+    ]  # a ticket for each task that was granted its entry and has not run since
 
     async def queue(self, request: Request) -> None: ...
     async def moved(self, place: Place, ticket: Any, request: Request) -> None: ...
@@ -130,7 +140,9 @@ def pooled_door(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd, otherw
     return enter
 
 
-def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Callable[[Request], Coroutine[Any, Any, None]]:
+def pooled_queue(
+    line: Pooled, gate: Gate, pool: list[None], crowd: Crowd
+) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait in the crowd, if nobody waits elsewhere."""
     append, rules, starting = crowd.append, gate.rules, line.starting
     slots = cast(Slots, gate.single[0][0])  # when all that an entry touches have room, this one has
@@ -141,13 +153,17 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
             return
         if _get_running_loop() is None:
             raise no_loop()
-        place: Place = Future()  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
+        place: Place = (
+            Future()
+        )  # nothing more is made for it: most never need it (benchmarks, concurrency-tasks)
         closing, entry = request.closing, ref(place)
         try:
             try:
                 closing.begin(entry)
                 append(place)
-                if pool or slots.used < slots.capacity or gate.rules is not rules:  # not for us to know whether there is a wait
+                if (
+                    pool or slots.used < slots.capacity or gate.rules is not rules
+                ):  # not for us to know whether there is a wait
                     line.advance()
                 ticket = await place
                 if starting and starting[0] is ticket:
@@ -163,7 +179,9 @@ def pooled_queue(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd) -> Ca
     return enter_later
 
 
-def pooled_exit(line: Pooled, gate: Gate, lock: Lock, pool: list[None], crowd: Crowd) -> Callable[[], None]:
+def pooled_exit(
+    line: Pooled, gate: Gate, lock: Lock, pool: list[None], crowd: Crowd
+) -> Callable[[], None]:
     """Leave a permit to the first who waits, or to the pool."""
     append, popleft, queue, starting = pool.append, crowd.popleft, gate.queue, line.starting
     hand_on = held_exit(lock, line.pass_on)
@@ -214,7 +232,12 @@ def pooled_exit(line: Pooled, gate: Gate, lock: Lock, pool: list[None], crowd: C
 
 def held_exit(lock: Lock, left: Callable[[], None]) -> Callable[[], None]:
     """Out of limits that must ask the gate what comes next."""
-    append, entry, settle, catch_up = lock.deferred.append, (lock, left), lock.settle, lock.try_to_catch_up
+    append, entry, settle, catch_up = (
+        lock.deferred.append,
+        (lock, left),
+        lock.settle,
+        lock.try_to_catch_up,
+    )
     deferred = lock.deferred
 
     def leave() -> None:

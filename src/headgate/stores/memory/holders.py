@@ -69,9 +69,13 @@ class Holders:
 
     def put_in(self, number: int) -> None:
         """So many have one of each: under the present limits they are counted, and whoever holds anything else."""
-        for slots, cost, others in zip(self._slots(), self._slot_costs({}), self._others(), strict=True):
+        for slots, cost, others in zip(
+            self._slots(), self._slot_costs({}), self._others(), strict=True
+        ):
             slots.used = number * cost + others
-        self.counted = any(rule.holds for rule, _ in self._gate.single)  # whether a limit counts who has one of each
+        self.counted = any(
+            rule.holds for rule, _ in self._gate.single
+        )  # whether a limit counts who has one of each
         if not self.counted:
             self.inside.extend([None] * number)
 

@@ -22,7 +22,11 @@ from headgate.keys import title
 
 T = TypeVar("T")
 A = TypeVar("A")
-FREE, BUSY, TORN = 0, 1, 2  # torn: an exception left the locked code in the middle, and `mend` has not run yet
+FREE, BUSY, TORN = (
+    0,
+    1,
+    2,
+)  # torn: an exception left the locked code in the middle, and `mend` has not run yet
 ATTEMPTS = 100  # interrupts that one caller outlasts; the next caller goes on
 LOOK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread that waits for it
 

@@ -23,7 +23,14 @@ from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import begin_in_order, check_blocking
 from headgate.stores.memory.lock import Lock, Reentered, forget_all
 from headgate.stores.memory.steps import Steps
-from headgate.stores.memory.waiters import MovedWaiter, TaskWaiter, ThreadWaiter, Waiter, no_loop, place_here
+from headgate.stores.memory.waiters import (
+    MovedWaiter,
+    TaskWaiter,
+    ThreadWaiter,
+    Waiter,
+    no_loop,
+    place_here,
+)
 from headgate.stores.status import Status, snapshot
 
 if TYPE_CHECKING:
@@ -71,7 +78,9 @@ class MemoryLine(Known, Steps):
         """A permit now, or why not."""
         try:
             answer = self._lock.hold(self._take, request)
-        except Reentered:  # the caller is a signal handler or a finalizer in the middle of this very queue
+        except (
+            Reentered
+        ):  # the caller is a signal handler or a finalizer in the middle of this very queue
             return Refusal(0.0)
         if isinstance(answer, Exception):
             raise answer
@@ -129,7 +138,11 @@ class MemoryLine(Known, Steps):
     def _wait_sync(self, waiter: ThreadWaiter) -> None:
         if not self._join(waiter):
             endless = waiter.request.max_sleep is None
-            check_blocking(self._lock, self._learning, lambda: endless and self._lock.hold(self._next_at, None) >= NEVER)
+            check_blocking(
+                self._lock,
+                self._learning,
+                lambda: endless and self._lock.hold(self._next_at, None) >= NEVER,
+            )
             closing, entry = waiter.request.closing, ref(waiter)
             try:
                 WAITING.add(waiter)
@@ -180,7 +193,9 @@ class MemoryLine(Known, Steps):
     def _permit(self, waiter: Waiter, start: int) -> Permit:
         """Not held yet: that is said in one step, when nothing can come between."""
         grant = cast(Grant, waiter.grant)
-        return Permit(self, waiter.request.units, grant, (grant.t - start) / 1_000_000, waiter.epoch, None)
+        return Permit(
+            self, waiter.request.units, grant, (grant.t - start) / 1_000_000, waiter.epoch, None
+        )
 
     def status(self, own: Declaration | None = None) -> Status:
         try:
@@ -310,13 +325,17 @@ class MemoryStore:
                 self._kept.pop(name, None)
         self._most = max(FEWEST_LINES, 2 * len(self._kept))
 
-    def begin_again(self, clock: clocks.Clock, limits: Mapping[MemoryLine, Declaration]) -> list[tuple[MemoryLine, Waiter]]:
+    def begin_again(
+        self, clock: clocks.Clock, limits: Mapping[MemoryLine, Declaration]
+    ) -> list[tuple[MemoryLine, Waiter]]:
         """Let each line be as new, by `clock`; those in `limits` with these. Returns the waiters, which no line knows now."""
         self.clock = clock
         self._written.clear()
         waiting = []
         for line in list(self._known.values()):
-            waiting += [(line, waiter) for waiter in line.begin_again(limits.get(line, line.declared))]
+            waiting += [
+                (line, waiter) for waiter in line.begin_again(limits.get(line, line.declared))
+            ]
             self.keep(line)
         return waiting
 

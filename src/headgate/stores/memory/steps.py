@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from headgate.gate.rules import Declaration
     from headgate.stores.memory.queue import MemoryStore
 
-LOOK_AGAIN = 10_000  # microseconds from one look to the next of a waiter whose estimate came too early
+LOOK_AGAIN = (
+    10_000  # microseconds from one look to the next of a waiter whose estimate came too early
+)
 PLAIN = Request({})
 UNHELD = Slots("", 0, 0)  # of limits of which nothing is held
 T = TypeVar("T")
@@ -86,8 +88,12 @@ class Steps:
     def __init__(self, store: MemoryStore, name: str, declared: Declaration) -> None:
         self.name = name
         self._store = store
-        self._epoch = 0  # grows with every fork: what the parent holds is not the child's to release
-        self._born = 0  # the first epoch of this process: what was asked before it goes on in the parent
+        self._epoch = (
+            0  # grows with every fork: what the parent holds is not the child's to release
+        )
+        self._born = (
+            0  # the first epoch of this process: what was asked before it goes on in the parent
+        )
         self._set_up(declared)
 
     def _set_up(self, declared: Declaration) -> None:
@@ -100,11 +106,19 @@ class Steps:
         self._undeclared: bool = True  # no acquire has declared the limits
         self._drained = False  # before that, a service has said what is left
         self._shut = False  # while undeclared or loose, or in a pause, nobody passes by the doors
-        self._pool: list[None] = []  # permits that were left and are still counted as held: taken again without asking the gate
-        self._crowd: Crowd = deque()  # who waits for concurrency alone and asks for nothing in particular: see fast_path.py
-        self._moved: dict[int, MovedWaiter] = {}  # by id of their place: whom it has become, until its task sees it
+        self._pool: list[
+            None
+        ] = []  # permits that were left and are still counted as held: taken again without asking the gate
+        self._crowd: Crowd = (
+            deque()
+        )  # who waits for concurrency alone and asks for nothing in particular: see fast_path.py
+        self._moved: dict[
+            int, MovedWaiter
+        ] = {}  # by id of their place: whom it has become, until its task sees it
         self._moving: Crowd = deque()  # on their way from the crowd to the gate's queue
-        self.starting: deque[object] = deque()  # a ticket for each task that was granted its entry and has not run since
+        self.starting: deque[object] = (
+            deque()
+        )  # a ticket for each task that was granted its entry and has not run since
         self._learning = Learning(self)
         self._loops = Loops()
         self._holders = Holders(self._gate)
@@ -139,18 +153,28 @@ class Steps:
 
     def _may_pool(self) -> bool:
         """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's, nor anything in a pause."""
-        return self.declared.timeless and not (self._undeclared or self._inherits or self._gate.over() or self._gate.paused())
+        return self.declared.timeless and not (
+            self._undeclared or self._inherits or self._gate.over() or self._gate.paused()
+        )
 
     # Under the lock ------------------------------------------------------------------------------------------------------
 
     def _whole(self, change: Callable[[], T]) -> T:
         """`change()`; an exception that comes before its end leaves what is held as it was."""
         holding = self._gate.holding
-        before = [rule.used for rule in holding] if len(holding) > 1 else holding[0].used if holding else 0
+        before = (
+            [rule.used for rule in holding]
+            if len(holding) > 1
+            else holding[0].used
+            if holding
+            else 0
+        )
         try:
             return change()
         except BaseException:
-            for rule, used in zip(holding, before if isinstance(before, list) else [before], strict=False):
+            for rule, used in zip(
+                holding, before if isinstance(before, list) else [before], strict=False
+            ):
                 rule.used = used
             raise
 
@@ -348,7 +372,9 @@ class Steps:
         self._empty_pool()
         self._then_advance()
         inside = self._holders.take_out()
-        new = self._undeclared and not self._drained  # limits that no acquire has declared leave no trace
+        new = (
+            self._undeclared and not self._drained
+        )  # limits that no acquire has declared leave no trace
         self.declared = declared
         for waiter in cast("list[Waiter]", self._gate.follow(self._clock.now(), declared.rules())):
             waiter.refused = never(self.name, declared, waiter.request)
@@ -401,14 +427,20 @@ class Steps:
         decision = self._whole(lambda: self._decide(waiter))
         if isinstance(decision, Refuse):
             delay = decision.t - gate.t
-            return queue_full(self.name, request, delay, len(gate.queue)) if decision.full else too_long(self.name, request, delay)
+            return (
+                queue_full(self.name, request, delay, len(gate.queue))
+                if decision.full
+                else too_long(self.name, request, delay)
+            )
         if isinstance(decision, Wait):
             self._queued(waiter, decision)
         return None
 
     def _decide(self, waiter: Waiter) -> Grant | Wait | Refuse:
         request, now = waiter.request, self._clock.now()
-        decision = self._gate.acquire(now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters)
+        decision = self._gate.acquire(
+            now, waiter, request.units, max_sleep=request.max_sleep, max_waiters=request.max_waiters
+        )
         if isinstance(decision, Grant):
             waiter.holds = self.declared.holds
             if waiter.holds:
@@ -421,7 +453,9 @@ class Steps:
         self._note_loop(waiter)
         if request.on_wait is not None:
             waiter.waiting = queued_at(wait.position, wait.t - gate.t)
-        if wait.t > gate.t:  # only the head looks at its very moment: those behind it are let pass by it, in order
+        if (
+            wait.t > gate.t
+        ):  # only the head looks at its very moment: those behind it are let pass by it, in order
             waiter.look_at = wait.t + (LOOK_AGAIN if wait.position else 0)
         if request.max_sleep is not None:
             waiter.deadline = gate.t + request.max_sleep
@@ -453,7 +487,9 @@ class Steps:
         if waiter.refused is not None:
             return waiter.refused
         if gate.t >= waiter.deadline:
-            return too_long(self.name, waiter.request, gate.estimate(gate.costs(waiter.request.units)) - gate.t)
+            return too_long(
+                self.name, waiter.request, gate.estimate(gate.costs(waiter.request.units)) - gate.t
+            )
         if gate.t >= waiter.look_at:
             moment = gate.next_at()
             waiter.look_at = max(moment, gate.t + LOOK_AGAIN) if moment < NEVER else NEVER
@@ -502,7 +538,9 @@ class Steps:
         gate, crowd, moving = self._gate, self._crowd, self._moving
         if not (crowd or moving):
             return
-        gate.queue[self] = gate.plain  # lest anybody sees neither a queue nor a crowd while they move
+        gate.queue[self] = (
+            gate.plain
+        )  # lest anybody sees neither a queue nor a crowd while they move
         while crowd or moving:
             with suppress(IndexError):
                 moving.extend(iter(crowd.popleft, None))  # all of them in one step
@@ -531,7 +569,11 @@ class Steps:
         if not closed:
             return
         for waiter in list(self._gate.queue):
-            if isinstance(waiter, TaskWaiter) and waiter.grant is None and waiter.future.get_loop() in closed:
+            if (
+                isinstance(waiter, TaskWaiter)
+                and waiter.grant is None
+                and waiter.future.get_loop() in closed
+            ):
                 self._moved.pop(id(waiter.future), None)
                 self._gate.leave(waiter)
         self._loops.forget(closed)
@@ -582,11 +624,15 @@ class Steps:
 
     def _loosen(self, _: None) -> bool:
         self._advance()
-        self._loose = self._gate.idle_at() <= self._clock.now() and not self._said.updated(self.declared.program)
+        self._loose = self._gate.idle_at() <= self._clock.now() and not self._said.updated(
+            self.declared.program
+        )
         if self._loose:
             self.enter = self.enter_task = shut
             self.enter_later, self._shut = cast(Any, self).queue, True
-            self._gate.rules = (*self._gate.rules,)  # a door that somebody has in hand looks at them, and shuts too
+            self._gate.rules = (
+                *self._gate.rules,
+            )  # a door that somebody has in hand looks at them, and shuts too
         return self._loose
 
     def forked(self) -> None:

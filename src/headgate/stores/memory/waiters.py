@@ -45,7 +45,9 @@ class Waiter:
     request: Request
     grant: Grant | None = None
     holds = True  # what it was granted is held until it is released
-    refused: Exception | None = None  # why it waits in vain: its cost is above what the limit now holds, say
+    refused: Exception | None = (
+        None  # why it waits in vain: its cost is above what the limit now holds, say
+    )
     epoch = 0  # of its queue, in which it was queued or granted
     waiting: Waiting | None = None  # what its request wants to hear of before it sleeps
     ticket: object = None  # stands among those that were granted and have not run since
@@ -120,7 +122,9 @@ class MovedWaiter(TaskWaiter):
         if not hasattr(self, "future"):
             return True
         woken = super().wake()
-        if self.grant is not None and not self.knows:  # if its loop is dropped now, it must be free to be collected
+        if (
+            self.grant is not None and not self.knows
+        ):  # if its loop is dropped now, it must be free to be collected
             del self.future
         return woken
 

@@ -70,7 +70,9 @@ if TYPE_CHECKING:
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
-WORTH = 10.0  # seconds for which it is worth saying to a server that was away what holds at this moment
+WORTH = (
+    10.0  # seconds for which it is worth saying to a server that was away what holds at this moment
+)
 ENDED = "this process has closed its connections."
 LOGS = 4  # windows that a log has room for
 
@@ -84,9 +86,13 @@ class RedisLine:
         self.declared = declared
         self.declares = ASKED  # until an acquire declares the limits; and then, until a call has carried the declaration there
         self._seen: tuple[Status, float] | None = None  # by the last reply to a look, and when
-        self._heard: Declaration | None = None  # what holds in the store, as long as nothing is declared here
+        self._heard: Declaration | None = (
+            None  # what holds in the store, as long as nothing is declared here
+        )
         self._said = Declarations()
-        self._turned_down: Declaration | None = None  # what we have declared, and another process has replaced just now
+        self._turned_down: Declaration | None = (
+            None  # what we have declared, and another process has replaced just now
+        )
         self._until = 0.0  # and until when it need not be declared again
         self._no_shortcut = 0.0  # in a pause of ours, which another connection might overtake
         self._comes_again = False  # and it will be, by itself: no update holds
@@ -94,7 +100,9 @@ class RedisLine:
         self.enter = self.enter_task = shut
         self._store = store
         self._last: Lane | None = None  # that was asked for here
-        self._lanes: list[Lane] = []  # one for each loop, kept here alone while idle; other threads change the list: copy it
+        self._lanes: list[
+            Lane
+        ] = []  # one for each loop, kept here alone while idle; other threads change the list: copy it
         self._inside = Inside()
 
     # What is declared ----------------------------------------------------------------------------------------------------
@@ -122,7 +130,9 @@ class RedisLine:
         known = program == present and self.declares != ASKED
         return not (known or self._said.overruled(program, present))
 
-    def said(self, asks: bool = True, errands: list[Errand] | None = None) -> tuple[Declaration, int]:
+    def said(
+        self, asks: bool = True, errands: list[Errand] | None = None
+    ) -> tuple[Declaration, int]:
         """The limits that a call names, and what it says of them: a call that `asks` for permits declares ours.
 
         Read the other way round than they are written: earlier ones are no update.
@@ -168,7 +178,9 @@ class RedisLine:
             return False
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
         self._until, self._comes_again = until, wait >= 0
-        if wait >= 0:  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
+        if (
+            wait >= 0
+        ):  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
             warn_of_processes(self.name, program, holds.program)
         return True
 
@@ -214,7 +226,13 @@ class RedisLine:
                     raise answer
                 self._check_known(answer)
             except HeadgateError as unknown:
-                log(logging.WARNING, "%s of %s has not happened: %s", said, title(self.name), unknown)
+                log(
+                    logging.WARNING,
+                    "%s of %s has not happened: %s",
+                    said,
+                    title(self.name),
+                    unknown,
+                )
             else:
                 act()
 
@@ -371,7 +389,9 @@ class RedisLine:
         return self._permit(lane, request, *await lane.acquire(request))
 
     def _permit(self, lane: Lane, request: Request, grant: Grant, ticket: Ticket) -> Permit:
-        permit = Permit(self, request.units, grant, ticket.waited, ticket.caller, ticket.believed, lane)
+        permit = Permit(
+            self, request.units, grant, ticket.waited, ticket.caller, ticket.believed, lane
+        )
         if permit.held:
             lane.renewals.hold(permit, ticket.lease)
         return permit
@@ -428,8 +448,14 @@ class RedisLine:
             return
         for unit, capacity in self.declared.capacity.items():
             cost = request.units.get(unit, ONE_EACH.get(unit, 0))
-            if unit not in self.declared.rated and cost and lane.renewals.units_held(unit) + cost > capacity:
-                raise waits_for_ever(self.name, "the permits that its tasks hold go back only while it runs")
+            if (
+                unit not in self.declared.rated
+                and cost
+                and lane.renewals.units_held(unit) + cost > capacity
+            ):
+                raise waits_for_ever(
+                    self.name, "the permits that its tasks hold go back only while it runs"
+                )
 
     def _warn_of_blocking(self, waiting: Waiting) -> None:
         if not self._warned:
@@ -438,7 +464,9 @@ class RedisLine:
 
     def found(self, request: Request, found: Passed, waited: float, home: Shortcut) -> Permit:
         """The permit of a grant that the shortcut was given."""
-        permit = Permit(self, request.units, found.grant, waited, found.caller, found.believed, home)
+        permit = Permit(
+            self, request.units, found.grant, waited, found.caller, found.believed, home
+        )
         if permit.held and home.process == os.getpid():
             self._by_portal(lambda lane: lane.renewals.hold(permit, found.lease))
         return permit
@@ -482,7 +510,9 @@ class RedisLine:
             words = f"release {permit.key}"
             try:
                 self._home(permit, words)
-            except BaseException:  # a signal handler's, before or after it was posted: twice is harmless
+            except (
+                BaseException
+            ):  # a signal handler's, before or after it was posted: twice is harmless
                 self._home(permit, words)
                 raise
 
@@ -515,7 +545,9 @@ class RedisLine:
         if not permit.held:
             return False
         home = permit.home
-        ours = (home.link if isinstance(home, Lane) else cast("Shortcut", home)).process == os.getpid()
+        ours = (
+            home.link if isinstance(home, Lane) else cast("Shortcut", home)
+        ).process == os.getpid()
         if ours and permit.lost:
             log_lost(self.name, [permit])
         # No call stands in the next line, so neither a thread nor a signal handler comes in between.
@@ -532,7 +564,9 @@ class RedisLine:
         elif lane.link.task is not None:
             lane.post(words)
         else:
-            note(lane, Errand(words, nobody))  # a loop that never runs again leaves it to the portal
+            note(
+                lane, Errand(words, nobody)
+            )  # a loop that never runs again leaves it to the portal
             try:
                 lane.link.loop.call_soon_threadsafe(lane.send_errands)
             except RuntimeError:  # it was closed this moment
@@ -555,7 +589,9 @@ class RedisLine:
             return self._saw(unused(self.name, own or self.declared))
         program, waiting, delay, paused, *left = answer
         declared = self.declared if self.declared.program == program else read_program(program)
-        return self._saw(status_of(self.name, declared, declared.rules(), left, waiting, delay, paused))
+        return self._saw(
+            status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
+        )
 
     def _saw(self, status: Status) -> Status:
         self._seen = status, monotonic()

@@ -30,7 +30,9 @@ from headgate.stores.redis.transport.url import topology_of
 
 FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop
-CLOSING_TIMEOUT = 3.0  # seconds after which a loop that does not run counts as stopped: to close one can take 2 s
+CLOSING_TIMEOUT = (
+    3.0  # seconds after which a loop that does not run counts as stopped: to close one can take 2 s
+)
 
 
 class RedisStore:
@@ -98,14 +100,22 @@ class RedisStore:
 
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""
-        lines = [line for key, line in list(self._lines.items()) if key == name or key.startswith(f"{name}:")]
+        lines = [
+            line
+            for key, line in list(self._lines.items())
+            if key == name or key.startswith(f"{name}:")
+        ]
         flushed = False  # if a loop closes meanwhile, the portal takes over its errands, which are flushed, too
         while not flushed:
             self.end_closed()
             loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
             if (of_threads := portal_loop()) is not None:
                 loops.add(of_threads)
-            flushed = all(await asyncio.gather(*(flush_in(loop, lines) for loop in loops if not loop.is_closed())))
+            flushed = all(
+                await asyncio.gather(
+                    *(flush_in(loop, lines) for loop in loops if not loop.is_closed())
+                )
+            )
 
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
@@ -118,7 +128,9 @@ class RedisStore:
         found = self._shortcut
         if found is None:
             made = Shortcut(self.topology)
-            found = self._shortcut = self._shortcut or made  # no call stands here: all get the first
+            found = self._shortcut = (
+                self._shortcut or made
+            )  # no call stands here: all get the first
         return found
 
     def forked(self) -> None:
@@ -158,7 +170,9 @@ async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> b
         return True
     tasks: list[asyncio.Task[Exception | None]] = []
     with suppress(RuntimeError):  # it was closed this moment
-        loop.call_soon_threadsafe(lambda: tasks.append(begun(flush_elsewhere(lines), "headgate-flush")))
+        loop.call_soon_threadsafe(
+            lambda: tasks.append(begun(flush_elsewhere(lines), "headgate-flush"))
+        )
     deadline = None
     while not loop.is_closed():
         done = bool(tasks) and tasks[0].done()
@@ -166,12 +180,16 @@ async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> b
             if trouble := tasks[0].result():
                 raise trouble
             return True
-        if loop.is_running() and not done:  # a task that was cancelled means that the loop is closing
+        if (
+            loop.is_running() and not done
+        ):  # a task that was cancelled means that the loop is closing
             deadline = None
         elif deadline is None:
             deadline = monotonic() + CLOSING_TIMEOUT
         elif monotonic() > deadline:
-            raise StoreError("An event loop that used this limiter does not run, so its releases cannot be sent: run or close it.")
+            raise StoreError(
+                "An event loop that used this limiter does not run, so its releases cannot be sent: run or close it."
+            )
         await asyncio.sleep(POLL_INTERVAL)
     return False
 
@@ -202,7 +220,9 @@ def redis_store(where: Any) -> RedisStore:
 
 
 def store_at(topology: Topology) -> RedisStore:
-    return _by_identity.get(topology.identity) or _by_identity.setdefault(topology.identity, RedisStore(topology))
+    return _by_identity.get(topology.identity) or _by_identity.setdefault(
+        topology.identity, RedisStore(topology)
+    )
 
 
 def _after_fork() -> None:

@@ -56,7 +56,9 @@ class Shortcut:
         self._busy = False  # a thread uses it
         self._talks: dict[Endpoint, Talk] = {}
         self._opened: SimpleQueue[Talk | None] = SimpleQueue()  # the connection that is being made
-        self._of_parent = False  # this process is a child of a fork: what was asked here goes on in the parent
+        self._of_parent = (
+            False  # this process is a child of a fork: what was asked here goes on in the parent
+        )
         self._session = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
@@ -88,7 +90,11 @@ class Shortcut:
         if server not in self._talks and not self._open(server, patience):
             return None
         self._calls += 1
-        caller, declared, permit = f"{self._session}:{self._calls}:{request.text}", line.declared, None
+        caller, declared, permit = (
+            f"{self._session}:{self._calls}:{request.text}",
+            line.declared,
+            None,
+        )
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
         keys = line.keys(declared)
         header = (len(keys), *keys, declared.program, self._session, self._calls)
@@ -117,7 +123,12 @@ class Shortcut:
             return self._exchange(server, words, patience)
         except (OSError, HiredisError) as lost:
             self._close(server)
-            if isinstance(lost, TimeoutError) or not is_ours(lost) or self._of_parent or not self._open(server, patience):
+            if (
+                isinstance(lost, TimeoutError)
+                or not is_ours(lost)
+                or self._of_parent
+                or not self._open(server, patience)
+            ):
                 raise  # one silence is enough
             return self._exchange(server, words, patience)
 
@@ -187,7 +198,9 @@ def is_ours(error: BaseException) -> bool:
 
 def passed(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
     """What the quick script said: "session number ok now -1 0 grant 1 0 fence |", or nothing, or a limit we do not know."""
-    words = reply.decode().split(" ") if isinstance(reply, bytes) else []  # an error: the portal finds the words for it
+    words = (
+        reply.decode().split(" ") if isinstance(reply, bytes) else []
+    )  # an error: the portal finds the words for it
     if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
         return None
     now = int(words[3])

@@ -26,13 +26,17 @@ from headgate.threads import begin
 
 T = TypeVar("T")
 GUARDIAN = "headgate-link"  # the name of the task that ends with a link
-CLOSING = 1.0  # seconds for the links to close their connections, once all that they had to say is sent
+CLOSING = (
+    1.0  # seconds for the links to close their connections, once all that they had to say is sent
+)
 
 
 class Resolver(ThreadPoolExecutor):
     """Looks up host names while the interpreter ends: then ThreadPoolExecutor refuses all work, and perhaps no thread can start."""
 
-    def submit(self, function: Callable[..., T], /, *args: Any, **named: Any) -> concurrent.futures.Future[T]:
+    def submit(
+        self, function: Callable[..., T], /, *args: Any, **named: Any
+    ) -> concurrent.futures.Future[T]:
         future: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def run() -> None:
@@ -68,7 +72,9 @@ class Portal:
         self._ready.acquire()
         self._trouble: BaseException | None = None
         self._ended = threading.Lock()  # locked while the thread runs
-        self._of_parent = False  # this process is a child of a fork, and the thread runs in the parent
+        self._of_parent = (
+            False  # this process is a child of a fork, and the thread runs in the parent
+        )
 
     def start(self) -> None:
         """Go on when the loop is there. Callers that come meanwhile start a thread, too: the first of these runs the loop."""
@@ -203,11 +209,15 @@ class Call(Generic[T]):
         self._heed = heed
         self._task: asyncio.Task[T] | None = None
         self._given_up = False
-        self._news: SimpleQueue[Any] = SimpleQueue()  # what the task says, and at the end its outcome
+        self._news: SimpleQueue[Any] = (
+            SimpleQueue()
+        )  # what the task says, and at the end its outcome
 
     def result(self, timeout: float | None) -> T:
         """In the thread."""
-        while not isinstance(news := self._news.get(timeout=timeout), Outcome) and not self.of_parent:
+        while (
+            not isinstance(news := self._news.get(timeout=timeout), Outcome) and not self.of_parent
+        ):
             if self._heed is not None and self._news.empty():
                 self._heed(news)
         if self.of_parent:
@@ -264,7 +274,9 @@ async def farewell() -> None:
 _ended: set[int] = set()  # processes that end: no thread can be started any more
 _portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
 _threads: set[int] = set()  # that run portals
-STARTED: list[Callable[[], None]] = []  # called when the portal of a process starts; twice is harmless
+STARTED: list[
+    Callable[[], None]
+] = []  # called when the portal of a process starts; twice is harmless
 
 
 def portal() -> Portal:
@@ -275,7 +287,9 @@ def portal() -> Portal:
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
         _start(found)
-    return portal() if found._of_parent else found  # the process was forked while it started: the child needs its own
+    return (
+        portal() if found._of_parent else found
+    )  # the process was forked while it started: the child needs its own
 
 
 def _after_fork() -> None:
@@ -314,7 +328,9 @@ def check_thread() -> None:
         )
 
 
-def blocking(work: Callable[[], Coroutine[Any, Any, T]], name: str, undo: Callable[[T], object] | None = None) -> T:
+def blocking(
+    work: Callable[[], Coroutine[Any, Any, T]], name: str, undo: Callable[[T], object] | None = None
+) -> T:
     """The result of `work`: see `Call`, and `answer_of`."""
     return answer_of(Call(work, name, undo))
 

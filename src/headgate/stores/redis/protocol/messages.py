@@ -29,10 +29,25 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.script import Script
 
 Answer = Sequence[Any] | StoreError
-TOGETHER = ("release", "cancel 0")  # errands of which many can be told as one; the moment of a grant is each one's own
-KNOWN, DECLARED, UPDATED = 0, 1, 2  # what a call says of the limits it names: they are known, declared, or declared come what may
-ASKED, OFFERED = 3, 4  # it declares nothing: it makes no name; or one whose limits hold until a process declares some
-LOOKS = {"status", "declared", "resume", "reset"}  # errands that say nothing to a name that is not there
+TOGETHER = (
+    "release",
+    "cancel 0",
+)  # errands of which many can be told as one; the moment of a grant is each one's own
+KNOWN, DECLARED, UPDATED = (
+    0,
+    1,
+    2,
+)  # what a call says of the limits it names: they are known, declared, or declared come what may
+ASKED, OFFERED = (
+    3,
+    4,
+)  # it declares nothing: it makes no name; or one whose limits hold until a process declares some
+LOOKS = {
+    "status",
+    "declared",
+    "resume",
+    "reset",
+}  # errands that say nothing to a name that is not there
 OFFERS = {*LOOKS, "pause", "drain"}  # these do: whoever acquires first is to find them
 UNKNOWN = ("unknown", 0, 0)  # the answer to a look at a name whose limits no process has declared
 
@@ -57,7 +72,20 @@ class Ticket:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
     __slots__ = (
-        *("__weakref__", "believed", "cancel", "deadline", "due", "enters", "fence", "future", "hope", "last", "lease", "number"),
+        *(
+            "__weakref__",
+            "believed",
+            "cancel",
+            "deadline",
+            "due",
+            "enters",
+            "fence",
+            "future",
+            "hope",
+            "last",
+            "lease",
+            "number",
+        ),
         *("permit", "request", "session", "start", "t"),
     )
 
@@ -75,9 +103,13 @@ class Ticket:
         self.t = 0  # the moment granted, once there is one
         self.fence = 0  # of the last grant that was taken back
         self.lease = 0  # for which it was granted, microseconds
-        self.cancel: Errand | None = None  # by which it is given up: one and no more, or its grant would be undone twice
+        self.cancel: Errand | None = (
+            None  # by which it is given up: one and no more, or its grant would be undone twice
+        )
         self.permit: Permit | None = None  # that another left to it
-        self.believed: float | None = None  # until when the grant is held for certain, on the monotonic clock, if it is held
+        self.believed: float | None = (
+            None  # until when the grant is held for certain, on the monotonic clock, if it is held
+        )
 
     @property
     def waited(self) -> float:
@@ -259,7 +291,11 @@ def runs(tickets: list[Ticket]) -> Iterator[Any]:
         first, start = tickets[index], index
         offset = first.number - index
         index += 1
-        while index < len(tickets) and tickets[index].number == offset + index and alike(tickets[index].request, first.request):
+        while (
+            index < len(tickets)
+            and tickets[index].number == offset + index
+            and alike(tickets[index].request, first.request)
+        ):
             index += 1
         yield from ("acquire", first.number, index - start, *asked_of(first.request))
 

@@ -16,13 +16,31 @@ from typing import NamedTuple
 KINDS = ("bucket", "window", "quota", "slots")
 PLACES = ("who", "log")
 QUICK = ("state", *PLACES, "rules", "numbers", "promises", "replies", "quick")
-WHOLE = ("state", *PLACES, "rules", "numbers", "promises", "replies", "queue", "declare", "gate", "sessions", "requests", "call")
+WHOLE = (
+    "state",
+    *PLACES,
+    "rules",
+    "numbers",
+    "promises",
+    "replies",
+    "queue",
+    "declare",
+    "gate",
+    "sessions",
+    "requests",
+    "call",
+)
 PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
 
 
 def sources() -> dict[str, str]:
     """The text of each part."""
-    return {part: files("headgate").joinpath(f"{folder_of(part)}/{part}.lua").read_text(encoding="utf-8") for part in PARTS}
+    return {
+        part: files("headgate")
+        .joinpath(f"{folder_of(part)}/{part}.lua")
+        .read_text(encoding="utf-8")
+        for part in PARTS
+    }
 
 
 def folder_of(part: str) -> str:
@@ -46,7 +64,9 @@ class Library:
         text = composed(sources, (*WHOLE, "quick"))
         name = f"headgate_{digest_of(text)}"
         made = f"local function made()\n{text}\nCalls.begin_run()\nreturn Calls\nend"
-        self.text = f"#!lua name={name}\nlocal NAME = '{name}'\n{made}\n{sources['library']}".encode()
+        self.text = (
+            f"#!lua name={name}\nlocal NAME = '{name}'\n{made}\n{sources['library']}".encode()
+        )
         self.whole = script(name, composed(sources, WHOLE), "whole")
         self.back = self.whole._replace(function=f"{name}_back")
         self.quick = script(f"{name}_quick", composed(sources, QUICK), "quick")

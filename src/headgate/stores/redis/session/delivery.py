@@ -32,15 +32,29 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.session import Lane
     from headgate.stores.redis.transport.client import Link
 
-SAID = ("release", "settle", "update", "pause", "resume", "reset", "drain")  # the errands that a caller asked for
+SAID = (
+    "release",
+    "settle",
+    "update",
+    "pause",
+    "resume",
+    "reset",
+    "drain",
+)  # the errands that a caller asked for
 LONGEST = 0.5  # seconds before another attempt, at most
 
 
 def unsaid(lane: Lane) -> list[Errand]:
     """The errands that the server has not answered, and one for a call that may have granted something in vain."""
     sent = lane._sent or lane._owed
-    in_vain = lane._quits or (sent is not None and any(ticket.future.done() for ticket in sent.tickets))
-    return [*(sent.errands if sent else ()), *lane._errands, *([Errand("cancel", nobody)] if in_vain else ())]
+    in_vain = lane._quits or (
+        sent is not None and any(ticket.future.done() for ticket in sent.tickets)
+    )
+    return [
+        *(sent.errands if sent else ()),
+        *lane._errands,
+        *([Errand("cancel", nobody)] if in_vain else ()),
+    ]
 
 
 def note(lane: Lane, errand: Errand) -> None:
@@ -54,7 +68,9 @@ def note(lane: Lane, errand: Errand) -> None:
 def lasts(lane: Lane) -> bool:
     """Whether the lane has to go on when its loop ends."""
     renewals = lane.renewals
-    return bool(unsaid(lane) or lane._waiting or lane._booked.queue or renewals.expected or renewals.holds)
+    return bool(
+        unsaid(lane) or lane._waiting or lane._booked.queue or renewals.expected or renewals.holds
+    )
 
 
 def halt(lane: Lane) -> None:
@@ -69,7 +85,11 @@ def halt(lane: Lane) -> None:
 
 def move(lane: Lane, link: Link) -> None:
     """Go on in the loop of `link`, where none of the callers waits: the former loop has ended."""
-    asked = [*lane._waiting.values(), *lane._tickets, *(ticket for _, ticket, _ in lane._booked.queue)]
+    asked = [
+        *lane._waiting.values(),
+        *lane._tickets,
+        *(ticket for _, ticket, _ in lane._booked.queue),
+    ]
     asked += lane.renewals.expected - set(asked)
     lane.link, lane.peer, lane._timer, lane._queued, lane._hears = link, None, None, False, False
     lane._owed, lane._sent, lane._tickets = lane._sent or lane._owed, None, []
@@ -125,7 +145,9 @@ async def flush(lanes: Iterable[Lane]) -> None:
 
     It gathers futures, not coroutines: gather() would make tasks, and a closing loop would leave them pending.
     """
-    await asyncio.gather(*(lane.answer_to("status -") for lane in lanes if unsaid(lane)))  # replies come in order
+    await asyncio.gather(
+        *(lane.answer_to("status -") for lane in lanes if unsaid(lane))
+    )  # replies come in order
 
 
 async def deliver(lane: Lane, until: float) -> None:

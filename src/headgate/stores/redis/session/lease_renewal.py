@@ -32,7 +32,9 @@ class Renewals:
         # And the lease that each was granted or renewed for. A permit that dies leaves by a callback without Python code: a signal
         # handler may raise in such code, and Python hides what is raised in a callback.
         self._held: dict[ref[Permit], int] = {}
-        self.expected: set[Ticket] = set()  # granted for a lease, and their callers have made no permits yet
+        self.expected: set[Ticket] = (
+            set()
+        )  # granted for a lease, and their callers have made no permits yet
         self._weak = ref(self)  # a permit keeps its line, and the line its lanes: a timer must not
         self._timer: asyncio.TimerHandle | None = None
         self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
@@ -54,7 +56,11 @@ class Renewals:
 
     def _known(self) -> list[tuple[Permit, int]]:
         """The permits that are not dropped, and their leases. Other threads drop some meanwhile."""
-        return [(permit, lease) for each, lease in self._held.copy().items() if (permit := each()) is not None]
+        return [
+            (permit, lease)
+            for each, lease in self._held.copy().items()
+            if (permit := each()) is not None
+        ]
 
     def hold(self, permit: Permit, lease: int) -> None:
         """Renew `permit`, granted for `lease`, until it is released or dropped: soon, when the news of the grant came late."""
@@ -76,11 +82,18 @@ class Renewals:
         if not known:  # an announcement was faster than the first reply: the call that asked is older than the grant
             return sent_at + lease / 1_000_000
         believed = self._lane.asked_at + (t + lease - known) / 1_000_000
-        return believed if server == known else min(believed, monotonic() + (t + lease - server) / 1_000_000)
+        return (
+            believed
+            if server == known
+            else min(believed, monotonic() + (t + lease - server) / 1_000_000)
+        )
 
     def numbers_of(self, session: str) -> set[str]:
         """The numbers under which `session` was granted what is held now."""
-        keys = [*(str(permit.key) for permit, _ in self._known() if permit.held), *(ticket.caller for ticket in self.expected)]
+        keys = [
+            *(str(permit.key) for permit, _ in self._known() if permit.held),
+            *(ticket.caller for ticket in self.expected),
+        ]
         return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session}:")}
 
     def renew(self) -> None:
@@ -94,8 +107,13 @@ class Renewals:
         self.halt()
         self._enough = inf
         if held:
-            self._renew_in((self._lane.line.declared.lease or min(lease for _, lease in held)) / 3_000_000)
-            errands = [Errand(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease)) for permit, lease in held]
+            self._renew_in(
+                (self._lane.line.declared.lease or min(lease for _, lease in held)) / 3_000_000
+            )
+            errands = [
+                Errand(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease))
+                for permit, lease in held
+            ]
             self._lane.run(errands)
 
     def halt(self) -> None:

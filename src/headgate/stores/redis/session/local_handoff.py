@@ -32,7 +32,9 @@ class Succession:
         self._first_to = 0  # up to this number those who wait here are the first of the whole queue
         self._program = ""  # the limits that the last answer was given under
         self._since = 0  # and since when, as far as is known, by the server's clock
-        self._open = False  # the server has granted under them, so no more is held than they allow (S1)
+        self._open = (
+            False  # the server has granted under them, so no more is held than they allow (S1)
+        )
         self._telling: TimerHandle | None = None
 
     def hand_over(self, permit: Permit) -> bool:
@@ -65,7 +67,12 @@ class Succession:
         """Who may have `permit`, as far as we know."""
         lane = self._lane
         first = lane.first()
-        if first is None or not (self._open and first.number <= self._first_to and first.enters and not first.future.done()):
+        if first is None or not (
+            self._open
+            and first.number <= self._first_to
+            and first.enters
+            and not first.future.done()
+        ):
             return None
         declared = lane.line.declared
         allowed = declared.timeless and self._program == declared.program and not lane.paused

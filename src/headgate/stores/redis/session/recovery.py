@@ -28,8 +28,12 @@ class Recovery:
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self.doubts = False  # the connection was lost since the last call
-        self._ended: dict[str, float] = {}  # sessions that are over, and when they ended, on the monotonic clock
-        self._announced: dict[int, int] = {}  # fences of grants that a notification told first, with its time
+        self._ended: dict[
+            str, float
+        ] = {}  # sessions that are over, and when they ended, on the monotonic clock
+        self._announced: dict[
+            int, int
+        ] = {}  # fences of grants that a notification told first, with its time
 
     # What the server has to know -----------------------------------------------------------------------------------------
 

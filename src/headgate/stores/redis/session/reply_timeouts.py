@@ -34,10 +34,14 @@ class Patience:
     def limit_wait(self, ticket: Ticket) -> None:
         """The caller waits in the queue, for as long as it may."""
         if ticket.request.max_sleep is not None:
-            if ticket.deadline is not None:  # it waits for the second time: its session had lapsed, or it was held back
+            if (
+                ticket.deadline is not None
+            ):  # it waits for the second time: its session had lapsed, or it was held back
                 ticket.deadline.cancel()
             left = ticket.request.max_sleep / 1_000_000 - (monotonic() - ticket.start)
-            ticket.deadline = self._lane.link.loop.call_later(max(0.0, left), self._too_late, ticket)
+            ticket.deadline = self._lane.link.loop.call_later(
+                max(0.0, left), self._too_late, ticket
+            )
 
     def _too_late(self, ticket: Ticket) -> None:
         if not ticket.t:

@@ -76,7 +76,11 @@ class Bookings:
 
     def _resume(self, server: int) -> None:
         if server >= self._told_at:
-            self._paused_until, self._pause_ends, self._resumed_at = min(server, self._paused_until), 0.0, server
+            self._paused_until, self._pause_ends, self._resumed_at = (
+                min(server, self._paused_until),
+                0.0,
+                server,
+            )
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether it was made before the pause, for a moment before its end. Later ones are of a server that has lost the pause."""

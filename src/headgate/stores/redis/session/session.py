@@ -71,13 +71,22 @@ class Lane:
         self.met: bool | None = None  # whether the last was answered; None: there was none
         self._session = link.new_session()
         self._call, self._number = 0, 0
-        self._known, self._server = 0, 0  # the last of them that was carried out, as far as we know, and the server's clock then
+        self._known, self._server = (
+            0,
+            0,
+        )  # the last of them that was carried out, as far as we know, and the server's clock then
         self._tickets: list[Ticket] = []  # to be sent
         self._errands: list[Errand] = []  # to be sent
         self._sent: Sent | None = None
-        self._owed: Sent | None = None  # a call of which nobody knows whether it was run: sent again before any other
-        self._waiting: OrderedDict[int, Ticket] = OrderedDict()  # asked, in order; a dict forgets its first slowly
-        self._gone: dict[int, Ticket] = {}  # given up, and perhaps granted before the server hears of that
+        self._owed: Sent | None = (
+            None  # a call of which nobody knows whether it was run: sent again before any other
+        )
+        self._waiting: OrderedDict[int, Ticket] = (
+            OrderedDict()
+        )  # asked, in order; a dict forgets its first slowly
+        self._gone: dict[
+            int, Ticket
+        ] = {}  # given up, and perhaps granted before the server hears of that
         self._booked = Bookings(link.loop)  # granted, and sleeping until their moments
         self._early: list[str] = []  # announcements that were faster than the reply before them
         self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
@@ -92,7 +101,9 @@ class Lane:
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
         self._patience = Patience(self)
-        self.why = "it has not answered in time"  # what stood in the way of the last call that failed
+        self.why = (
+            "it has not answered in time"  # what stood in the way of the last call that failed
+        )
         self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
         self.renewals = Renewals(self)
         self.succession = Succession(self)
@@ -111,7 +122,11 @@ class Lane:
             request.closing.begin(ref(ticket))
             self._tickets.append(ticket)
             self._send()
-            return await (ticket.future if request.on_wait is None else heard(ticket, request.on_wait, self.line.name)), ticket
+            return await (
+                ticket.future
+                if request.on_wait is None
+                else heard(ticket, request.on_wait, self.line.name)
+            ), ticket
         except BaseException:
             leave(self, ticket)
             raise
@@ -141,7 +156,14 @@ class Lane:
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
-        waits = self._tickets, self._queued, self._sent, self.owes, self._waiting, self._booked.queue
+        waits = (
+            self._tickets,
+            self._queued,
+            self._sent,
+            self.owes,
+            self._waiting,
+            self._booked.queue,
+        )
         return not any(waits) and not self.renewals.planned
 
     @property
@@ -240,16 +262,30 @@ class Lane:
         self._errands[:0] = errands[MOST:]
         return asked[:MOST], errands[:MOST]
 
-    def _written(self, tickets: list[Ticket], errands: list[Errand], declared: Declaration, declares: int) -> Command:
+    def _written(
+        self, tickets: list[Ticket], errands: list[Errand], declared: Declaration, declares: int
+    ) -> Command:
         waits, keys = bool(self._waiting), self.line.keys(declared, declares)
         header: tuple[Any, ...] = (len(keys), *keys, declared.program, self._session, self._call)
-        if self._calm and len(tickets) == 1 and not (errands or waits or declares or self.recovery.doubts):
+        if (
+            self._calm
+            and len(tickets) == 1
+            and not (errands or waits or declares or self.recovery.doubts)
+        ):
             request = tickets[0].request
-            return Command(library().quick, (*header, tickets[0].number, request.text, *declared.costs(request.units)))
+            return Command(
+                library().quick,
+                (*header, tickets[0].number, request.text, *declared.costs(request.units)),
+            )
         script = library().whole if tickets else library().back
-        heard, stands = self.recovery.last_reply(self._known, self._server), int(waits) + 2 * self.link.counts(self)
+        heard, stands = (
+            self.recovery.last_reply(self._known, self._server),
+            int(waits) + 2 * self.link.counts(self),
+        )
         header = (*header, declares, heard, stands, HORIZON)
-        return Command(script, (*header, *chores(errands), *runs(tickets)), bool(errands) and not self._calm)
+        return Command(
+            script, (*header, *chores(errands), *runs(tickets)), bool(errands) and not self._calm
+        )
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
@@ -321,14 +357,20 @@ class Lane:
                 at_once = False
                 if kind == "wait" and ahead is None:
                     ahead = fence
-        unclaimed = self.recovery.unclaimed(self._mail(islice(rest, 1, None), self._server), self._server)
+        unclaimed = self.recovery.unclaimed(
+            self._mail(islice(rest, 1, None), self._server), self._server
+        )
         self.succession.joined(sent, ahead)
         self._far = (ahead or 0) >= FAR if sent.tickets else self._far
-        if self._waiting or self._booked.queue or sent.tickets:  # what was given back does not say whether there is room
+        if (
+            self._waiting or self._booked.queue or sent.tickets
+        ):  # what was given back does not say whether there is room
             self._calm = at_once and not (self._waiting or self._booked.queue)
         if self._gone and not self._quits:  # of all others the server knows now
             owed = set(self._errands)
-            self._gone = {number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed}
+            self._gone = {
+                number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed
+            }
         self._plan(head if mine else None)
         if unclaimed:
             self._ask_again(list(self._waiting.values()))
@@ -365,8 +407,15 @@ class Lane:
         session, server, head, *mail = announcement.split()
         if session != self._session:
             return
-        if self._waiting and mail and mail[0].isdigit() and next(iter(self._waiting)) < int(mail[0]):
-            self._early.append(announcement)  # those before were granted, too, and a reply tells of it: each in its turn (S6)
+        if (
+            self._waiting
+            and mail
+            and mail[0].isdigit()
+            and next(iter(self._waiting)) < int(mail[0])
+        ):
+            self._early.append(
+                announcement
+            )  # those before were granted, too, and a reply tells of it: each in its turn (S6)
             self._send()
         else:
             self._news(mail, server, head)
@@ -410,11 +459,21 @@ class Lane:
         """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
         held = self._booked.held_back(self._session)
         for ticket, grant in held:
-            self._errands.append(Errand(back(ticket, grant), functools.partial(self._held_back, ticket, ticket.session)))
-            ticket.t, ticket.fence, ticket.due = 0, grant.fence, monotonic() + self._booked.pause_left
+            self._errands.append(
+                Errand(
+                    back(ticket, grant), functools.partial(self._held_back, ticket, ticket.session)
+                )
+            )
+            ticket.t, ticket.fence, ticket.due = (
+                0,
+                grant.fence,
+                monotonic() + self._booked.pause_left,
+            )
             self._patience.limit_wait(ticket)
         if held:
-            self._waiting = OrderedDict({ticket.number: ticket for ticket, _ in held}) | self._waiting
+            self._waiting = (
+                OrderedDict({ticket.number: ticket for ticket, _ in held}) | self._waiting
+            )
             self._send()
 
     def _held_back(self, ticket: Ticket, session: str, answer: Answer) -> None:
@@ -468,15 +527,27 @@ class Lane:
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         self.why = str(error)
-        sent, self._sent, self._early = self._sent or self._owed, None, []  # early: the next reply has what they had
+        sent, self._sent, self._early = (
+            self._sent or self._owed,
+            None,
+            [],
+        )  # early: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
         errands, self._errands = self._errands, []
         self._errands[:0] = kept(self, errands, error)
         for errand in errands + (sent.errands if sent else []):
             errand.told(error)
-        on_its_way = {ticket.number for ticket in sent.tickets} if sent else set()  # given up when it is known what they got
-        self._leave_queue({number: ticket for number, ticket in self._waiting.items() if number not in on_its_way})
-        tickets, self._waiting, self._tickets = [*self._waiting.values(), *self._tickets], OrderedDict(), []
+        on_its_way = (
+            {ticket.number for ticket in sent.tickets} if sent else set()
+        )  # given up when it is known what they got
+        self._leave_queue(
+            {number: ticket for number, ticket in self._waiting.items() if number not in on_its_way}
+        )
+        tickets, self._waiting, self._tickets = (
+            [*self._waiting.values(), *self._tickets],
+            OrderedDict(),
+            [],
+        )
         self.link.fail(self, tickets, error)
         self._patience.over()
         self._in_vain += 1
@@ -485,7 +556,11 @@ class Lane:
 
     def adrift(self, lost: BaseException, spent: float) -> None:
         """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""
-        over = [ticket for ticket in self.unanswered() if ticket.request.max_sleep == 0 or spent >= self.link.retry_for(ticket)]
+        over = [
+            ticket
+            for ticket in self.unanswered()
+            if ticket.request.max_sleep == 0 or spent >= self.link.retry_for(ticket)
+        ]
         self.link.fail(self, over, self.link.cannot(lost))
 
     def unanswered(self) -> list[Ticket]:
@@ -526,7 +601,9 @@ class Lane:
     def _refused(self, refusal: str, lost: Exception) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
         sent, self._sent = self._sent, None
-        begun = "script" in refusal  # otherwise it was turned away at the door: the server may not write, or is full
+        begun = (
+            "script" in refusal
+        )  # otherwise it was turned away at the door: the server may not write, or is full
         error = refused(self.link.topology, self.line.name, refusal, lost)
         self._errands += turned_away(self, sent.errands if sent else [], error)
         self.link.fail(self, sent.tickets if sent else (), error)
@@ -540,7 +617,9 @@ class Lane:
         """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""
         self._calm = False
         tickets = sent.tickets
-        if verdict == "more":  # the same as a whole call: the quick one, should it be run late after all, has its number too
+        if (
+            verdict == "more"
+        ):  # the same as a whole call: the quick one, should it be run late after all, has its number too
             header = sent.command.words[: sent.command.words[0] + 4]
             heard = self.recovery.last_reply(self._known, self._server)
             command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(tickets)))
@@ -586,7 +665,9 @@ class Lane:
         wait = self._overdue() if head is None else head / 1_000_000
         if head is not None and wait > 2 * MARGIN:
             wait -= MARGIN
-        beat = min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT  # or a grant unheard of could end unheard of
+        beat = (
+            min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT
+        )  # or a grant unheard of could end unheard of
         silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
         self._timer = self.link.loop.call_later(max(0.0, min(beat - silent, wait)), self.look)
 

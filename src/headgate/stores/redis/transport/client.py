@@ -59,11 +59,17 @@ class Link:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.lanes: WeakValueDictionary[str, Lane] = WeakValueDictionary()  # each is its line's to keep
-        self._adopted: WeakSet[Lane] = WeakSet()  # from loops that have ended; they have sessions of their own
+        self.lanes: WeakValueDictionary[str, Lane] = (
+            WeakValueDictionary()
+        )  # each is its line's to keep
+        self._adopted: WeakSet[Lane] = (
+            WeakSet()
+        )  # from loops that have ended; they have sessions of their own
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
-        self._ending = threading.RLock()  # reentrant, because a signal handler may end the link, too
+        self._ending = (
+            threading.RLock()
+        )  # reentrant, because a signal handler may end the link, too
         self.abandoned = False  # the loop did not run then: its tasks never end by themselves
         self._of_portal = self.loop is portal_loop()
         self._sessions = 0
@@ -71,13 +77,21 @@ class Link:
         self._said = False  # something was sent at once in this turn of the loop
         self._peers: dict[Endpoint, Peer] = {}
         self._paused: list[Call] = []  # to be sent again in a moment
-        self._stranded: dict[Endpoint | None, list[Call]] = {}  # on no connection, by server: it was lost, or is to be made
-        self._doubted: dict[Endpoint | None, Exception] = {}  # asked in vain: all is looked for before they are asked again
+        self._stranded: dict[
+            Endpoint | None, list[Call]
+        ] = {}  # on no connection, by server: it was lost, or is to be made
+        self._doubted: dict[
+            Endpoint | None, Exception
+        ] = {}  # asked in vain: all is looked for before they are asked again
         self._attempts: dict[Endpoint | None, int] = {}  # to reach each since it has answered
         self._met = False  # the store has answered before
-        self._given_up: set[Endpoint | None] = set()  # and these parts of it have not answered a call since they were given up
+        self._given_up: set[Endpoint | None] = (
+            set()
+        )  # and these parts of it have not answered a call since they were given up
         self._away: set[Endpoint | None] = set()  # nor anything else
-        self._despair: asyncio.TimerHandle | None = None  # of the first who will have hoped for long enough
+        self._despair: asyncio.TimerHandle | None = (
+            None  # of the first who will have hoped for long enough
+        )
         self._owing: dict[Lane, None] = {}  # something, to a server that was away
         self._offer: asyncio.TimerHandle | None = None  # of what they owe
         self._quiet: asyncio.Future[None] | None = None
@@ -90,7 +104,9 @@ class Link:
         self.listen = self._ears.listen
         self.counts = self._ears.counts
         guard = self._guard()
-        guard.send(None)  # asyncio never enters the body of a task that it cancels before its first step
+        guard.send(
+            None
+        )  # asyncio never enters the body of a task that it cancels before its first step
         self._guardian = begun(guard, GUARDIAN)
         register(self)
 
@@ -230,7 +246,9 @@ class Link:
 
     def _go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""
-        passes = isinstance(lost, LOST) and not isinstance(lost.__cause__ or lost, AuthenticationError)
+        passes = isinstance(lost, LOST) and not isinstance(
+            lost.__cause__ or lost, AuthenticationError
+        )
         if passes and self.hopes(call):
             self.strand(call)
         else:
@@ -238,7 +256,9 @@ class Link:
 
     def strand(self, call: Call) -> None:
         server = self._place(call)
-        call = call._replace(command=without_claim(call.command))  # the next connection may lead to another server
+        call = call._replace(
+            command=without_claim(call.command)
+        )  # the next connection may lead to another server
         self._stranded.setdefault(server, []).append(call)
         self.hope_until(call)
         self._seek_soon(server)
@@ -293,7 +313,9 @@ class Link:
             peer.look_at_hopes()
         for server, calls in list(self._stranded.items()):
             over = [self._knows(call) and not self.hopes(call) for call in calls]
-            self._stranded[server] = [call for call, is_over in zip(calls, over, strict=True) if not is_over]
+            self._stranded[server] = [
+                call for call, is_over in zip(calls, over, strict=True) if not is_over
+            ]
             for call in compress(calls, over):
                 self._give_up(call, server, self._doubted.get(server) or TimeoutError())
         for call in chain(*self._stranded.values(), *(peer.held for peer in self._peers.values())):
@@ -350,7 +372,9 @@ class Link:
             if in_vain or server in self._doubted:
                 await asyncio.sleep(self.next_pause(server))
             trouble = await self._reach(server)
-            on_their_way = [self._go_on(call, server, trouble) for call in self._stranded.pop(server)]
+            on_their_way = [
+                self._go_on(call, server, trouble) for call in self._stranded.pop(server)
+            ]
             in_vain = not all(on_their_way)
             self._leave_unused()
         self._look_at_hopes()
@@ -415,7 +439,9 @@ class Link:
         while True:
             if await trouble_of(sentinel.switched()):
                 await asyncio.sleep(pause(10, REVIVAL))
-                await trouble_of(sentinel.look(self._doubted))  # it may have been announced meanwhile
+                await trouble_of(
+                    sentinel.look(self._doubted)
+                )  # it may have been announced meanwhile
             for server, peer in list(self._peers.items()):
                 if server is not sentinel.anywhere():
                     peer.cut(NotThereError("another server has taken its place"))
@@ -499,7 +525,9 @@ class Link:
                 await asyncio.sleep(0)
             await self._say_goodbye()
             self.end()
-            if chores := self._chores():  # made after the loop began to end, it may be: nobody else waits for them
+            if (
+                chores := self._chores()
+            ):  # made after the loop began to end, it may be: nobody else waits for them
                 await asyncio.wait(chores, timeout=FAREWELL)
             raise
         finally:
@@ -541,7 +569,13 @@ class Link:
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
             task
-            for task in (*self._seeking.values(), *self._reviving.values(), self._following, self._looking, *self._ears.tasks())
+            for task in (
+                *self._seeking.values(),
+                *self._reviving.values(),
+                self._following,
+                self._looking,
+                *self._ears.tasks(),
+            )
             if task is not None and not task.done()
         ]
 
@@ -551,7 +585,10 @@ class Link:
             stop(chore)
         for peer in self._peers.values():
             peer.close()
-        for timer in (self._offer, self._despair):  # the loop may run on, and the lanes are another thread's by then
+        for timer in (
+            self._offer,
+            self._despair,
+        ):  # the loop may run on, and the lanes are another thread's by then
             if timer is not None:
                 timer.cancel()
         self._ready, self._paused = [], []
@@ -569,7 +606,9 @@ class Link:
 
     def _something_to_say(self) -> bool:
         on_no_connection = self._paused or any(self._stranded.values())
-        return bool(self._ready or on_no_connection or any(peer.busy for peer in self._peers.values()))
+        return bool(
+            self._ready or on_no_connection or any(peer.busy for peer in self._peers.values())
+        )
 
 
 def adopt(lanes: Iterable[Lane]) -> None:

@@ -20,13 +20,20 @@ if TYPE_CHECKING:
 class Wire(asyncio.Protocol):
     """One connection: `replied` hears each reply in the order of the commands, `lost` hears once that there will be no more."""
 
-    def __init__(self, connection: AbstractConnection, replied: Callable[[Any], None], lost: Callable[[Exception], None]) -> None:
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        replied: Callable[[Any], None],
+        lost: Callable[[Exception], None],
+    ) -> None:
         self._replied = replied
         self._lost = lost
         self._reader = Reader()
         self._kept: list[bytes] | None = None  # commands that will be written together
         self._loop = asyncio.get_running_loop()
-        self._writer = detached(connection)  # kept, because it closes the transport when it is dropped
+        self._writer = detached(
+            connection
+        )  # kept, because it closes the transport when it is dropped
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
 

@@ -12,7 +12,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import redis.connection
-from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, RedisError
@@ -24,7 +29,12 @@ from headgate.stores.redis.transport.failures import NotThereError
 CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
 REPLY_TIMEOUT = 5.0  # seconds for a reply
 SILENCE = 0.5  # the same where a caller's `max_sleep` is less: a reply that is slow is no wait
-LOST = (RedisError, OSError, TimeoutError, asyncio.IncompleteReadError)  # what a server that is away looks like
+LOST = (
+    RedisError,
+    OSError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+)  # what a server that is away looks like
 A_SENTINEL = (
     "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and name the "
     "service, as in redis+sentinel://host:26379/service/0"
@@ -87,12 +97,18 @@ class Endpoint:
         self._kind = kind
         self._settings = {
             "socket_connect_timeout": CONNECT_TIMEOUT,
-            **{name: value for name, value in settings.items() if name in CARRIED or name.startswith("ssl_")},
+            **{
+                name: value
+                for name, value in settings.items()
+                if name in CARRIED or name.startswith("ssl_")
+            },
         }
         if self._settings["socket_connect_timeout"] is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
         if self._settings.get("db"):
-            self._settings["db"] = str(self._settings["db"])  # hiredis would make a text of it, and can crash: see connection.py
+            self._settings["db"] = str(
+                self._settings["db"]
+            )  # hiredis would make a text of it, and can crash: see connection.py
 
     @property
     def identity(self) -> Hashable:
@@ -100,7 +116,9 @@ class Endpoint:
 
         What cannot be compared by value, such as a credential_provider, counts as the object that it is.
         """
-        return self._kind, frozenset((name, comparable(value)) for name, value in self._settings.items() if value is not None)
+        return self._kind, frozenset(
+            (name, comparable(value)) for name, value in self._settings.items() if value is not None
+        )
 
     def at(self, host: str, port: int) -> Endpoint:
         """Another server that is to be spoken to as this one is."""
@@ -112,7 +130,13 @@ class Endpoint:
 
     def connection(self) -> AbstractConnection:
         """A new connection, not connected yet: it never repeats a command, decodes a reply or closes by itself."""
-        its = self._kind(**self._settings, socket_timeout=None, retry=Retry(NoBackoff(), 0), health_check_interval=0, protocol=2)
+        its = self._kind(
+            **self._settings,
+            socket_timeout=None,
+            retry=Retry(NoBackoff(), 0),
+            health_check_interval=0,
+            protocol=2,
+        )
         its.disconnect = stay_open  # type: ignore[method-assign]  # it would lose its stream where no loop runs
         return its
 
@@ -157,7 +181,10 @@ class Endpoint:
 
     async def asked(self, *words: str) -> Any:
         """The reply to one command, on a connection for this alone."""
-        async with asyncio.timeout(REPLY_TIMEOUT + self._settings["socket_connect_timeout"]), self.talk() as connection:
+        async with (
+            asyncio.timeout(REPLY_TIMEOUT + self._settings["socket_connect_timeout"]),
+            self.talk() as connection,
+        ):
             await connection.send_command(*words)
             return await connection.read_response()
 
@@ -165,7 +192,10 @@ class Endpoint:
         """A new connection for a thread without a loop, which waits so many seconds for each answer."""
         kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
         connection: redis.connection.AbstractConnection = kind(
-            **{**self._settings, "socket_connect_timeout": min(patience, self._settings["socket_connect_timeout"])},
+            **{
+                **self._settings,
+                "socket_connect_timeout": min(patience, self._settings["socket_connect_timeout"]),
+            },
             socket_timeout=patience,
             retry=BlockingRetry(NoBackoff(), 0),
             health_check_interval=0,

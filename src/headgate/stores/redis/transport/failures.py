@@ -17,11 +17,16 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from headgate.errors import Reason, StoreError
 from headgate.keys import title
 
-REPEATED = ", with args"  # from here on a server that knows no AUTH repeats the command, with the password
-NO_LOGIN = ("NOAUTH", "Authentication required", "Protocol error: unauthenticated", "ERR Protocol error: unauthenticated")
-WANTS_LOGIN = (
-    "it wants a password, and headgate has none: write user and password into the URL, as in redis://user:password@host:6379/0"
+REPEATED = (
+    ", with args"  # from here on a server that knows no AUTH repeats the command, with the password
 )
+NO_LOGIN = (
+    "NOAUTH",
+    "Authentication required",
+    "Protocol error: unauthenticated",
+    "ERR Protocol error: unauthenticated",
+)
+WANTS_LOGIN = "it wants a password, and headgate has none: write user and password into the URL, as in redis://user:password@host:6379/0"
 WORDS: dict[Reason, str] = {
     "refused": "nothing listens there",
     "unresolvable": "its host name cannot be resolved",
@@ -48,7 +53,11 @@ def kind_of(lost: BaseException) -> Reason | None:
         return "tls"
     if isinstance(lost, gaierror):
         return "unresolvable"
-    if isinstance(lost, OSError) and (numbers := numbers_in(lost)) and numbers <= {ECONNREFUSED, ENOENT}:
+    if (
+        isinstance(lost, OSError)
+        and (numbers := numbers_in(lost))
+        and numbers <= {ECONNREFUSED, ENOENT}
+    ):
         return "refused"
     if isinstance(lost, (TimeoutError, redis.exceptions.TimeoutError)):
         return "timeout"
@@ -82,13 +91,22 @@ def words(lost: BaseException) -> str:
         return WANTS_LOGIN
     if isinstance(lost, (ResponseError, StoreError, NotThereError)):
         return str(lost).partition(REPEATED)[0]
-    certificate = next((each.verify_message for each in chain(lost) if isinstance(each, ssl.SSLCertVerificationError)), None)
+    certificate = next(
+        (
+            each.verify_message
+            for each in chain(lost)
+            if isinstance(each, ssl.SSLCertVerificationError)
+        ),
+        None,
+    )
     return ": ".join(filter(None, (type(lost).__name__, WORDS.get(reason_of(lost)), certificate)))
 
 
 def shown_cause(lost: BaseException) -> BaseException:
     """`lost` for a traceback; a substitute if its text repeats a login."""
-    return NotThereError(words(lost)) if any(REPEATED in f"{each}" for each in chain(lost)) else lost
+    return (
+        NotThereError(words(lost)) if any(REPEATED in f"{each}" for each in chain(lost)) else lost
+    )
 
 
 def cannot(topology: object, lost: BaseException) -> StoreError:
@@ -106,6 +124,8 @@ def refused(topology: object, name: str, refusal: str, lost: Exception) -> Store
     """The error for calls that a server answered with an error, or with something that makes no sense."""
     reason: Reason = "password" if wants_login(refusal) else "reply"
     said = WANTS_LOGIN if wants_login(refusal) else refusal
-    error = StoreError(f"The Redis server at {topology} refused a call of {title(name)}: {said}", reason)
+    error = StoreError(
+        f"The Redis server at {topology} refused a call of {title(name)}: {said}", reason
+    )
     error.__cause__ = shown_cause(lost)
     return error

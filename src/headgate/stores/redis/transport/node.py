@@ -18,7 +18,12 @@ from redis.exceptions import ReadOnlyError, ResponseError
 from headgate.stores.redis.protocol.messages import Command, without_claim
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import Wire, packed
-from headgate.stores.redis.transport.endpoint import A_SENTINEL, REPLY_TIMEOUT, is_unknown, said_by_sentinel
+from headgate.stores.redis.transport.endpoint import (
+    A_SENTINEL,
+    REPLY_TIMEOUT,
+    is_unknown,
+    said_by_sentinel,
+)
 from headgate.stores.redis.transport.eviction_check import Eviction
 
 if TYPE_CHECKING:
@@ -32,7 +37,12 @@ if TYPE_CHECKING:
 
 LIBRARY = "library"
 IDLE = 60.0  # seconds after which one of several servers is left that nothing was said to
-UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")  # so the server refuses everybody before the script began
+UNREADY = (
+    "LOADING",
+    "BUSY ",
+    "CLUSTERDOWN The cluster",
+    "MASTERDOWN",
+)  # so the server refuses everybody before the script began
 ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
@@ -54,7 +64,9 @@ class Call(NamedTuple):
     first: float  # when it was sent for the first time, by the loop's clock, and
     sent: float  # for the last time
     there: Endpoint | None = None  # it is to be asked for there this once: its slot is being moved
-    sent_on: bool = False  # by one server to another: two that disagree must not send it round and round
+    sent_on: bool = (
+        False  # by one server to another: two that disagree must not send it round and round
+    )
     begun: bool = False  # its keys were made where it is to be asked for
     by_text: bool = False  # it brings the script that it names
 
@@ -73,7 +85,9 @@ class Peer:
         self.held: deque[Call] = deque()  # until the server is ready
         self._refusal = ""  # what it has said to the last of them
         self._trial: asyncio.TimerHandle | None = None  # of the first of them
-        self._brought: set[str] = set()  # what is being loaded: who needs it too comes behind and need not bring it again
+        self._brought: set[str] = (
+            set()
+        )  # what is being loaded: who needs it too comes behind and need not bring it again
         self._watch: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._wire = Wire(connection, self._replied, self._lose)
@@ -187,7 +201,12 @@ class Peer:
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
-        if refusal.startswith("TRYAGAIN") and call.there is not None and not call.begun and self.link.topology.functions:
+        if (
+            refusal.startswith("TRYAGAIN")
+            and call.there is not None
+            and not call.begun
+            and self.link.topology.functions
+        ):
             self._begin(call)
             return
         if refusal.startswith("CLUSTERDOWN"):
@@ -286,7 +305,11 @@ class Peer:
         if self.link.hopes(call):
             self.link.send_later(call)
         else:
-            self.link.answered(call, ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"), self)
+            self.link.answered(
+                call,
+                ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"),
+                self,
+            )
 
     def _load(self, call: Call) -> None:
         script, words, _ = call.command
@@ -320,7 +343,9 @@ class Peer:
     def _lose(self, lost: Exception) -> None:
         self._end()
         calls, self.calls = self.calls, deque()
-        self.link.lost(self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost)
+        self.link.lost(
+            self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost
+        )
 
     def close(self) -> None:
         self._end()
@@ -337,7 +362,9 @@ class Peer:
 
 def has_no_functions(refusal: str) -> bool:
     """A server that is too old for functions, or lets this user call none."""
-    return is_unknown("FCALL", refusal) or (refusal.startswith("NOPERM") and "'fcall'" in refusal.lower())
+    return is_unknown("FCALL", refusal) or (
+        refusal.startswith("NOPERM") and "'fcall'" in refusal.lower()
+    )
 
 
 def _anything(reply: Any) -> None:

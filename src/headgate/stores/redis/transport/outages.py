@@ -48,7 +48,12 @@ class Outages:
         now = monotonic()
         if now - self._last[part] >= CALM and (since := self.since.pop(part, None)) is not None:
             where = self._store if part is None else f"{part}, {self._store},"
-            log(logging.WARNING, "The Redis server at %s answers again, after %.1f s.", where, now - since)
+            log(
+                logging.WARNING,
+                "The Redis server at %s answers again, after %.1f s.",
+                where,
+                now - since,
+            )
 
 
 _outages: WeakKeyDictionary[Topology, Outages] = WeakKeyDictionary()

@@ -47,8 +47,16 @@ def register(link: Link) -> None:
 
 def watch_child() -> None:
     """In a child of multiprocessing, deliver at its end. The module is there in each such child, so it is never imported here."""
-    util, process = sys.modules.get("multiprocessing.util"), sys.modules.get("multiprocessing.process")
-    if util is None or process is None or process.parent_process() is None or os.getpid() in _watched:
+    util, process = (
+        sys.modules.get("multiprocessing.util"),
+        sys.modules.get("multiprocessing.process"),
+    )
+    if (
+        util is None
+        or process is None
+        or process.parent_process() is None
+        or os.getpid() in _watched
+    ):
         return
     _watched.add(os.getpid())
     util.Finalize(None, _deliver_behind_threads, exitpriority=LAST)
@@ -61,7 +69,11 @@ def _deliver_behind_threads() -> None:
 
 def _join_and_deliver() -> None:
     here = threading.current_thread()
-    while others := [each for each in threading.enumerate() if each.is_alive() and not each.daemon and each is not here]:
+    while others := [
+        each
+        for each in threading.enumerate()
+        if each.is_alive() and not each.daemon and each is not here
+    ]:
         for thread in others:
             thread.join()
     deliver()
@@ -81,7 +93,11 @@ async def _deliver(until: float) -> list[tuple[str, str, Counter[str]]]:
             link.end()
     await asyncio.sleep(0)  # after this turn the portal has taken them over
     unsent: list[tuple[str, str, Counter[str]]] = []
-    delivered = [link.deliver(until) if link.loop is here else _elsewhere(link, until) for link in list(LINKS) if not link.closed]
+    delivered = [
+        link.deliver(until) if link.loop is here else _elsewhere(link, until)
+        for link in list(LINKS)
+        if not link.closed
+    ]
     for found in await asyncio.gather(*delivered):
         unsent += found
     return unsent
@@ -101,9 +117,16 @@ async def _elsewhere(link: Link, until: float) -> Sequence[tuple[str, str, Count
 def report(unsent: Iterable[tuple[str, str, Counter[str]]]) -> None:
     """One line for each limiter."""
     for title, why, words in unsent:
-        what = ", ".join(f"{verb}()" if times == 1 else f"{verb}() ({times} times)" for verb, times in words.items())
+        what = ", ".join(
+            f"{verb}()" if times == 1 else f"{verb}() ({times} times)"
+            for verb, times in words.items()
+        )
         if sys.stderr is not None:
-            print(f"headgate: the process ended before the server confirmed {what} of {title}: {why}", file=sys.stderr, flush=True)
+            print(
+                f"headgate: the process ended before the server confirmed {what} of {title}: {why}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def _end() -> None:

@@ -282,7 +282,9 @@ class Subscriber:
                 self._channels.pop(self._channel(key), None)
         elif self._sharded and lacks_sharding(refusal):
             self._ears.do_without_sharding()
-        elif not (self._sharded and denied("SUBSCRIBE", refusal)):  # sharded channels suffice, but while a slot moves
+        elif not (
+            self._sharded and denied("SUBSCRIBE", refusal)
+        ):  # sharded channels suffice, but while a slot moves
             raise ResponseError(refusal)
 
 

@@ -24,7 +24,9 @@ JITTER = random.SystemRandom()  # not the user's own chance, and another one aft
 def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
     """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""
     task = asyncio.get_running_loop().create_task(work, name=name)
-    with suppress(AttributeError):  # there is no public way, and tasks may be of the user's own making
+    with suppress(
+        AttributeError
+    ):  # there is no public way, and tasks may be of the user's own making
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio does so for its own
     return task
 
@@ -66,7 +68,9 @@ class NobodyError(NotThereError):
         self.troubles = troubles
 
 
-async def first_answer(asked: Iterable[S], ask: Callable[[S], Coroutine[Any, Any, T | None]]) -> tuple[S, T]:
+async def first_answer(
+    asked: Iterable[S], ask: Callable[[S], Coroutine[Any, Any, T | None]]
+) -> tuple[S, T]:
     """Who gave the first answer, and what it was. Raises NobodyError.
 
     They are asked in order: each as soon as the one before has failed, or has said nothing for a while.
@@ -78,7 +82,9 @@ async def first_answer(asked: Iterable[S], ask: Callable[[S], Coroutine[Any, Any
             if left:
                 who = left.pop(0)
                 asking[begun(ask(who), "headgate-ask")] = who
-            done, _ = await asyncio.wait(asking, timeout=TURN if left else None, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(
+                asking, timeout=TURN if left else None, return_when=asyncio.FIRST_COMPLETED
+            )
             for task in done:
                 who = asking.pop(task)
                 troubles[who] = error_of(task)

@@ -91,7 +91,11 @@ class Sentinel:
     def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
         self.functions = self.informs = True
         self.several = self.sharded = False
-        self.identity: Hashable = service, like.identity, frozenset(sentinel.identity for sentinel in sentinels)
+        self.identity: Hashable = (
+            service,
+            like.identity,
+            frozenset(sentinel.identity for sentinel in sentinels),
+        )
         self._like = like
         self._sentinels = list(sentinels)
         self._service = service
@@ -118,13 +122,17 @@ class Sentinel:
         try:
             sentinel, address = await first_answer(self._sentinels, self._named_by)
         except NobodyError as nobody:
-            raise nothing_known(nobody.troubles, "Sentinel", f"a service named {self._service!r}") from cause_of(nobody.troubles)
+            raise nothing_known(
+                nobody.troubles, "Sentinel", f"a service named {self._service!r}"
+            ) from cause_of(nobody.troubles)
         last = self._sentinels.index(sentinel) + 1
         self._sentinels = self._sentinels[last:] + self._sentinels[:last]
         self._believe(*address)
 
     async def _named_by(self, sentinel: Endpoint) -> tuple[bytes, bytes] | None:
-        address: tuple[bytes, bytes] | None = await sentinel.asked("SENTINEL", "get-master-addr-by-name", self._service)
+        address: tuple[bytes, bytes] | None = await sentinel.asked(
+            "SENTINEL", "get-master-addr-by-name", self._service
+        )
         return address
 
     async def switched(self) -> None:
@@ -181,11 +189,18 @@ class Cluster:
 
     async def look(self, doubted: Doubted) -> None:
         known = list(self.servers())
-        known, seeds = CHANCE.sample(known, len(known)), CHANCE.sample(self._seeds, len(self._seeds))
+        known, seeds = (
+            CHANCE.sample(known, len(known)),
+            CHANCE.sample(self._seeds, len(self._seeds)),
+        )
         try:
-            server, ranges = await first_answer(sorted([*known, *seeds], key=doubted.__contains__), self._told_by)
+            server, ranges = await first_answer(
+                sorted([*known, *seeds], key=doubted.__contains__), self._told_by
+            )
         except NobodyError as nobody:
-            raise nothing_known(nobody.troubles, "server", "the slots of a Cluster") from cause_of(nobody.troubles)
+            raise nothing_known(nobody.troubles, "server", "the slots of a Cluster") from cause_of(
+                nobody.troubles
+            )
         self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
 
     async def _told_by(self, server: Endpoint) -> Sequence[Any] | None:
@@ -207,15 +222,29 @@ def slot_of(key: str) -> int:
     return int(key_slot(key.encode()))
 
 
-def nothing_known(troubles: Mapping[Endpoint, BaseException | None], kind: str, what: str) -> NotThereError:
+def nothing_known(
+    troubles: Mapping[Endpoint, BaseException | None], kind: str, what: str
+) -> NotThereError:
     """Who could not be asked and why, out of how many."""
-    mute = [f"{server.place} ({words(trouble)})" for server, trouble in troubles.items() if trouble is not None]
+    mute = [
+        f"{server.place} ({words(trouble)})"
+        for server, trouble in troubles.items()
+        if trouble is not None
+    ]
     more = f" and {len(mute) - NAMED} more" if len(mute) > NAMED else ""
-    told = f"{len(mute)} of {len(troubles)} {kind}s could not be asked, {', '.join(mute[:NAMED])}{more}" if mute else ""
+    told = (
+        f"{len(mute)} of {len(troubles)} {kind}s could not be asked, {', '.join(mute[:NAMED])}{more}"
+        if mute
+        else ""
+    )
     knows = f"no {kind} knows {what}" if len(mute) < len(troubles) else ""
     return NotThereError("; ".join(filter(None, (knows, told))) or f"no {kind} was named")
 
 
 def cause_of(troubles: Mapping[Endpoint, BaseException | None]) -> BaseException | None:
     """Any of them but a wrong password, if there is one: that alone would be no reason to try again."""
-    return max(filter(None, troubles.values()), key=lambda trouble: not isinstance(trouble, AuthenticationError), default=None)
+    return max(
+        filter(None, troubles.values()),
+        key=lambda trouble: not isinstance(trouble, AuthenticationError),
+        default=None,
+    )

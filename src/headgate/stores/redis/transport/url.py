@@ -14,7 +14,12 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
-from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, UnixDomainSocketConnection
+from redis.asyncio.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 
 from headgate.stores.redis.transport.endpoint import CONNECT_TIMEOUT, Endpoint
 from headgate.stores.redis.transport.topology import Cluster, Sentinel, Standalone, Topology
@@ -64,15 +69,23 @@ def of_url(where: str) -> Topology:
 def check_words(where: str, scheme: str) -> None:
     """ValueError for a parameter that nothing would read. One that redis-py reads is known, though headgate may not need it."""
     secure, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
-    names = words_of(SSLConnection if secure else UnixDomainSocketConnection if scheme == "unix" else Connection)
+    names = words_of(
+        SSLConnection if secure else UnixDomainSocketConnection if scheme == "unix" else Connection
+    )
     known = names | POOLED
     its = {f"sentinel_{name}" for name in known} if sentinel else set()
     for name in query_of(where):
         if name not in known | its:
             near = get_close_matches(name, [*WRITTEN, *(names | its)], 1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            tls = "begin the URL with rediss for TLS; " if name.startswith("ssl_") and not secure else ""
-            more = [TLS] * secure + [", and each with sentinel_ before it for the Sentinels"] * sentinel
+            tls = (
+                "begin the URL with rediss for TLS; "
+                if name.startswith("ssl_") and not secure
+                else ""
+            )
+            more = [TLS] * secure + [
+                ", and each with sentinel_ before it for the Sentinels"
+            ] * sentinel
             raise ValueError(
                 f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not know; {hint}{tls}"
                 f"it knows {', '.join(WRITTEN)}{''.join(more)}."
@@ -85,14 +98,20 @@ def query_of(where: str) -> list[str]:
         query = urlsplit(where).query
     except ValueError:
         return []
-    return [] if "#" in where or "@" in query else [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+    return (
+        []
+        if "#" in where or "@" in query
+        else [name for name, _ in parse_qsl(query, keep_blank_values=True)]
+    )
 
 
 def read(reader: Callable[[str], Topology], where: str) -> Topology | None:
     """None when it cannot be read, by redis-py or by us: what is wrong may be part of a password, so its error stays here."""
     try:
         parts = urlsplit(where)
-        cut = "#" in where or "@" in parts.query  # a password that nobody encoded, of which the rest was taken for something else
+        cut = (
+            "#" in where or "@" in parts.query
+        )  # a password that nobody encoded, of which the rest was taken for something else
         return None if cut else reader(where)
     except (ValueError, TypeError, redis.RedisError):
         return None
@@ -124,7 +143,11 @@ def of_sentinel(where: str) -> Sentinel:
 def split_words(query: str) -> tuple[dict[str, str], dict[str, str]]:
     """The options for the servers, and those for the Sentinels, which begin with sentinel_."""
     words = dict(parse_qsl(query, keep_blank_values=True))
-    its = {name.removeprefix("sentinel_"): words.pop(name) for name in list(words) if name.startswith("sentinel_")}
+    its = {
+        name.removeprefix("sentinel_"): words.pop(name)
+        for name in list(words)
+        if name.startswith("sentinel_")
+    }
     return words, its
 
 
@@ -132,11 +155,17 @@ def of_cluster(where: str) -> Cluster:
     parts = urlsplit(where)
     if parts.path.strip("/") not in ("", "0") or dict(parse_qsl(parts.query)).get("db", "0") != "0":
         raise ValueError("a Cluster has no databases")
-    like = endpoint_of(f"{parts.scheme.partition('+')[0]}://{login_of(parts.netloc)}localhost/?{parts.query}")
+    like = endpoint_of(
+        f"{parts.scheme.partition('+')[0]}://{login_of(parts.netloc)}localhost/?{parts.query}"
+    )
     return Cluster([like.at(*address) for address in addresses(parts.netloc, SERVER_PORT)])
 
 
-READERS: dict[str, Callable[[str], Topology]] = {"": of_server, "sentinel": of_sentinel, "cluster": of_cluster}
+READERS: dict[str, Callable[[str], Topology]] = {
+    "": of_server,
+    "sentinel": of_sentinel,
+    "cluster": of_cluster,
+}
 
 
 def endpoint_of(url: str) -> Endpoint:
@@ -170,7 +199,9 @@ def is_number(text: str) -> bool:
 
 
 def of_client(where: Any) -> Topology:
-    known = any(base.__module__.partition(".")[0] in ("redis", "valkey") for base in type(where).__mro__)
+    known = any(
+        base.__module__.partition(".")[0] in ("redis", "valkey") for base in type(where).__mro__
+    )
     nodes = getattr(where, "nodes_manager", None) if known else None
     pool: Any = getattr(where, "connection_pool", None) if known else None
     refuse_imitations(type(where), getattr(pool, "connection_class", object))
@@ -189,7 +220,9 @@ def of_client(where: Any) -> Topology:
 
 def refuse_imitations(*kinds: type[Any]) -> None:
     """A client without a server: headgate would look for one under an address that was made up."""
-    if any(base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__):
+    if any(
+        base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__
+    ):
         raise TypeError(
             "store= got a client of fakeredis, which no other process shares and which does not run headgate's script; in tests "
             "leave store out, with headgate.testing.ManualClock for the time, or give it the URL of a redis-server."
@@ -199,18 +232,26 @@ def refuse_imitations(*kinds: type[Any]) -> None:
 def of_cluster_client(nodes: Any) -> Cluster:
     settings = nodes.connection_kwargs
     refuse_other_addresses("address_remap", getattr(nodes, "address_remap", None))
-    kind = settings.get("connection_class") or (SSLConnection if settings.get("ssl") else Connection)
+    kind = settings.get("connection_class") or (
+        SSLConnection if settings.get("ssl") else Connection
+    )
     like = endpoint_like(kind, settings)
     return Cluster([like.at(node.host, node.port) for node in nodes.startup_nodes.values()])
 
 
 def of_sentinel_pool(pool: Any) -> Sentinel:
     if not pool.is_master:
-        raise TypeError("store= got a client of a service's replicas, which must not be written: give it Sentinel.master_for(...).")
-    refuse_other_addresses("force_master_ip", getattr(pool.sentinel_manager, "_force_master_ip", None))
+        raise TypeError(
+            "store= got a client of a service's replicas, which must not be written: give it Sentinel.master_for(...)."
+        )
+    refuse_other_addresses(
+        "force_master_ip", getattr(pool.sentinel_manager, "_force_master_ip", None)
+    )
     pools = [client.connection_pool for client in pool.sentinel_manager.sentinels]
     sentinels = [endpoint_like(its.connection_class, its.connection_kwargs) for its in pools]
-    return Sentinel(endpoint_like(pool.connection_class, pool.connection_kwargs), sentinels, pool.service_name)
+    return Sentinel(
+        endpoint_like(pool.connection_class, pool.connection_kwargs), sentinels, pool.service_name
+    )
 
 
 def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> Endpoint:
@@ -233,12 +274,20 @@ def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
         return SSLConnection
     if name.endswith("Connection"):
         return Connection
-    raise TypeError(f"store= got a client whose connections are {name}s, which headgate cannot follow: give it a URL instead.")
+    raise TypeError(
+        f"store= got a client whose connections are {name}s, which headgate cannot follow: give it a URL instead."
+    )
 
 
-def refuse_what_is_lost(kind: type[AbstractConnection], settings: Iterable[tuple[str, Any]]) -> None:
+def refuse_what_is_lost(
+    kind: type[AbstractConnection], settings: Iterable[tuple[str, Any]]
+) -> None:
     """A check of certificates that our connections cannot make must not be dropped without a word."""
-    lost = [name for name, value in settings if value and name.startswith("ssl_") and name not in words_of(kind)]
+    lost = [
+        name
+        for name, value in settings
+        if value and name.startswith("ssl_") and name not in words_of(kind)
+    ]
     if lost and kind is SSLConnection:
         raise TypeError(
             f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio connections do not have: "
