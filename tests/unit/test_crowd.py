@@ -17,7 +17,8 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
-from headgate.stores.memory.queue import MemoryStore, fast_path
+from headgate.stores.memory import fast_path
+from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
 from tests.virtual import VirtualClock

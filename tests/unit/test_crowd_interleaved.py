@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
+from headgate.stores.memory import waiters
 from headgate.stores.memory.lock import Lock
-from headgate.stores.memory.queue import MemoryStore, waiters
+from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import assert_all_free, declared, lock_by
 from tests.interleaving import Interleaving
 
