@@ -19,7 +19,7 @@ Held = TypeVar("Held", bound=Entrance)
 
 def declared(limiter: Held) -> Held:
     """Return `limiter`. Its limits are declared, as by its first acquire, and it uses its line directly."""
-    line = limiter._line
+    line = limiter._queue
     if isinstance(line, Undeclared):
         line._begin()
     return limiter
@@ -67,7 +67,7 @@ async def settled() -> None:
 def assert_all_free(limiter: Limiter) -> None:
     """S7, L6."""
     status = limiter.status()
-    assert (held(status), status.waiting, len(limiter._line._crowd)) == (0, 0, 0)
+    assert (held(status), status.waiting, len(limiter._queue._crowd)) == (0, 0, 0)
 
 
 def nothing(limiter: Limiter) -> None:
@@ -76,6 +76,6 @@ def nothing(limiter: Limiter) -> None:
 
 def lock_by(limiter: Limiter, lock: Any) -> None:
     """Have the line locked by `lock` from now on."""
-    line = limiter._line
+    line = limiter._queue
     line._lock = Lock(line.name, line._mend, lock)
-    limiter._line._open()
+    limiter._queue._open()

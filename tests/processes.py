@@ -70,19 +70,19 @@ class Running:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._queues: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._lines.put(line.rstrip("\n"))
-        self._lines.put("<ended>")
+            self._queues.put(line.rstrip("\n"))
+        self._queues.put("<ended>")
 
     def line(self, patience: float = PATIENCE) -> str:
         """The next line that it says."""
-        return self._lines.get(timeout=patience)
+        return self._queues.get(timeout=patience)
 
     async def said(self) -> str:
         """The next line, awaited: the loop goes on, and renews what it holds."""

@@ -108,7 +108,7 @@ class Semaphore(Entrance):
         return remade, (kind, Semaphore, numbers, options), attributes(self, kind, Semaphore)
 
     def __repr__(self) -> str:
-        return f"<Semaphore {self.name!r}: {self._line.describe()}>"
+        return f"<Semaphore {self.name!r}: {self._queue.describe()}>"
 
 
 class TokenBucket(Entrance):
@@ -196,7 +196,7 @@ class TokenBucket(Entrance):
         return remade, (kind, TokenBucket, numbers, options), attributes(self, kind, TokenBucket)
 
     def __repr__(self) -> str:
-        return f"<TokenBucket {self.name!r}: {self._line.describe()}>"
+        return f"<TokenBucket {self.name!r}: {self._queue.describe()}>"
 
 
 class RateLimiter:
@@ -214,7 +214,7 @@ class RateLimiter:
         self.concurrency_limit = positive_int("RateLimiter", "concurrency_limit", concurrency_limit)
         declared = declaration([Concurrency(concurrency_limit), Rate(rate_limit, per=1)])
         self._entrance = Entrance(
-            MemoryStore().line("RateLimiter/", declared), Request({}), declared
+            MemoryStore().queue("RateLimiter/", declared), Request({}), declared
         )
 
     def __copy__(self) -> RateLimiter:
@@ -233,7 +233,7 @@ class RateLimiter:
         return self._entrance
 
     def __repr__(self) -> str:
-        return f"<RateLimiter: {self._entrance._line.describe()}>"
+        return f"<RateLimiter: {self._entrance._queue.describe()}>"
 
 
 # Checks are cached, because code of this kind makes an instance for every call (benchmarks, bucket-classic).
@@ -318,4 +318,6 @@ def line_of(
         raise TypeError(
             f"{kind}({name!r}) got redis_url and store, which mean the same: give one of them."
         )
-    return store_of(redis_url if store is None else store).line(f"{kind}/{encoded(name)}", declared)
+    return store_of(redis_url if store is None else store).queue(
+        f"{kind}/{encoded(name)}", declared
+    )

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from headgate.closing import closed
-from headgate.interfaces import Front
+from headgate.interfaces import Queue
 
 
 class Closed:
     """In place of the queue of a limiter that was closed."""
 
-    def __init__(self, line: Front) -> None:
-        self.name = line.name
-        self._line = line
+    def __init__(self, queue: Queue) -> None:
+        self.name = queue.name
+        self._queue = queue
 
     def enter(self) -> bool:
         """False, so that the caller calls `enter_later` or `enter_sync`, which raise."""
@@ -32,4 +32,4 @@ class Closed:
     acquire_sync = take = enter_sync
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
+        return getattr(self._queue, name)

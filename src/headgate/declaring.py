@@ -17,7 +17,7 @@ from headgate.stores.memory.fast_path import shut
 
 if TYPE_CHECKING:
     from headgate.gate.rules import Declaration
-    from headgate.interfaces import Front
+    from headgate.interfaces import Queue
     from headgate.limits import Limit
     from headgate.permit import Permit, Refusal
     from headgate.request import Request
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Owner(Protocol):
     """A limiter. After its first acquire it uses its line directly."""
 
-    _line: Front
+    _queue: Queue
 
 
 class AttachedOwner(Owner, Protocol):
@@ -42,37 +42,37 @@ class Undeclared:
     The reference to the limiter is weak: with a cycle, a limiter that is never used would wait for the garbage collector.
     """
 
-    __slots__ = ("_begun", "_line", "_own", "_owner")
+    __slots__ = ("_begun", "_own", "_owner", "_queue")
 
-    def __init__(self, owner: Owner, line: Front, own: Declaration) -> None:
+    def __init__(self, owner: Owner, queue: Queue, own: Declaration) -> None:
         self._owner: ref[Any] = ref(owner)
-        self._line = line
+        self._queue = queue
         self._own = own
         self._begun = False
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._line, name)
+        return getattr(self._queue, name)
 
     @property
     def declared(self) -> Declaration:
-        present = self._line.declared
+        present = self._queue.declared
         same = (
             self._begun or present.program == self._own.program
         )  # known without a call: each key of the limiter asks
-        return present if same else self._line.foresee(self._own)
+        return present if same else self._queue.foresee(self._own)
 
-    def _begin(self) -> Front:
+    def _begin(self) -> Queue:
         if not self._begun:
-            self._line.follow(self._own)
+            self._queue.follow(self._own)
             self._end()
-        return self._line
+        return self._queue
 
     def _end(self) -> None:
         """The limits are declared: the limiter uses its line directly now, unless it was closed."""
         self._begun = True
         owner = self._owner()
-        if owner is not None and owner._line is self:
-            owner._line = self._line
+        if owner is not None and owner._queue is self:
+            owner._queue = self._queue
 
     # What an acquire asks for --------------------------------------------------------------------------------------------
 
@@ -97,17 +97,17 @@ class Undeclared:
     # What depends on the limits of the limiter ---------------------------------------------------------------------------
 
     def status(self, own: Declaration | None = None) -> Status:
-        return self._line.status(self._own)
+        return self._queue.status(self._own)
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        return await self._line.astatus(self._own)
+        return await self._queue.astatus(self._own)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._line.update(declared, self._former())
+        self._queue.update(declared, self._former())
         self._end()
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self._line.aupdate(declared, self._former())
+        await self._queue.aupdate(declared, self._former())
         self._end()
 
     def _former(self) -> Declaration | None:
@@ -116,8 +116,8 @@ class Undeclared:
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         """What is left is left of the limiter's own limits, where no acquire has declared others."""
-        self._line.accept(self._own, known=False)
-        self._line.drain(unit, left, limit, since)
+        self._queue.accept(self._own, known=False)
+        self._queue.drain(unit, left, limit, since)
 
 
 class Attached:
@@ -126,30 +126,30 @@ class Attached:
     `whole`: for a key, the line of the whole limiter. The key has its limits until it has its own.
     """
 
-    def __init__(self, owner: AttachedOwner, line: Front, whole: Front | None) -> None:
-        self.name = line.name
+    def __init__(self, owner: AttachedOwner, queue: Queue, whole: Queue | None) -> None:
+        self.name = queue.name
         self.enter = self.enter_task = shut
         self.leave, self.describe, self.flush, self.aflush = (
-            line.leave,
-            line.describe,
-            line.flush,
-            line.aflush,
+            queue.leave,
+            queue.describe,
+            queue.flush,
+            queue.aflush,
         )
-        self.follow, self.foresee, self.accept = line.follow, line.foresee, line.accept
+        self.follow, self.foresee, self.accept = queue.follow, queue.foresee, queue.accept
         self._owner = ref(owner)
-        self._line = line
+        self._queue = queue
         self._whole = whole
         self._of_whole: Declaration | None = None  # the limits of a key that was never used
 
     @property
     def declared(self) -> Declaration:
-        return self._of_whole or self._line.declared
+        return self._of_whole or self._queue.declared
 
     # What is learned -----------------------------------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
         try:
-            return await self._line.learn()
+            return await self._queue.learn()
         except UnknownLimiterError:
             if self._whole is None:
                 raise
@@ -157,7 +157,7 @@ class Attached:
 
     def learn_sync(self) -> Declaration:
         try:
-            return self._line.learn_sync()
+            return self._queue.learn_sync()
         except UnknownLimiterError:
             if self._whole is None:
                 raise
@@ -165,23 +165,23 @@ class Attached:
 
     def _take_over(self, limits: Declaration) -> Declaration:
         self._of_whole = limits
-        self._line.accept(limits, known=False)
+        self._queue.accept(limits, known=False)
         return limits
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
-        self._line.once_known(said, act)
+        self._queue.once_known(said, act)
 
-    def _begin(self, learned: Declaration, request: Request) -> Front:
+    def _begin(self, learned: Declaration, request: Request) -> Queue:
         """Use the limits that were learned, and check `request` again: it was made before they were known."""
         if self._of_whole is not None:
-            self._line.follow(self._of_whole)
+            self._queue.follow(self._of_whole)
         else:
-            self._line.accept(learned, known=True)
+            self._queue.accept(learned, known=True)
         owner = self._owner()
-        if learned.program and owner is not None and owner._line is self:
-            owner._line, owner.limits = self._line, learned.limits
+        if learned.program and owner is not None and owner._queue is self:
+            owner._queue, owner.limits = self._queue, learned.limits
         asked(learned, self.name, 1, request.units)
-        return self._line
+        return self._queue
 
     # What the limiter asks for -------------------------------------------------------------------------------------------
 
@@ -204,40 +204,40 @@ class Attached:
         return await self._begin(await self.learn(), request).atake(request)
 
     def status(self, own: Declaration | None = None) -> Status:
-        return self._line.status(self.learn_sync())
+        return self._queue.status(self.learn_sync())
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        return await self._line.astatus(await self.learn())
+        return await self._queue.astatus(await self.learn())
 
     # Changes of the name: at once, or as soon as the store has shown that it exists --------------------------------------
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self.once_known("update()", partial(self._line.update, declared))
+        self.once_known("update()", partial(self._queue.update, declared))
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
         await self.learn()
-        await self._line.aupdate(declared)
+        await self._queue.aupdate(declared)
 
     def pause(self, time: int) -> None:
-        self.once_known("pause()", partial(self._line.pause, time))
+        self.once_known("pause()", partial(self._queue.pause, time))
 
     async def apause(self, time: int) -> None:
         await self.learn()
-        await self._line.apause(time)
+        await self._queue.apause(time)
 
     def resume(self) -> None:
-        self.once_known("resume()", self._line.resume)
+        self.once_known("resume()", self._queue.resume)
 
     async def aresume(self) -> None:
         await self.learn()
-        await self._line.aresume()
+        await self._queue.aresume()
 
     def reset(self) -> None:
-        self.once_known("reset()", self._line.reset)
+        self.once_known("reset()", self._queue.reset)
 
     async def areset(self) -> None:
         await self.learn()
-        await self._line.areset()
+        await self._queue.areset()
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self.once_known("drain()", partial(self._line.drain, unit, left, limit, since))
+        self.once_known("drain()", partial(self._queue.drain, unit, left, limit, since))

@@ -19,24 +19,24 @@ from weakref import ref
 from headgate.closed import Closed
 from headgate.declaring import Undeclared
 from headgate.gate.rules import Declaration
-from headgate.interfaces import Front
+from headgate.interfaces import Queue
 from headgate.lease_watch import Lost
 from headgate.permit import Outcome, Permit
 from headgate.request import Request
-from headgate.stores.memory.queue import MemoryLine
+from headgate.stores.memory.queue import MemoryQueue
 
 
 class Entrance:
     """Something to enter: by any number of tasks and threads at once, again and again."""
 
-    __slots__ = ("__weakref__", "_default", "_line")
+    __slots__ = ("__weakref__", "_default", "_queue")
 
-    def __init__(self, line: Front, default: Request, own: Declaration | None) -> None:
+    def __init__(self, queue: Queue, default: Request, own: Declaration | None) -> None:
         """`own`: what the first acquire declares; None: nothing."""
-        self._line = line if own is None else cast("Front", Undeclared(self, line, own))
+        self._queue = queue if own is None else cast("Queue", Undeclared(self, queue, own))
         self._default = default
         kind = type(self)
-        if not isinstance(line, MemoryLine) and (kind.__enter__, kind.__exit__) == (
+        if not isinstance(queue, MemoryQueue) and (kind.__enter__, kind.__exit__) == (
             Entrance.__enter__,
             Entrance.__exit__,
         ):
@@ -56,26 +56,26 @@ class Entrance:
 
     def _shut(self) -> None:
         """Refuse all acquires from now on. A second call does nothing."""
-        if not isinstance(self._line, Closed):
-            self._line = cast("Front", Closed(self._line))
+        if not isinstance(self._queue, Closed):
+            self._queue = cast("Queue", Closed(self._queue))
 
     async def __aenter__(self) -> None:
-        if not self._line.enter_task():
-            await self._line.enter_later(self._default)
+        if not self._queue.enter_task():
+            await self._queue.enter_later(self._default)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            self._line.leave()
+            self._queue.leave()
         except Lost as lost:
             lost.watch.tell(error)
 
     def __enter__(self) -> None:
-        if not self._line.enter():
-            self._line.enter_sync(self._default)
+        if not self._queue.enter():
+            self._queue.enter_sync(self._default)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
-            self._line.leave()
+            self._queue.leave()
         except Lost as lost:
             lost.watch.tell(error)
 
@@ -94,7 +94,7 @@ class Block:
         self._leave = leave
 
     def enter(self) -> None:
-        permit = self.entrance._line.acquire_sync(self.entrance._default)
+        permit = self.entrance._queue.acquire_sync(self.entrance._default)
         if permit.guard is not None:
             permit.__enter__()
         self.permit = permit  # no call follows in which a signal handler could raise

@@ -13,7 +13,7 @@ from headgate.stores.status import Status
 T = TypeVar("T")
 
 
-class Front(Protocol):
+class Queue(Protocol):
     """The queue of one name, as limiters see it: the ways in."""
 
     name: str
@@ -53,17 +53,17 @@ class Front(Protocol):
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None: ...
 
 
-class Line(Front, Issuer, Protocol):
+class StoreQueue(Queue, Issuer, Protocol):
     """The queue of one name in one store."""
 
 
 class Store(Protocol):
     """Where lines come from: the same name, the same line."""
 
-    def line(self, name: str, declared: Declaration) -> Front: ...
+    def queue(self, name: str, declared: Declaration) -> Queue: ...
 
 
-class RemoteLine(Line, Protocol):
+class RemoteQueue(StoreQueue, Protocol):
     """A line that may not answer."""
 
     key: str  # where it is kept in its store
@@ -80,5 +80,5 @@ class RemoteLine(Line, Protocol):
 class RemoteStore(Protocol):
     """A store that may be away, or in part: then, as seen from here, it need not be asked until it is found again."""
 
-    def line(self, name: str, declared: Declaration) -> RemoteLine: ...
+    def queue(self, name: str, declared: Declaration) -> RemoteQueue: ...
     def away(self, key: str) -> bool: ...

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from headgate.errors import LeaseLostError
 from headgate.gate.rules import Declaration
-from headgate.interfaces import Front
+from headgate.interfaces import Queue
 from headgate.keys import title
 from headgate.permit import BlockWatch, Issuer, Permit, Refusal
 from headgate.request import Request
@@ -45,10 +45,10 @@ class Watch:
         "lost",
     )
 
-    def __init__(self, permit: Permit, line: Front) -> None:
+    def __init__(self, permit: Permit, queue: Queue) -> None:
         self.lost = False  # once it has ended: whether the body ran on without its permit
         self._permit = permit
-        self._name = line.name
+        self._name = queue.name
         self._began = monotonic()
         self._task: asyncio.Task[Any] | None = None  # whom we may interrupt
         self._asked = 0  # how often others had asked it to end when it began
@@ -178,94 +178,94 @@ class Lost(Exception):
 class Noting:
     """Around the line that granted a permit: its watch is told before a release."""
 
-    def __init__(self, line: Issuer) -> None:
-        self.name = line.name
-        self.abandon, self.settle, self.drain = line.abandon, line.settle, line.drain
-        self._line = line
+    def __init__(self, queue: Issuer) -> None:
+        self.name = queue.name
+        self.abandon, self.settle, self.drain = queue.abandon, queue.settle, queue.drain
+        self._queue = queue
 
     @property
     def declared(self) -> Declaration:
-        return self._line.declared
+        return self._queue.declared
 
     def release(self, permit: Permit) -> None:
         if permit.watch is not None:
             permit.watch.note()
-        self._line.release(permit)
+        self._queue.release(permit)
 
     async def arelease(self, permit: Permit) -> bool:
         if permit.watch is not None:
             permit.watch.note()
-        return await self._line.arelease(permit)
+        return await self._queue.arelease(permit)
 
 
 class Watched:
     """A line around another: whoever enters by it is watched over. All else goes straight to the line inside."""
 
-    def __init__(self, line: Front) -> None:
-        self.name = line.name
+    def __init__(self, queue: Queue) -> None:
+        self.name = queue.name
         self.enter = self.enter_task = shut
-        self.status, self.astatus, self.describe = line.status, line.astatus, line.describe
+        self.status, self.astatus, self.describe = queue.status, queue.astatus, queue.describe
         self.update, self.aupdate, self.pause, self.apause = (
-            line.update,
-            line.aupdate,
-            line.pause,
-            line.apause,
+            queue.update,
+            queue.aupdate,
+            queue.pause,
+            queue.apause,
         )
-        self.drain = line.drain
-        self._line = line
+        self.drain = queue.drain
+        self._queue = queue
         self._inside: defaultdict[Hashable, list[Watch]] = defaultdict(list)  # by task or thread
 
     @property
     def declared(self) -> Declaration:
-        return self._line.declared
+        return self._queue.declared
 
     def flush(self) -> None:
-        self._line.flush()
+        self._queue.flush()
 
     async def aflush(self) -> None:
-        await self._line.aflush()
+        await self._queue.aflush()
 
     def resume(self) -> None:
-        self._line.resume()
+        self._queue.resume()
 
     async def aresume(self) -> None:
-        await self._line.aresume()
+        await self._queue.aresume()
 
     def reset(self) -> None:
-        self._line.reset()
+        self._queue.reset()
 
     async def areset(self) -> None:
-        await self._line.areset()
+        await self._queue.areset()
 
     def follow(self, declared: Declaration) -> None:
-        self._line.follow(declared)
+        self._queue.follow(declared)
 
     def foresee(self, declared: Declaration) -> Declaration:
-        return self._line.foresee(declared)
+        return self._queue.foresee(declared)
 
     def accept(self, declared: Declaration, known: bool) -> None:
-        self._line.accept(declared, known)
+        self._queue.accept(declared, known)
 
     async def learn(self) -> Declaration:
-        return await self._line.learn()
+        return await self._queue.learn()
 
     def learn_sync(self) -> Declaration:
-        return self._line.learn_sync()
+        return self._queue.learn_sync()
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
-        self._line.once_known(said, act)
+        self._queue.once_known(said, act)
 
     async def acquire(self, request: Request) -> Permit:
-        return self._guarded(await self._line.acquire(request))
+        return self._guarded(await self._queue.acquire(request))
 
     def acquire_sync(self, request: Request) -> Permit:
-        return self._guarded(self._line.acquire_sync(request))
+        return self._guarded(self._queue.acquire_sync(request))
 
     async def atake(self, request: Request) -> Permit | Refusal:
-        return self._guarded(await self._line.atake(request))
+        return self._guarded(await self._queue.atake(request))
 
     def take(self, request: Request) -> Permit | Refusal:
-        return self._guarded(self._line.take(request))
+        return self._guarded(self._queue.take(request))
 
     def _guarded(self, answer: T) -> T:
         """A permit whose blocks are watched over."""
@@ -277,12 +277,12 @@ class Watched:
         return Watch(permit, self)
 
     async def enter_later(self, request: Request) -> None:
-        watch = self._watch(await self._line.acquire(request))
+        watch = self._watch(await self._queue.acquire(request))
         watch.begin()
         self._inside[visitor()].append(watch)
 
     def enter_sync(self, request: Request) -> None:
-        watch = self._watch(self._line.acquire_sync(request))
+        watch = self._watch(self._queue.acquire_sync(request))
         watch.begin_sync()
         self._inside[visitor()].append(watch)
 

@@ -15,7 +15,7 @@ from headgate.declaring import Attached, Owner
 from headgate.decorator import limited
 from headgate.entrance import Entrance, made_from
 from headgate.gate.rules import NO_LIMITS, Declaration, declaration
-from headgate.interfaces import Front
+from headgate.interfaces import Queue
 from headgate.keys import encoded, title
 from headgate.lease_watch import Watched
 from headgate.limit_parser import parse_limit
@@ -194,18 +194,18 @@ class Limiter(Entrance):
         self._open(declared, request)
         self._closing.add(self)
 
-    def _open(self, declared: Declaration, request: Request, whole: Front | None = None) -> None:
-        line: Front = self._store.line(encoded(self.name, self.key), declared)
+    def _open(self, declared: Declaration, request: Request, whole: Queue | None = None) -> None:
+        queue: Queue = self._store.queue(encoded(self.name, self.key), declared)
         if self._on_lost == "cancel" and not isinstance(self._store, MemoryStore):
-            line = Watched(line)
+            queue = Watched(queue)
         direct = self._attached or (
-            self.key is not None and line.declared.program == declared.program
+            self.key is not None and queue.declared.program == declared.program
         )
         super().__init__(
-            line, request, None if direct else declared
+            queue, request, None if direct else declared
         )  # a key is mostly used at once
         if self._attached:
-            self._line = Attached(self, line, whole)
+            self._queue = Attached(self, queue, whole)
 
     def _begin_again(self, limits: tuple[Limit, ...]) -> None:
         """Be as new: the next acquire declares `limits`, or takes them from the store."""
@@ -213,7 +213,7 @@ class Limiter(Entrance):
             return
         if self._attached:
             self.limits = ()
-            whole = None if self.key is None else self._store.line(encoded(self.name), NO_LIMITS)
+            whole = None if self.key is None else self._store.queue(encoded(self.name), NO_LIMITS)
             self._open(NO_LIMITS, self._default, whole)
         else:
             self.limits = limits
@@ -245,9 +245,9 @@ class Limiter(Entrance):
         )
         child._attached = self._attached
         if self._attached:
-            child._open(NO_LIMITS, self._default, self._line)
+            child._open(NO_LIMITS, self._default, self._queue)
         else:
-            child._open(self._line.declared, self._default)
+            child._open(self._queue.declared, self._default)
         child._closing.add(child)
         return child
 
@@ -284,7 +284,7 @@ class Limiter(Entrance):
         **units: int,
     ) -> Permit:
         """`acquire(...)` for threads: blocks this thread until it has the permit, and returns it. In a coroutine, use `acquire`."""
-        return self._line.acquire_sync(self._request(cost, max_sleep, on_wait, units))
+        return self._queue.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
     def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
         """A permit if one is free now; otherwise a `Refusal`, which is false and has `retry_after`. Never waits its turn.
@@ -292,11 +292,11 @@ class Limiter(Entrance):
         On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `atry_acquire`.
         Raises the errors of `acquire`, except MaxSleepExceededError and QueueFullError.
         """
-        return self._line.take(self._request(cost, None, None, units))
+        return self._queue.take(self._request(cost, None, None, units))
 
     async def atry_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
         """`try_acquire` for coroutines."""
-        return await self._line.atake(self._request(cost, None, None, units))
+        return await self._queue.atake(self._request(cost, None, None, units))
 
     def status(self) -> Status:
         """Per limit what is used and left, how many wait, and when a new caller could go. Changes nothing, and declares no limits.
@@ -304,11 +304,11 @@ class Limiter(Entrance):
         On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `astatus`.
         Raises StoreError when the store cannot be asked; UnknownLimiterError, of an attached limiter.
         """
-        return self._line.status()
+        return self._queue.status()
 
     async def astatus(self) -> Status:
         """`status` for coroutines."""
-        return await self._line.astatus()
+        return await self._queue.astatus()
 
     def update(self, *limits: Limit | str) -> None:
         """Replace the limits, for all that use this name: in this process at once, in every other with its next call.
@@ -325,13 +325,13 @@ class Limiter(Entrance):
         update when it is back.
         """
         said = self._updated(limits)
-        self._line.update(declaration(said))
+        self._queue.update(declaration(said))
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
         """`update`, awaited until the store knows. Raises StoreError when that cannot be asked: it gets the update later."""
         said = self._updated(limits)
-        await self._line.aupdate(declaration(said))
+        await self._queue.aupdate(declaration(said))
         self.limits = said
 
     def pause(self, seconds: float) -> None:
@@ -347,12 +347,12 @@ class Limiter(Entrance):
         unless the pause is over by then.
         """
         if time := self._pause_of(seconds):
-            self._line.pause(time)
+            self._queue.pause(time)
 
     async def apause(self, seconds: float) -> None:
         """`pause`, awaited until the store knows: from then on it holds everywhere. Raises StoreError when it cannot be asked."""
         if time := self._pause_of(seconds):
-            await self._line.apause(time)
+            await self._queue.apause(time)
 
     def resume(self) -> None:
         """End a pause, for all that use this name: in this process and in every other.
@@ -360,11 +360,11 @@ class Limiter(Entrance):
         Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause nothing happens.
         `limiter["k"].resume()` ends that key's pause alone. A server that is unreachable gets it if it is back within 10 s.
         """
-        self._line.resume()
+        self._queue.resume()
 
     async def aresume(self) -> None:
         """`resume`, awaited until the store knows. Raises StoreError when it cannot be asked."""
-        await self._line.aresume()
+        await self._queue.aresume()
 
     def reset(self) -> None:
         """Forget what was counted: each rate, window and quota is as new, without debts, for all that use this name.
@@ -373,11 +373,11 @@ class Limiter(Entrance):
         `initial` tokens again, or is full. A permit that was granted before gives no tokens back. `limiter["k"].reset()` resets
         that key alone. A server that is unreachable gets it if it is back within 10 s.
         """
-        self._line.reset()
+        self._queue.reset()
 
     async def areset(self) -> None:
         """`reset`, awaited until the store knows. Raises StoreError when it cannot be asked."""
-        await self._line.areset()
+        await self._queue.areset()
 
     def flush(self) -> None:
         """Block until the store has every earlier release, settlement, update, pause, resume, reset and drain of this process.
@@ -387,11 +387,11 @@ class Limiter(Entrance):
 
         Raises StoreError when the store cannot be asked. On Redis it raises RuntimeError in a thread whose event loop runs.
         """
-        self._line.flush()
+        self._queue.flush()
 
     async def aflush(self) -> None:
         """`flush` for coroutines."""
-        await self._line.aflush()
+        await self._queue.aflush()
 
     def close(self, refuse_waiters: bool = False) -> None:
         """Refuse new acquires, wait for those that wait, and `flush`. For the shutdown of a server or a worker.
@@ -407,7 +407,7 @@ class Limiter(Entrance):
         """
         self._check_whole("close")
         self._closing.close(flag(f"{self._called()}.close", "refuse_waiters", refuse_waiters))
-        self._line.flush()
+        self._queue.flush()
 
     async def aclose(self, refuse_waiters: bool = False) -> None:
         """`close` for coroutines."""
@@ -415,7 +415,7 @@ class Limiter(Entrance):
         await self._closing.aclose(
             flag(f"{self._called()}.aclose", "refuse_waiters", refuse_waiters)
         )
-        await self._line.aflush()
+        await self._queue.aflush()
 
     def _check_whole(self, method: str) -> None:
         if self.key is not None:
@@ -432,9 +432,9 @@ class Limiter(Entrance):
 
         Raises ValueError or TypeError before anything is sent. A server that is unreachable gets it if it is back within 10 s.
         """
-        check_settlement(self._line.declared, self._line.name, left, "drain")
+        check_settlement(self._queue.declared, self._queue.name, left, "drain")
         for unit, number in left.items():
-            self._line.drain(unit, number)
+            self._queue.drain(unit, number)
 
     def _pause_of(self, seconds: float) -> int:
         return microseconds(check_seconds(f"{self._called()}.pause", "seconds", seconds, zero=True))
@@ -457,10 +457,10 @@ class Limiter(Entrance):
     ) -> Request:
         if max_sleep is None and not units and type(cost) is int and cost == 1 and on_wait is None:
             return self._default
-        declared = self._line.declared
+        declared = self._queue.declared
         limit = self._max_sleep if max_sleep is None else sleep_of(max_sleep, "acquire")
         told = self._on_wait if on_wait is None else check_on_wait(on_wait, "acquire")
-        wanted = asked(declared, self._line.name, cost, units)
+        wanted = asked(declared, self._queue.name, cost, units)
         return Request(wanted, limit, self._max_waiters, told, *self._unavailable, self._closing)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -482,7 +482,7 @@ class Limiter(Entrance):
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f"[{self.key!r}]"
-        return f"<Limiter {self.name!r}{key}: {self._line.describe()}>"
+        return f"<Limiter {self.name!r}{key}: {self._queue.describe()}>"
 
 
 class Acquire(Coroutine[Any, Any, Permit]):
@@ -502,18 +502,18 @@ class Acquire(Coroutine[Any, Any, Permit]):
         self.__class__ = Unused
 
     def __await__(self) -> Generator[Any, None, Permit]:
-        return self._owner._line.acquire(self._once()).__await__()
+        return self._owner._queue.acquire(self._once()).__await__()
 
     def send(self, value: Any) -> Any:
         """One step of the coroutine, for the task that runs it."""
         if self._running is None:
-            self._running = self._owner._line.acquire(self._once())
+            self._running = self._owner._queue.acquire(self._once())
         return self._running.send(value)
 
     def throw(self, *error: Any) -> Any:
         """An exception for the coroutine, from the task that runs it."""
         if self._running is None:
-            self._running = self._owner._line.acquire(self._once())
+            self._running = self._owner._queue.acquire(self._once())
         return self._running.throw(*error)
 
     def close(self) -> None:
@@ -524,14 +524,14 @@ class Acquire(Coroutine[Any, Any, Permit]):
             self._once()
 
     async def __aenter__(self) -> Permit:
-        permit = self._permit = await self._owner._line.acquire(self._once())
+        permit = self._permit = await self._owner._queue.acquire(self._once())
         return permit if permit.guard is None else await permit.__aenter__()
 
     async def __aexit__(self, *outcome: Outcome) -> None:
         self._permit.leave(outcome[1])
 
     def __enter__(self) -> Permit:
-        permit = self._permit = self._owner._line.acquire_sync(self._once())
+        permit = self._permit = self._owner._queue.acquire_sync(self._once())
         return permit if permit.guard is None else permit.__enter__()
 
     def __exit__(self, *outcome: Outcome) -> None:
@@ -555,7 +555,7 @@ class Acquire(Coroutine[Any, Any, Permit]):
     def __repr__(self) -> str:
         cost = "" if self._request.text == NOTHING else f": {self._request.text.replace(',', ', ')}"
         return (
-            f"<acquire() of {title(self._owner._line.name)}{cost}{', used' if self._used else ''}>"
+            f"<acquire() of {title(self._owner._queue.name)}{cost}{', used' if self._used else ''}>"
         )
 
 
@@ -567,7 +567,7 @@ class Unused(Acquire):
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(
-                f"acquire() of {title(self._owner._line.name)} was never awaited or entered, so it limited nothing: "
+                f"acquire() of {title(self._owner._queue.name)} was never awaited or entered, so it limited nothing: "
                 "write `async with`, `with` or `await` before it.",
                 RuntimeWarning,
                 stacklevel=2,

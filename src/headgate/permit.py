@@ -66,7 +66,7 @@ class Permit:
         *(
             "__weakref__",
             "_actual",
-            "_line",
+            "_queue",
             "_lost",
             "_reported",
             "believed",
@@ -80,7 +80,7 @@ class Permit:
 
     def __init__(
         self,
-        line: Issuer,
+        queue: Issuer,
         units: Units,
         grant: Grant,
         waited: float,
@@ -88,7 +88,7 @@ class Permit:
         believed: float | None,
         home: object = None,
     ) -> None:
-        self._line = line
+        self._queue = queue
         self._actual: Mapping[str, int] = {}
         self.units = units
         self.t = grant.t
@@ -167,7 +167,7 @@ class Permit:
 
     def go_by(self, around: Callable[[Issuer], Issuer]) -> None:
         """For what is put around the line that granted it: from now on what is done with the permit goes by that."""
-        self._line = around(self._line)
+        self._queue = around(self._queue)
 
     def release(self) -> None:
         """Give the capacity back. Never blocks; any task or thread may call it, and a second call does nothing.
@@ -176,7 +176,7 @@ class Permit:
         """
         if self._lost is None:
             self._lost = self.lost
-        self._line.release(self)
+        self._queue.release(self)
         if not self.held:
             self.__class__ = (
                 Permit  # without a finalizer: what a signal handler raises in one reaches nobody
@@ -190,7 +190,7 @@ class Permit:
         """
         if self._lost is None:
             self._lost = self.lost
-        return await self._line.arelease(self)
+        return await self._queue.arelease(self)
 
     def settle(self, **actual: int) -> None:
         """Say what the call really took, as in `settle(tokens=usage.total_tokens)`. Never blocks.
@@ -202,11 +202,11 @@ class Permit:
 
         Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window or Quota counts.
         """
-        check_settlement(self._line.declared, self._line.name, actual)
+        check_settlement(self._queue.declared, self._queue.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
         extras = {unit: amount - known.get(unit, 0) for unit, amount in actual.items()}
         self._actual = {**self._actual, **actual}
-        self._line.settle(self, {unit: extra for unit, extra in extras.items() if extra})
+        self._queue.settle(self, {unit: extra for unit, extra in extras.items() if extra})
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
@@ -224,7 +224,7 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held" if self.held else "passed"
-        return f"<Permit of {title(self._line.name)}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
+        return f"<Permit of {title(self._queue.name)}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
 
 
 class Held(Permit):
@@ -242,7 +242,7 @@ class Held(Permit):
                     self,
                 )
             finally:  # a warning may be an error
-                self._line.abandon(self)
+                self._queue.abandon(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from headgate.closing import CLOSINGS
 from headgate.entrance import Entrance
 from headgate.gate.gate import ONE_EACH
 from headgate.gate.rules import Declaration
-from headgate.interfaces import Front
+from headgate.interfaces import Queue
 from headgate.keys import title
 from headgate.limiter import Limiter, declared_limits
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from headgate.stores.memory.queue import STORES, MemoryLine, MemoryStore
+from headgate.stores.memory.queue import STORES, MemoryQueue, MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from headgate.stores.status import Status
 from headgate.validation import (
@@ -85,7 +85,7 @@ class ManualClock(Clock):
         self._numbers = count()
         self._lock = threading.Lock()
         self._skipping: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        self._former: WeakKeyDictionary[MemoryLine, Declaration] = WeakKeyDictionary()
+        self._former: WeakKeyDictionary[MemoryQueue, Declaration] = WeakKeyDictionary()
         self._limits: WeakKeyDictionary[Limiter, tuple[Limit, ...]] = WeakKeyDictionary()
 
     def now(self) -> int:
@@ -132,7 +132,7 @@ class ManualClock(Clock):
             )
         clocks.made = lambda: self
         for store in [store for store in STORES if isinstance(store.clock, SystemClock)]:
-            self._former.update({line: line.declared for line in _lines(store)})
+            self._former.update({queue: queue.declared for queue in _queues(store)})
             self._limits.update({limiter: limiter.limits for limiter in _limiters(store)})
             _begin_again(store, self, {}, {})
         return self
@@ -290,7 +290,7 @@ def _microseconds(call: str, duration: float) -> int:
     return microseconds(seconds(call, "seconds", duration, zero=True))
 
 
-def _lines(store: MemoryStore) -> list[MemoryLine]:
+def _queues(store: MemoryStore) -> list[MemoryQueue]:
     return list(store._known.values())
 
 
@@ -303,12 +303,12 @@ def _limiters(store: MemoryStore) -> list[Limiter]:
 def _begin_again(
     store: MemoryStore,
     clock: Clock,
-    lines: Mapping[MemoryLine, Declaration],
+    queues: Mapping[MemoryQueue, Declaration],
     limits: Mapping[Limiter, tuple[Limit, ...]],
 ) -> None:
     """By another clock, each line of `store` is as new, and so is each limiter: its next acquire declares its limits."""
-    for line, waiter in store.begin_again(clock, lines):
-        _turn_away(waiter, line.name)
+    for queue, waiter in store.begin_again(clock, queues):
+        _turn_away(waiter, queue.name)
     for limiter in _limiters(store):
         limiter._begin_again(limits.get(limiter, limiter.limits))
 
@@ -456,13 +456,13 @@ def _most(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fractio
 # What is left ------------------------------------------------------------------------------------------------------------------
 
 
-def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryLine) -> None:
+def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryQueue) -> None:
     """Assert that no acquire waits and no permit is held by these limiters; without arguments, by all in this process's memory.
 
     For a limiter on Redis it asks the server, and blocks the thread for a round trip.
     Raises AssertionError, which names the limiters that are not at rest; TypeError for a value that is no limiter.
     """
-    asked = [_line(limiter).status() for limiter in limiters or restless()]
+    asked = [_queue(limiter).status() for limiter in limiters or restless()]
     left = [f"{status.name!r}: {status.line()}" for status in asked if not _rests(status)]
     if left:
         raise AssertionError(
@@ -470,20 +470,22 @@ def assert_at_rest(*limiters: Entrance | RateLimiter | MemoryLine) -> None:
         )
 
 
-def restless() -> set[MemoryLine]:
+def restless() -> set[MemoryQueue]:
     """The limiters of this process's memory that are not at rest."""
-    return {line for store in list(STORES) for line in _lines(store) if not _rests(line.status())}
+    return {
+        queue for store in list(STORES) for queue in _queues(store) if not _rests(queue.status())
+    }
 
 
-def _line(limiter: object) -> Front:
+def _queue(limiter: object) -> Queue:
     entrance = limiter.throttle() if isinstance(limiter, RateLimiter) else limiter
-    if isinstance(entrance, MemoryLine):
+    if isinstance(entrance, MemoryQueue):
         return entrance
     if not isinstance(entrance, Entrance):
         raise TypeError(
             f"assert_at_rest({show(limiter)}): give it limiters, such as Limiter('api', '100/minute')."
         )
-    return entrance._line
+    return entrance._queue
 
 
 def _rests(status: Status) -> bool:

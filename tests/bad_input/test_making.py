@@ -285,7 +285,7 @@ def test_a_bad_update_changes_nothing(nowhere: str) -> None:
     with pytest.raises(ValueError, match="Window"):
         its.update(*(Window(1, per) for per in range(1, 6)))
 
-    assert its._line.declared.capacity == {"requests": 5}
+    assert its._queue.declared.capacity == {"requests": 5}
 
 
 @pytest.mark.parametrize("function", [5, None, "fetch", 3.0, Hostile()], ids=shown)

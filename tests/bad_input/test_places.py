@@ -565,7 +565,7 @@ def test_nothing_shows_the_password(redis_url: str, name: str) -> None:
         semaphore,
         bucket,
         limiter._store,
-        *(each._line for each in (limiter, semaphore, bucket)),
+        *(each._queue for each in (limiter, semaphore, bucket)),
     ]
     assert [text for text in map(repr, shows) if CANARY in text] == []
     assert [text for text in map(str, shows) if CANARY in text] == []

@@ -233,4 +233,4 @@ async def test_a_hundred_instances_made_and_entered_at_once(world: World) -> Non
     await asyncio.gather(*(enter(100 + number, each) for number, each in enumerate(buckets)))
 
     assert through == list(range(200))
-    await at_rest(semaphores[0]._line)  # type: ignore[arg-type]  # a line tells its status as a limiter does
+    await at_rest(semaphores[0]._queue)  # type: ignore[arg-type]  # a line tells its status as a limiter does

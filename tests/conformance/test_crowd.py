@@ -373,14 +373,14 @@ def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
                 inside.append("impatient")
 
         if first == "release":
-            loop.call_later(1, limiter._line.leave)
+            loop.call_later(1, limiter._queue.leave)
         waiter = asyncio.create_task(impatient())
         visitors = Visitors(limiter)
         await settled()
         visitors.come("next")
         if first == "timeout":
             await settled()
-            loop.call_later(1, limiter._line.leave)
+            loop.call_later(1, limiter._queue.leave)
         await asyncio.wait([waiter])
         await visitors.let_out()
 
@@ -455,12 +455,12 @@ def test_an_idle_line_that_was_let_go_comes_back_whole(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1, S6, T12: forgotten by its store while a limiter still has it; then a crowd comes, and others find the same line."""
-    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_LINES", 1)
+    monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
     limiter = Limiter(name, Concurrency(1), store=store)
     Limiter(f"{name}-2", Concurrency(1), store=store)
-    assert limiter._line._loose
+    assert limiter._queue._loose
 
     async def story() -> None:
         visitors = Visitors(limiter)

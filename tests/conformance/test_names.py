@@ -9,7 +9,7 @@ import secrets
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, Semaphore, TokenBucket
-from headgate.stores.memory.queue import FEWEST_LINES, MemoryLine, MemoryStore
+from headgate.stores.memory.queue import FEWEST_QUEUES, MemoryQueue, MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, told, used
 
@@ -214,12 +214,12 @@ def test_idle_keys_cost_nothing_after_a_while() -> None:
     store = MemoryStore(clock)
     limiter = Limiter("tenants", Rate(10, per=1), Concurrency(5), store=store)
 
-    for number in range(20 * FEWEST_LINES):
+    for number in range(20 * FEWEST_QUEUES):
         with limiter[f"tenant-{number}"]:
             pass
         clock.jump(0.001)
 
-    assert lines_of(store) <= 2 * FEWEST_LINES
+    assert lines_of(store) <= 2 * FEWEST_QUEUES
 
 
 def test_forgetting_keys_never_forgets_a_debt() -> None:
@@ -233,7 +233,7 @@ def test_forgetting_keys_never_forgets_a_debt() -> None:
     limiter["late"].acquire_sync().release()
 
     clock.jump(0.5)  # spender and holder lack half a second of their hour
-    for number in range(5 * FEWEST_LINES):
+    for number in range(5 * FEWEST_QUEUES):
         assert limiter[f"tenant-{number}"].status().waiting == 0
 
     assert not limiter["spender"].try_acquire()
@@ -249,7 +249,7 @@ def test_a_limiter_outlives_being_forgotten() -> None:
     old = Limiter("old", Rate(1, per=10), store=store)
     old.acquire_sync()
     clock.jump(20)
-    for number in range(3 * FEWEST_LINES):
+    for number in range(3 * FEWEST_QUEUES):
         Limiter(f"new-{number}", Rate(1, per=10), store=store)
 
     with old:
@@ -261,5 +261,5 @@ def lines_of(store: MemoryStore) -> int:
     """How many states the store keeps alive."""
     gc.collect()
     return sum(
-        1 for thing in gc.get_objects() if isinstance(thing, MemoryLine) and thing._store is store
+        1 for thing in gc.get_objects() if isinstance(thing, MemoryQueue) and thing._store is store
     )

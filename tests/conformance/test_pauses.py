@@ -264,7 +264,7 @@ def test_a_door_that_somebody_has_in_hand_shuts_too(memory: World, limits: list[
     limiter = memory.limiter(*limits)
     with limiter:
         pass
-    door = limiter._line.enter
+    door = limiter._queue.enter
 
     limiter.pause(HOUR)
 

@@ -55,14 +55,14 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 
 async def found(limiter: Limiter) -> None:
     """Go on when the server is known to be back: to the tasks of this loop, and to threads; both are connected to it."""
-    its: Any = limiter._line  # a fallback line knows
+    its: Any = limiter._queue  # a fallback line knows
     async with asyncio.timeout(long()):
         while True:
             if not (its._away() or await asyncio.to_thread(its._away)):
                 break
             await asyncio.sleep(0.001)
-    await once_back(its._line.astatus)
-    await once_back(lambda: asyncio.to_thread(its._line.status))
+    await once_back(its._queue.astatus)
+    await once_back(lambda: asyncio.to_thread(its._queue.status))
 
 
 async def inside(limiter: Limiter, door: asyncio.Event, room: Room) -> None:

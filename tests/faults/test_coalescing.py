@@ -12,8 +12,8 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from headgate.stores.redis.session import session
-from headgate.stores.redis.transport.connection import Wire
-from headgate.stores.redis.transport.node import Peer
+from headgate.stores.redis.transport.connection import Connection
+from headgate.stores.redis.transport.node import Node
 from tests.faults.scene import commands_of, elsewhere, enter, eventually
 from tests.world import soon, waiting
 
@@ -23,8 +23,8 @@ SILENT = 3600.0  # seconds between heartbeats: none within a test
 
 def of_calls(protocol: object) -> bool:
     """Whether this is a connection of calls, and not the one that listens."""
-    return isinstance(protocol, Wire) and isinstance(
-        getattr(protocol._replied, "__self__", None), Peer
+    return isinstance(protocol, Connection) and isinstance(
+        getattr(protocol._replied, "__self__", None), Node
     )
 
 
@@ -69,14 +69,14 @@ async def test_who_comes_in_one_turn_goes_out_in_one_write(
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all that is read from the server for calls, as it is read."""
     read: list[int] = []
-    received = Wire.data_received
+    received = Connection.data_received
 
-    def noted(self: Wire, data: bytes) -> None:
+    def noted(self: Connection, data: bytes) -> None:
         if of_calls(self):
             read.append(len(data))
         received(self, data)
 
-    monkeypatch.setattr(Wire, "data_received", noted)
+    monkeypatch.setattr(Connection, "data_received", noted)
     return read
 
 
@@ -117,8 +117,8 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
 
 async def nothing_on_its_way(limiter: Limiter) -> None:
     """Wait until the session is subscribed and has the reply to its last call: once subscribed, it asks for news."""
-    session = limiter._line.lane()
-    await eventually(lambda: session.link.counts(session) and session._sent is None)
+    session = limiter._queue.session()
+    await eventually(lambda: session.client.counts(session) and session._sent is None)
 
 
 async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
@@ -174,7 +174,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
 
 def waits(limiter: Limiter) -> bool:
     """Whether a caller of `limiter` waits, and no call is in flight."""
-    session = limiter._line.lane()
+    session = limiter._queue.session()
     return bool(session._waiting) and session._sent is None
 
 
@@ -233,7 +233,7 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     await waiting(other, 1)
     await theirs.arelease()
     permit = await soon(mine)
-    (peer,) = limiter._line._store.lane(limiter._line).link._peers.values()
+    (peer,) = limiter._queue._store.session(limiter._queue).client._nodes.values()
     peer._heard_word(ReplyError(refusal))
 
     writes.clear()
@@ -245,7 +245,7 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
 def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:
     """Given commands that are written together, when the collector gives something back in the middle of that, then it follows."""
     written: list[bytes] = []
-    its = object.__new__(Wire)
+    its = object.__new__(Connection)
 
     class Link:
         def write(self, data: bytes) -> None:

@@ -339,7 +339,7 @@ async def test_an_update_that_cannot_be_told_is_told_later(
     with pytest.raises(StoreError, match="cannot be asked"):
         await soon(limiter.aupdate(TWO))
     limiter.update(THREE)
-    assert limiter._line.declared.capacity == {"permits": 3}
+    assert limiter._queue.declared.capacity == {"permits": 3}
     proxy.refuses = False
 
     await until(lambda status: status.limits[0].capacity == 3, other)
@@ -374,7 +374,7 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
     """Given a call that names its limits already, when a thread updates them, then the call does not pass for the update (F11)."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await soon(declare(limiter))
-    keys = limiter._line.keys
+    keys = limiter._queue.keys
 
     def meanwhile(*asked: Any) -> tuple[str, ...]:
         monkeypatch.undo()
@@ -383,7 +383,7 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
         thread.join()
         return keys(*asked)
 
-    monkeypatch.setattr(limiter._line, "keys", meanwhile)
+    monkeypatch.setattr(limiter._queue, "keys", meanwhile)
     await soon(limiter.astatus())
 
     await until(lambda status: status.limits[0].capacity == 2, other)

@@ -87,7 +87,7 @@ async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
     )
     await soon(visit(limiter))
     await other.aupdate(Concurrency(3))
-    ours = limiter._line.declared.program
+    ours = limiter._queue.declared.program
     whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
     proxy.replies.alter = lambda piece: whole.sub(
         lambda reply: bulk(reply[1].replace(b"permits 3 ", b"permits 0 ")), piece
@@ -95,7 +95,7 @@ async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
 
     with pytest.raises(StoreError):
         await soon(limiter.acquire())
-    assert limiter._line.declared.program == ours
+    assert limiter._queue.declared.program == ours
 
     proxy.replies.alter = None
     await once_back(lambda: visit(limiter))

@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.stores.redis.session import session
-from headgate.stores.redis.session.local_handoff import Succession
+from headgate.stores.redis.session.local_handoff import LocalHandoff
 from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, eventually
 from tests.servers import Server
@@ -101,7 +101,7 @@ async def test_the_server_counts_what_is_held_and_who_waits_all_the_same(
         await visitors.inside_are(*range(number + 2))
         assert not await other.atry_acquire()
 
-    status = await until(lambda status: status.waiting == 0, other._line)
+    status = await until(lambda status: status.waiting == 0, other._queue)
     assert [limit.used for limit in status.limits] == [1]
     await visitors.all_gone()
     await at_rest(other)
@@ -122,7 +122,7 @@ async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
     for number in (1, 2):
         visitors.go(number)
         await visitors.inside_are(*range(1, number + 2))
-        await until(lambda status, left=2 - number: status.waiting == left, other._line)
+        await until(lambda status, left=2 - number: status.waiting == left, other._queue)
 
     await visitors.all_gone()
     await at_rest(other)
@@ -332,16 +332,16 @@ async def test_in_doubt_the_server_is_asked(
     """S2, S6: given a lease or a place in the queue that is not certain any more, who leaves hands nothing over."""
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
-    (permit,) = limiter._line._inside._entered[visitors.tasks[1]]
-    assert permit.home.succession.heir(permit), "it would be handed over"
+    (permit,) = limiter._queue._inside._entered[visitors.tasks[1]]
+    assert permit.home.handoff.heir(permit), "it would be handed over"
     if doubt == "nothing was heard for long":
         permit.home.asked_at -= 2 * session.HEARTBEAT
     else:
         permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []
-    hand_over = Succession.hand_over
+    hand_over = LocalHandoff.hand_over
     monkeypatch.setattr(
-        Succession,
+        LocalHandoff,
         "hand_over",
         lambda its, permit: handed.append(hand_over(its, permit)) or handed[-1],
     )
@@ -407,8 +407,8 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
 
     visitors.tasks[2].cancel()
     await asyncio.wait([visitors.tasks[2]])
-    (permit,) = limiter._line._inside._entered[visitors.tasks[1]]
-    assert permit.home.succession.heir(permit) is None
+    (permit,) = limiter._queue._inside._entered[visitors.tasks[1]]
+    assert permit.home.handoff.heir(permit) is None
     visitors.go(1)
     proxy.replies.resume()
     await visitors.inside_are(0, 1, 3)
@@ -464,7 +464,7 @@ def nothing() -> None:
 
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
-    return f"headgate:{limiter._line.lane()._session.partition('.')[0]}"
+    return f"headgate:{limiter._queue.session().id.partition('.')[0]}"
 
 
 async def acquire(limiter: Limiter) -> int:
@@ -476,6 +476,6 @@ async def at_rest(limiter: Limiter) -> None:
     """S7: nobody waits, and all of it can be had."""
     status = await until(
         lambda status: status.waiting == 0 and not any(limit.used for limit in status.limits),
-        limiter._line,
+        limiter._queue,
     )
     assert status.waiting == 0

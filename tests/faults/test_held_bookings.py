@@ -12,7 +12,7 @@ from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, 
 from headgate.declaring import Undeclared
 from headgate.request import Request
 from headgate.stores.redis.session import session
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from tests.faults.proxy import Proxy
 from tests.faults.scene import (
     client_of_its_own,
@@ -49,11 +49,11 @@ async def there(name: str, redis_url: str) -> Limiter:
     return Limiter(name, SLOW, store=client)
 
 
-def lane_of(limiter: Limiter) -> Lane:
-    line: Any = limiter._line
-    line = line._line if isinstance(line, Undeclared) else line  # it has not acquired yet
-    its = line._store.lane(line)
-    assert isinstance(its, Lane)
+def lane_of(limiter: Limiter) -> Session:
+    line: Any = limiter._queue
+    line = line._queue if isinstance(line, Undeclared) else line  # it has not acquired yet
+    its = line._store.session(line)
+    assert isinstance(its, Session)
     return its
 
 
@@ -62,7 +62,7 @@ async def asleep(limiter: Limiter) -> list[asyncio.Task[Permit]]:
     await limiter.acquire()
     callers = [asyncio.create_task(enter(limiter)) for _ in range(2)]
     await waiting(limiter, 1)
-    assert len(lane_of(limiter)._booked.queue) == 1
+    assert len(lane_of(limiter)._reserved.queue) == 1
     return callers
 
 
@@ -84,7 +84,7 @@ async def test_who_sleeps_elsewhere_waits_again_in_front(
     numbers = [who.split(":")[1] for who in everybody(admin, name) if ":" in who]
     assert numbers == ["2", "3"]
     assert list(lane_of(there)._waiting) == [2, 3]
-    assert not lane_of(there)._booked.queue
+    assert not lane_of(there)._reserved.queue
     await gone(callers, here)
     assert used(await here.astatus()) == [0]  # of the bucket as it will be when it is over
 
@@ -100,15 +100,15 @@ async def test_several_come_back_in_the_order_in_which_they_were_granted(
         callers.append(asyncio.create_task(enter(limiter)))
         await asyncio.sleep(0)
         await limiter.astatus()  # arrives behind it
-    assert sum(len(lane_of(limiter)._booked.queue) for limiter in (here, there)) == 4
+    assert sum(len(lane_of(limiter)._reserved.queue) for limiter in (here, there)) == 4
 
     await there.apause(PAUSE)
     await waiting(here, 4)
 
-    links = [who.partition(".")[0] for who in everybody(admin, name) if ":" in who]
-    first, second = (lane_of(limiter).link.id for limiter in (here, there))
-    assert sorted(links) == sorted([first, second] * 2)
-    assert links == [first, second, first, second]
+    clients = [who.partition(".")[0] for who in everybody(admin, name) if ":" in who]
+    first, second = (lane_of(limiter).client.id for limiter in (here, there))
+    assert sorted(clients) == sorted([first, second] * 2)
+    assert clients == [first, second, first, second]
     await gone(callers, here)
 
 
@@ -132,13 +132,13 @@ async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there:
     while its._sent is None:  # noqa: ASYNC110 - there is no event: it is to be seen before the reply is there
         await asyncio.sleep(0)
 
-    its.heard(f"{its._session} {its._server} -1 !{round(PAUSE * 1_000_000)}")
+    its.heard(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
 
     assert its.paused
-    assert not its._booked.queue
+    assert not its._reserved.queue
     await looks
     await eventually(
-        lambda: its._booked.queue
+        lambda: its._reserved.queue
     )  # the server knows nothing of that pause: what it grants anew is not given back
     await gone(callers, here)
 
@@ -149,13 +149,13 @@ async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(
     """S3: given one whose booking was moved, when the former grant is told once more, then it goes on waiting."""
     callers = await asleep(there)
     its = lane_of(there)
-    _, ticket, grant = its._booked.queue[0]
+    _, pending, grant = its._reserved.queue[0]
 
     await there.apause(PAUSE)
-    its.heard(f"{its._session} {grant.t} -1 {ticket.number} 1 0 {grant.fence - grant.t} 0")
+    its.heard(f"{its.id} {grant.t} -1 {pending.number} 1 0 {grant.fence - grant.t} 0")
     await waiting(here, 2)
 
-    assert not its._booked.queue
+    assert not its._reserved.queue
     assert [caller.done() for caller in callers] == [False, False]
     await gone(callers, here)
 
@@ -181,11 +181,11 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(
 ) -> None:
     """T8: given one that may wait until its moment, when it is paused for longer, then it is told when that is over."""
     await there.acquire()
-    caller = asyncio.create_task(there._line.acquire(Request({}, round(AHEAD * 1_000_000))))
+    caller = asyncio.create_task(there._queue.acquire(Request({}, round(AHEAD * 1_000_000))))
     await asyncio.sleep(0)
     await there.astatus()
-    (_, ticket, _), *_ = lane_of(there)._booked.queue
-    ticket.request = Request({}, round(max_sleep * 1_000_000))  # as if so much less of it was left
+    (_, pending, _), *_ = lane_of(there)._reserved.queue
+    pending.request = Request({}, round(max_sleep * 1_000_000))  # as if so much less of it was left
 
     await here.apause(PAUSE)
     if max_sleep < AHEAD:
@@ -194,7 +194,7 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(
         assert PAUSE - LONG < error.value.retry_after <= PAUSE
     else:
         await waiting(here, 1)
-        assert ticket.deadline is not None
+        assert pending.deadline is not None
         caller.cancel()
     await waiting(here, 0)
 
@@ -208,7 +208,7 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(
     callers = [asyncio.create_task(enter(there)) for _ in range(2)]
     await waiting(there, 1)
     its = lane_of(there)
-    admin.zrem(f"headgate:{{{name}}}:who", f"+{its._booked.queue[0][1].caller}")
+    admin.zrem(f"headgate:{{{name}}}:who", f"+{its._reserved.queue[0][1].caller}")
 
     await here.apause(PAUSE)
     await waiting(here, 2)
@@ -242,7 +242,7 @@ async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_w
     looks = asyncio.create_task(limiter.astatus())
     await eventually(lambda: its._sent is not None)
 
-    its.heard(f"{its._session} {its._server} -1 !{round(PAUSE * 1_000_000)}")
+    its.heard(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
     proxy.refuses = True
     proxy.reset()
     told = await soon(asyncio.gather(looks, *callers, return_exceptions=True))
@@ -261,24 +261,24 @@ async def test_a_pause_of_a_server_that_is_away_is_not_made_up_for(name: str) ->
     its = lane_of(limiter)
     await eventually(lambda: not (its._queued or its._sent))
 
-    assert not its._errands
+    assert not its._operations
 
 
 async def test_a_lane_knows_that_a_pause_was_ended(here: Limiter, there: Limiter) -> None:
     """Given two processes that know of a pause, when one ends it, then both know. Late news of that pause change nothing."""
-    lanes = [lane_of(here), lane_of(there)]
+    sessions = [lane_of(here), lane_of(there)]
     await asyncio.gather(here.astatus(), there.astatus())
     await there.apause(60)
     await here.astatus()
-    assert [lane.paused for lane in lanes] == [True, True]
-    bookings = lanes[0]._booked
+    assert [lane.paused for lane in sessions] == [True, True]
+    bookings = sessions[0]._reserved
     told_at, left = bookings._told_at, 60_000_000
 
     await here.aresume()
     await there.astatus()
 
-    await eventually(lambda: not any(lane.paused for lane in lanes))
+    await eventually(lambda: not any(lane.paused for lane in sessions))
     assert not bookings.pause(told_at, left)
-    assert not lanes[0].paused
+    assert not sessions[0].paused
     await here.apause(60)
-    assert lanes[0].paused
+    assert sessions[0].paused

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from headgate import Limiter, Rate
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from tests.faults.scene import elsewhere, enter, eventually
 from tests.world import soon, waiting
 
@@ -26,8 +26,8 @@ async def left(limiter: Limiter) -> int:
 
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
-    lane = limiter._line._store.lane(limiter._line)
-    return f"headgate:{lane._session.partition('.')[0]}"
+    lane = limiter._queue._store.session(limiter._queue)
+    return f"headgate:{lane.id.partition('.')[0]}"
 
 
 async def test_cancelled_just_when_the_news_come(
@@ -38,16 +38,16 @@ async def test_cancelled_just_when_the_news_come(
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
     await waiting(other, 1)
-    heard = Lane.heard
+    heard = Session.heard
 
-    def cancelled_first(lane: Lane, announcement: str) -> None:
+    def cancelled_first(lane: Session, announcement: str) -> None:
         if len(announcement.split()) > 3:  # it brings a grant
             waiter.cancel()
         heard(lane, announcement)
 
-    monkeypatch.setattr(Lane, "heard", cancelled_first)
+    monkeypatch.setattr(Session, "heard", cancelled_first)
     monkeypatch.setattr(
-        Lane, "look", lambda lane: None
+        Session, "look", lambda lane: None
     )  # or the reply to that might be faster than the news
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     permit.settle(tokens=8)
@@ -65,17 +65,17 @@ async def test_cancelled_while_the_news_are_on_their_way(
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
     await waiting(other, 1)
-    answered, loop = Lane.answered, asyncio.get_running_loop()
+    answered, loop = Session.answered, asyncio.get_running_loop()
 
-    def cancelled_first(lane: Lane, reply: Any) -> None:
+    def cancelled_first(lane: Session, reply: Any) -> None:
         if lane.waits and reply.partition(b"|")[2]:  # it brings a grant
             waiter.cancel()
             loop.call_soon(answered, lane, reply)  # the task runs first
         else:
             answered(lane, reply)
 
-    monkeypatch.setattr(Lane, "heard", lambda lane, announcement: None)
-    monkeypatch.setattr(Lane, "answered", cancelled_first)
+    monkeypatch.setattr(Session, "heard", lambda lane, announcement: None)
+    monkeypatch.setattr(Session, "answered", cancelled_first)
     permit.settle(tokens=8)
     await waiting(other, 0)
     await left(limiter)
@@ -117,23 +117,27 @@ async def test_news_of_later_grants_wait_for_those_before(
     await waiting(other, 2)
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     await limiter.astatus()  # it has listened since before this was asked
-    lane, heard, answered = limiter._line._store.lane(limiter._line), Lane.heard, Lane.answered
+    lane, heard, answered = (
+        limiter._queue._store.session(limiter._queue),
+        Session.heard,
+        Session.answered,
+    )
     news: list[str] = []
     replies: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            Lane, "heard", lambda lane, announcement: None
+            Session, "heard", lambda lane, announcement: None
         )  # lost: a reply will tell of the first
         permit.settle(tokens=9)
         await waiting(other, 1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            Lane,
+            Session,
             "heard",
             lambda lane, announcement: (news.append(announcement), heard(lane, announcement)),
         )
         patch.setattr(
-            Lane,
+            Session,
             "answered",
             lambda its, reply: replies.append(reply) if its is lane else answered(its, reply),
         )
@@ -164,7 +168,7 @@ async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     await limiter.astatus()  # it has listened since before this was asked
     with monkeypatch.context() as patch:
-        patch.setattr(Lane, "heard", lambda lane, announcement: None)
+        patch.setattr(Session, "heard", lambda lane, announcement: None)
         permit.settle(tokens=9)
         await waiting(other, 1)
     permit.settle(tokens=8)

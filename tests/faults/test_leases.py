@@ -18,7 +18,7 @@ from redis import Redis
 
 import headgate
 from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
-from headgate.stores.redis.session.lease_renewal import Renewals
+from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Puppet, Slack, elsewhere, eventually, keys_of
 from tests.machine import Stalls, scaled
@@ -87,7 +87,7 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
 
     admin.delete(*keys_of(admin, name))
     successor = await soon(other.acquire())
-    limiter._line._line._store.lane(limiter._line._line).renewals.renew()
+    limiter._queue._queue._store.session(limiter._queue._queue).renewal.renew()
 
     await stay.lost()
     assert used(await limiter.astatus()) == [1]
@@ -227,8 +227,8 @@ async def test_renewals_keep_a_body_where_it_is(
     with pytest.raises(asyncio.CancelledError):
         await stay.task
     await at_rest(limiter)
-    lane = limiter._line._line._store.lane(limiter._line._line)
-    await eventually(lambda: not lane.renewals.planned)
+    lane = limiter._queue._queue._store.session(limiter._queue._queue)
+    await eventually(lambda: not lane.renewal.planned)
     assert renewals(proxy) == 4
 
 
@@ -256,9 +256,9 @@ async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(
     asyncio.get_running_loop().set_debug(True)
     limiter = Limiter(name, Concurrency(1, lease=60), store=proxy.url)
     permit = await limiter.acquire()
-    lane = limiter._line._store.lane(limiter._line)
+    lane = limiter._queue._store.session(limiter._queue)
 
-    await asyncio.to_thread(lane.renewals.hold, permit, 300_000)  # microseconds
+    await asyncio.to_thread(lane.renewal.hold, permit, 300_000)  # microseconds
 
     await eventually(lambda: renewals(proxy) >= 1)
     assert await permit.arelease()
@@ -349,7 +349,7 @@ async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
         reached = await cancelled_at(visit(block(limiter), let_in), way, at)
 
         assert used(await at_rest(limiter)) == [0, len(let_in) + taken]
-        assert limiter._line._inside == {}
+        assert limiter._queue._inside == {}
         if not reached:
             break
     assert at >= 2
@@ -365,7 +365,7 @@ async def test_who_hears_late_of_its_grant_renews_it_at_once(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S2, S7: given news that came when most of the lease was over, it is renewed at once: in a third of it would be too late."""
-    monkeypatch.setattr(Renewals, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
+    monkeypatch.setattr(LeaseRenewal, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()
     rest = permit.believed
 

@@ -18,10 +18,10 @@ from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.errors import StoreError
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport import client, subscriber, tasks
-from headgate.stores.redis.transport.client import Link
-from headgate.stores.redis.transport.node import Call, Peer
+from headgate.stores.redis.transport.client import Client
+from headgate.stores.redis.transport.node import Call, Node
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
@@ -52,8 +52,8 @@ def with_moods(moody: Moody, port: int) -> Any:
     return redis.asyncio.Redis(port=port, credential_provider=moody)
 
 
-def link_of(limiter: Limiter) -> Link:
-    return limiter._line._store.lane(limiter._line).link
+def link_of(limiter: Limiter) -> Client:
+    return limiter._queue._store.session(limiter._queue).client
 
 
 PONG = b"+PONG\r\n"
@@ -100,13 +100,13 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.25
     )  # a pause of half a second: the end of a loop waits for longer
-    hold, held = Peer._hold, list[Call]()
+    hold, held = Node._hold, list[Call]()
 
-    def put_off(peer: Peer, call: Call, refusal: str) -> None:
+    def put_off(peer: Node, call: Call, refusal: str) -> None:
         held.append(call)
         hold(peer, call, refusal)
 
-    monkeypatch.setattr(Peer, "_hold", put_off)
+    monkeypatch.setattr(Node, "_hold", put_off)
 
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)
@@ -167,7 +167,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     assert not await soon(
         limiter.atry_acquire()
     )  # it is looked for from here on, though nobody asks again
-    its = limiter._line._store._links[asyncio.get_running_loop()]
+    its = limiter._queue._store._clients[asyncio.get_running_loop()]
     await eventually(lambda: not its._away)
 
     assert inside.fence == 0
@@ -219,7 +219,7 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     limiter = Limiter(name, Concurrency(1), store=as_user(own_proxy.url, "deaf"))
     permit = await limiter.acquire()
     own_proxy.announcements.hold()
-    its = link_of(limiter)._ears
+    its = link_of(limiter)._subscriptions
 
     async def wait_for_a_moment(former: Permit) -> Permit:
         waiter = asyncio.create_task(enter(limiter))
@@ -308,7 +308,7 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
 
     assert {type(each) for each in told} == {StoreError}
     assert attempts[:6] == [1, 2, 3, 4, 5, 6]
-    assert all(limiter._line._last._in_vain >= 5 for limiter in limiters)
+    assert all(limiter._queue._last._in_vain >= 5 for limiter in limiters)
 
 
 async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
@@ -323,14 +323,14 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     await other.astatus()
     own_server.pause()
     asked = asyncio.create_task(enter(limiter))
-    await eventually(lambda: (lane := limiter._line._last) is not None and lane._sent)
+    await eventually(lambda: (lane := limiter._queue._last) is not None and lane._sent)
     own_server.kill()
     monkeypatch.setattr(
         client, "pause", lambda attempt, longest: 0.0 if longest == client.LONGEST else LONG * 10
     )
     with pytest.raises(StoreError):
         await soon(asked)
-    owing = limiter._line._last
+    owing = limiter._queue._last
     assert owing.owes
 
     own_server.start()
@@ -427,15 +427,15 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
 
 def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The announcements of grants from now on, of which nobody hears the first."""
-    heard, news = Lane.heard, []
+    heard, news = Session.heard, []
 
-    def hears(lane: Lane, announcement: str) -> None:
+    def hears(lane: Session, announcement: str) -> None:
         if len(announcement.split()) > 3:  # it brings a grant
             news.append(announcement)
         if news != [announcement]:
             heard(lane, announcement)
 
-    monkeypatch.setattr(Lane, "heard", hears)
+    monkeypatch.setattr(Session, "heard", hears)
     return news
 
 
@@ -449,10 +449,10 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     callers = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(2)]
     await waiting(other, 2)
     await eventually(lambda: proxy.announcements.seen)
-    lane, failed = limiter._line._store.lane(limiter._line), Lane.failed
+    lane, failed = limiter._queue._store.session(limiter._queue), Session.failed
     come, news = asyncio.Event(), first_news_lost(monkeypatch)
 
-    def fails_as_one_comes(its: Lane, error: StoreError) -> None:
+    def fails_as_one_comes(its: Session, error: StoreError) -> None:
         come.set()
         failed(its, error)
 
@@ -460,7 +460,7 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
         await come.wait()
         await limiter.acquire(tokens=1)
 
-    monkeypatch.setattr(Lane, "failed", fails_as_one_comes)
+    monkeypatch.setattr(Session, "failed", fails_as_one_comes)
     await asyncio.gather(
         limiter.astatus(), limiter.astatus()
     )  # so that what comes next waits for company

@@ -267,8 +267,8 @@ async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
             await soon(limiter.acquire(tokens=1))
     own_admin.config_set("min-replicas-to-write", 0)
 
-    lane = limiter._line._store.lane(limiter._line)
-    assert (lane._errands, lane._gone) == ([], {})
+    session = limiter._queue._store.session(limiter._queue)
+    assert (session._operations, session._gone) == ([], {})
 
 
 @pytest.mark.usefixtures("hurried")

@@ -13,7 +13,7 @@ from redis import Redis
 
 from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window, logs
 from headgate.stores import fallback
-from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.store import RedisStore
 from tests.faults.absence import (
     FAULTS,
@@ -258,7 +258,7 @@ async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
     """Promise 8: nobody passes unasked who was not told to."""
     limiter = elsewhere(name, Concurrency(4), url=own_server.url)
     (await soon(limiter.acquire())).release()
-    assert type(limiter._line) is RedisLine  # the way there has become no longer
+    assert type(limiter._queue) is RedisQueue  # the way there has become no longer
     with fault(own_server):
         answers = await soon(
             asyncio.gather(*(ask(limiter) for ask in WAYS), return_exceptions=True)

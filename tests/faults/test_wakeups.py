@@ -136,11 +136,11 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
     )
     permit, caller = await enter(other), asyncio.create_task(enter(here))
     await waiting(other, 1)
-    its = here._line._store.lane(here._line)
+    its = here._queue._store.session(here._queue)
     await eventually(lambda: its._timer is not None)
 
     its.asked_at -= 2.0
-    its.heard(f"{its._session} {its._server} 2900000")
+    its.heard(f"{its.id} {its._server} 2900000")
 
     assert its._timer.when() - asyncio.get_running_loop().time() <= session.HEARTBEAT - 2.0
     await permit.arelease()

@@ -232,7 +232,7 @@ async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
 
     status = await until(lambda status: status.limits[1].capacity == 10, limiter)
     assert status.limits[0].capacity == 5
-    assert limiter._line.declared.program == program(Concurrency(5), Rate(10, per=1800))
+    assert limiter._queue.declared.program == program(Concurrency(5), Rate(10, per=1800))
     assert status.limits[1].left <= 7
     await at_rest(limiter)
 
@@ -315,7 +315,7 @@ def adopted(limiter: Limiter, headers: dict[str, str]) -> str:
     declared = limiter.limits
     answered(limiter, adopting, headers)
     assert limiter.limits == declared
-    return limiter._line.declared.program
+    return limiter._queue.declared.program
 
 
 def told(limit: int) -> dict[str, str]:
@@ -397,8 +397,8 @@ def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> No
     with limiter.acquire() as permit, other.acquire() as its:
         adopting([(limiter, permit), (other, its)], 429, headers)
 
-    assert limiter._line.declared.program == program(Quota(20, per=60, slack=5))
-    assert other._line.declared.program == program(Quota(10, per=5))
+    assert limiter._queue.declared.program == program(Quota(20, per=60, slack=5))
+    assert other._queue.declared.program == program(Quota(10, per=5))
     assert [each.status().retry_after for each in (limiter, other)] == [
         pytest.approx(60, abs=1)
     ] * 2

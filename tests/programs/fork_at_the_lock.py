@@ -26,7 +26,7 @@ def main(name: str) -> None:
         FORKED.wait()
 
     signal.signal(signal.SIGUSR1, fork_once)
-    holder = threading.Thread(target=cast("Any", limiter)._line._lock.hold, args=[hold, None])
+    holder = threading.Thread(target=cast("Any", limiter)._queue._lock.hold, args=[hold, None])
     holder.start()
     inside.wait()
     signaller = threading.Thread(target=signal_at_the_lock)

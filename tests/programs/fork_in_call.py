@@ -14,7 +14,7 @@ from collections.abc import Callable
 from headgate import Concurrency, Limiter
 from headgate.stores.redis.blocking import fast_path
 from headgate.stores.redis.blocking.portal import Portal
-from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.queue import RedisQueue
 from tests.forking import CHILDREN, FORKED, fork_once, signal_main, signal_until_forked
 
 
@@ -75,11 +75,11 @@ def main(url: str, name: str, how: str) -> None:
     }.get(how, limiter.acquire_sync)
     asked = {"status": "astatus", "try_acquire": "atake", "flush": "aflush"}
     if how in asked:
-        wrap(RedisLine, asked[how], answers_behind_the_fork)
+        wrap(RedisQueue, asked[how], answers_behind_the_fork)
     elif how == "acquire":
         wrap(fast_path.Talk, "exchange", between_call_and_reply)
     elif how == "granted":
-        wrap(RedisLine, "found", before)
+        wrap(RedisQueue, "found", before)
     elif how == "connect":
         wrap(fast_path, "connect", behind_the_fork)
     else:

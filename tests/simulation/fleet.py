@@ -26,10 +26,10 @@ from headgate.permit import Permit
 from headgate.stores import registry
 from headgate.stores.redis import queue
 from headgate.stores.redis.blocking.portal import NoPortalError
-from headgate.stores.redis.protocol.messages import Ticket
-from headgate.stores.redis.queue import RedisLine
+from headgate.stores.redis.protocol.messages import PendingAcquire
+from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session import delivery
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.store import RedisStore, _by_identity
 from headgate.stores.redis.transport import client
 from tests.history.checker import judged
@@ -163,12 +163,14 @@ class Process:
         child.limiters = forked(self.store, self.limiters)
         still = ProcessLoop(fleet.world, f"{child.name} copy", fleet.network.connect)  # type: ignore[abstract]  # as above
         still.stop()
-        lines = {limiter._line.name: cast("RedisLine", limiter._line) for limiter in child.limiters}
+        lines = {
+            limiter._queue.name: cast("RedisQueue", limiter._queue) for limiter in child.limiters
+        }
         permits = [
             permit for known in self.permits if (permit := known()) is not None and permit.held
         ]
         copies = [
-            permit_with(permit, lines[cast("RedisLine", permit._line).name], still)
+            permit_with(permit, lines[cast("RedisQueue", permit._queue).name], still)
             for permit in permits
         ]
         child.loop.do(lambda: [permit.release() for permit in copies])
@@ -260,7 +262,7 @@ class Fleet:
         for process in self._everybody:
             process.loop.crash()
             process.loop.forget()  # finalizers keep the sockets and links of a store, and with them the loop
-            process.store._links.clear()
+            process.store._clients.clear()
             _by_identity.pop(
                 process.store.topology.identity, None
             )  # another run has processes of the same names
@@ -432,7 +434,7 @@ class Fleet:
         return 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
 
     def living_links(self) -> set[str]:
-        return {link.id for process in self._living() for link in process.store._links.values()}
+        return {link.id for process in self._living() for link in process.store._clients.values()}
 
     def _lose(self, span: int, copy: Any, keeps_scripts: bool) -> None:
         if self.network.down:
@@ -519,7 +521,7 @@ class Fleet:
         """For how many microseconds nothing has gone wrong that must be waited for, if that is longer than `seconds`."""
         return inf if self.world.now < self._trouble_until + seconds * SECOND else self.slow()
 
-    def permitted(self, line: RedisLine, permit: Permit) -> None:
+    def permitted(self, line: RedisQueue, permit: Permit) -> None:
         """A caller has just got it."""
         here = self.world.here
         assert here is not None, "an acquire returns in its process"
@@ -530,9 +532,9 @@ class Fleet:
     def _owner(self, loop: ProcessLoop) -> Process:
         return next(process for process in self._everybody if process.loop is loop)
 
-    def handed(self, lane: Lane, permit: Permit, heir: Any) -> None:
+    def handed(self, lane: Session, permit: Permit, heir: Any) -> None:
         """Who has entered leaves its permit to another one."""
-        assert isinstance(heir, Ticket), "somebody takes it"
+        assert isinstance(heir, PendingAcquire), "somebody takes it"
         who = heir.session, heir.number
         self.note(f"{lane.line.name}: {permit.key} goes to {who}")
         self.witness.inherits(lane.line.name, who, permit, int(heir.waited * SECOND))

@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 from headgate import Limiter
 from headgate.permit import Permit
 from headgate.stores.context_stack import Inside
-from headgate.stores.redis.queue import RedisLine
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.store import RedisStore
 from tests.simulation.loop import ProcessLoop
 
@@ -30,25 +30,26 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
     """The limiters of a store, in the child."""
     child = copy(store)
     child.topology = deepcopy(store.topology)
-    child._links, child._new = (
-        dict(store._links),
+    child._clients, child._new = (
+        dict(store._clients),
         dict(store._new),
     )  # what the child forgets, the parent still uses
-    if store._shortcut is not None:
-        child._shortcut = copy(store._shortcut)
-        child._shortcut._talks = {}  # what the child closes stays open
-    lines = {name: line_in(child, line) for name, line in store._lines.items()}
-    child._lines, child._kept = (
+    if store._fast_path is not None:
+        child._fast_path = copy(store._fast_path)
+        child._fast_path._talks = {}  # what the child closes stays open
+    lines = {name: line_in(child, line) for name, line in store._queues.items()}
+    child._queues, child._kept = (
         WeakValueDictionary(lines),
         {name: lines[name] for name in store._kept},
     )
     child.forked()
     return [
-        limiter_with(limiter, lines[cast("RedisLine", limiter._line).name]) for limiter in limiters
+        limiter_with(limiter, lines[cast("RedisQueue", limiter._queue).name])
+        for limiter in limiters
     ]
 
 
-def line_in(store: RedisStore, line: RedisLine) -> RedisLine:
+def line_in(store: RedisStore, line: RedisQueue) -> RedisQueue:
     its = copy(line)
     its._store, its._inside, its._said, its._lock = (
         store,
@@ -72,18 +73,18 @@ def slots_of(kind: type) -> Iterator[str]:
     return chain.from_iterable(getattr(base, "__slots__", ()) for base in kind.__mro__)
 
 
-def limiter_with(limiter: Limiter, line: RedisLine) -> Limiter:
+def limiter_with(limiter: Limiter, line: RedisQueue) -> Limiter:
     its = twin(limiter)
-    its._line = line
+    its._queue = line
     return its
 
 
-def permit_with(permit: Permit, line: RedisLine, still: ProcessLoop) -> Permit:
+def permit_with(permit: Permit, line: RedisQueue, still: ProcessLoop) -> Permit:
     """The copy of a permit, whose home is in a loop that stands still."""
     its = twin(permit)
-    its._line = line
-    if isinstance(permit.home, Lane):
+    its._queue = line
+    if isinstance(permit.home, Session):
         its.home = lane = copy(permit.home)
-        lane.link = copy(lane.link)
-        lane.link.loop = still
+        lane.client = copy(lane.client)
+        lane.client.loop = still
     return its

@@ -16,14 +16,14 @@ import pytest
 
 from headgate.limits import Concurrency
 from headgate.stores.redis.protocol import script
-from headgate.stores.redis.protocol.messages import Ticket
-from headgate.stores.redis.queue import RedisLine
-from headgate.stores.redis.session.lease_renewal import Renewals
-from headgate.stores.redis.session.local_handoff import Succession
+from headgate.stores.redis.protocol.messages import PendingAcquire
+from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.session.lease_renewal import LeaseRenewal
+from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport import node, topology
-from headgate.stores.redis.transport.client import Link
+from headgate.stores.redis.transport.client import Client
 from tests.simulation.fleet import run
 from tests.simulation.loop import SECOND
 from tests.simulation.network import CALM
@@ -87,7 +87,7 @@ def test_a_run_leaves_nothing_of_its_fleet(seed: int) -> None:
 
 
 def left_of_fleets() -> int:
-    return sum(isinstance(each, Server | Link) for each in gc.get_objects())
+    return sum(isinstance(each, Server | Client) for each in gc.get_objects())
 
 
 LUA = {  # what is taken out of the Lua: part, text, what is there instead, which invariant breaks
@@ -158,17 +158,17 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
-    "who gives up stays in the queue": (Lane, "_cancel", lambda lane, ticket: None, "S7"),
+    "who gives up stays in the queue": (Session, "_cancel", lambda lane, pending: None, "S7"),
     "a permit goes past others": (
-        Succession,
+        LocalHandoff,
         "heir",
-        lambda its, permit: any_heir(its._lane),
+        lambda its, permit: any_heir(its.id),
         "S6",
     ),
     "a lease is counted from the reply": (
-        Renewals,
+        LeaseRenewal,
         "believed",
-        lambda its, t, lease, *told: monotonic_of(its._lane) + lease / 1e6 if lease else None,
+        lambda its, t, lease, *told: monotonic_of(its.id) + lease / 1e6 if lease else None,
         "S2",
     ),
 }
@@ -188,15 +188,19 @@ THREADS = [
 ]
 
 
-def monotonic_of(lane: Lane) -> float:
-    return lane.link.loop.time()
+def monotonic_of(lane: Session) -> float:
+    return lane.client.loop.time()
 
 
-def any_heir(lane: Lane) -> Ticket | None:
+def any_heir(lane: Session) -> PendingAcquire | None:
     """Whoever waits here, wherever in the queue."""
-    on_its_way = lane._sent.tickets if lane._sent else []
+    on_its_way = lane._sent.acquires if lane._sent else []
     return next(
-        (ticket for ticket in lane._waiting.values() if ticket.enters and ticket not in on_its_way),
+        (
+            pending
+            for pending in lane._waiting.values()
+            if pending.enters and pending not in on_its_way
+        ),
         None,
     )
 
@@ -234,7 +238,7 @@ def test_it_notices_what_the_clients_lack(fault: str, monkeypatch: pytest.Monkey
 
 def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
     """S7. Given clients that renew no lease, somebody loses a permit though nothing has happened."""
-    monkeypatch.setattr(Renewals, "renew", lambda renewals: None)
+    monkeypatch.setattr(LeaseRenewal, "renew", lambda renewals: None)
     assert noticed(QUIET) == "S7"
 
 
@@ -257,7 +261,7 @@ GONE_BACK = Plan(  # one holds and six wait; all are served, and then their name
 RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
     "doubt": lambda its: None,
     "ended": lambda its, session: [],
-    "last_reply": lambda its, known, server: f"{known} ok {server}" if its._lane.waits else 0,
+    "last_reply": lambda its, known, server: f"{known} ok {server}" if its.id.waits else 0,
 }
 
 
@@ -340,7 +344,7 @@ def test_it_notices_a_child_that_gives_back_what_is_its_parents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """F10. Given a fork's child that takes the permits of its memory for its own, a parent believes in what is not held."""
-    monkeypatch.setattr(RedisLine, "_claimed", lambda line, permit: permit.held)
+    monkeypatch.setattr(RedisQueue, "_claimed", lambda line, permit: permit.held)
     assert noticed(FORKS) == "S2"
 
 

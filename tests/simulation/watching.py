@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headgate.permit import Permit
-from headgate.stores.redis.protocol.messages import Ticket
-from headgate.stores.redis.queue import RedisLine
-from headgate.stores.redis.session.local_handoff import Succession
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.protocol.messages import PendingAcquire
+from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.session.local_handoff import LocalHandoff
+from headgate.stores.redis.session.session import Session
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees who gets a permit, who leaves one to another, and who gives up."""
     permit_of, found_of, give_up, hand_over = (
-        RedisLine._permit,
-        RedisLine.found,
-        Lane._give_up,
-        Succession.hand_over,
+        RedisQueue._permit,
+        RedisQueue.found,
+        Session._give_up,
+        LocalHandoff.hand_over,
     )
 
-    def _give_up(lane: Lane, ticket: Ticket) -> None:
-        fleet.witness.gives_up(lane.key.encode(), (ticket.session, ticket.number))
-        give_up(lane, ticket)
+    def _give_up(lane: Session, pending: PendingAcquire) -> None:
+        fleet.witness.gives_up(lane.key.encode(), (pending.session, pending.number))
+        give_up(lane, pending)
 
-    def _hand_over(succession: Succession, permit: Permit) -> bool:
+    def _hand_over(succession: LocalHandoff, permit: Permit) -> bool:
         heir = succession.heir(permit)
         handed = hand_over(succession, permit)
         if handed:
-            fleet.handed(succession._lane, permit, heir)
+            fleet.handed(succession._session, permit, heir)
         return handed
 
-    def _permit(line: RedisLine, *args: Any) -> Permit:
+    def _permit(line: RedisQueue, *args: Any) -> Permit:
         permit = permit_of(line, *args)
         fleet.permitted(line, permit)
         return permit
 
-    def _found(line: RedisLine, *args: Any) -> Permit:
+    def _found(line: RedisQueue, *args: Any) -> Permit:
         permit = found_of(line, *args)
         fleet.permitted(line, permit)
         return permit
 
-    seen = [(Lane, "_give_up", _give_up), (Succession, "hand_over", _hand_over)]
-    return [*seen, (RedisLine, "_permit", _permit), (RedisLine, "found", _found)]
+    seen = [(Session, "_give_up", _give_up), (LocalHandoff, "hand_over", _hand_over)]
+    return [*seen, (RedisQueue, "_permit", _permit), (RedisQueue, "found", _found)]

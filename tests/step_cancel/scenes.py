@@ -13,7 +13,7 @@ from typing import Any
 
 from headgate import Rate
 from headgate.request import Request
-from headgate.stores.memory.queue import MemoryLine
+from headgate.stores.memory.queue import MemoryQueue
 from tests.step_cancel.visits import CAPACITY, MORE, NOWHERE, Visit
 from tests.stepping import Around, Stepped
 from tests.world import World, soon, until
@@ -23,14 +23,14 @@ OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of eac
 # What a lane and a link may have planned when nobody asks for anything: a look at who holds, whether a server answers.
 STANDING = (
     "renew",
-    "Succession._tell",
-    "Peer._look_at_calls",
-    "Peer._rest",
+    "LocalHandoff._tell",
+    "Node._look_at_calls",
+    "Node._rest",
     "Subscriber.make_sure",
     "Eviction._ask",
 )
 # And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
-SEEKING = ("Link._offer_all", "_set_result_unless_cancelled")
+SEEKING = ("Client._offer_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}link", f"{OURS}revive"}  # between two attempts
 
 
@@ -43,7 +43,7 @@ class Scene:
         self.world = world
         self.visit = visit
         self.noun = visit.make(world, name, *([Rate(1, per=world.beat)] if self.paced else []))
-        self.line = self.noun._line
+        self.line = self.noun._queue
         self.nowhere = visit.stores == NOWHERE
         self.taken: list[int] = []
         self.around = Around(let_go=self.let_go)
@@ -91,7 +91,7 @@ class Scene:
         status = await until(lambda status: status.waiting == 0 and places(status) == 0, self.line)
         charged = [limit.used for limit in status.limits if limit.unit == "tokens"]
         assert charged in ([], [sum(self.taken)]), f"T5: charged {charged}, taken {self.taken}"
-        if isinstance(self.line, MemoryLine):
+        if isinstance(self.line, MemoryQueue):
             left = self.line._gate.queue, self.line._crowd, self.line._moved, self.line.starting
             assert not any(left), left
         if not self.paced:
@@ -128,7 +128,7 @@ class Held(Scene):
 
     async def begin(self) -> None:
         await super().begin()
-        if isinstance(self.line, MemoryLine):
+        if isinstance(self.line, MemoryQueue):
             await self.noun.__aenter__()
             self._before.append(self.line.leave)
         while len(self._before) < CAPACITY:

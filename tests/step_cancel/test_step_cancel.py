@@ -47,38 +47,38 @@ AT_ONCE = {
 NOT_CALLERS = {
     f"stores/redis/{name}.py"
     for name in (
-        "link",
-        "peer",
-        "ears",
-        "endpoint",
-        "topology",
-        "portal",
-        "eviction",
-        "chores",
-        "delivery",
-        "shutdown",
+        "blocking/portal",
+        "session/delivery",
+        "transport/client",
+        "transport/endpoint",
+        "transport/eviction_check",
+        "transport/node",
+        "transport/shutdown",
+        "transport/subscriber",
+        "transport/tasks",
+        "transport/topology",
     )
 }
 PROTOCOLS = {
     "interfaces.py": [
-        "Front.enter_later",
-        "Front.acquire",
-        "Front.atake",
-        "Front.astatus",
-        "Front.aupdate",
-        "Front.apause",
-        "Front.aresume",
-        "Front.areset",
-        "Front.aflush",
-        "Front.learn",
+        "Queue.enter_later",
+        "Queue.acquire",
+        "Queue.atake",
+        "Queue.astatus",
+        "Queue.aupdate",
+        "Queue.apause",
+        "Queue.aresume",
+        "Queue.areset",
+        "Queue.aflush",
+        "Queue.learn",
     ],
     "permit.py": ["Issuer.arelease"],
-    "stores/memory/fast_path.py": ["Pooled.queue", "Pooled.moved"],
+    "stores/memory/fast_path.py": ["Pooled.enter_queue", "Pooled.moved"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],
 }
 OWN_TASKS = {  # that aflush starts with gather() or in other loops
-    "stores/redis/store.py": ["flush_in", "flush_lines", "flush_elsewhere"]
+    "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere"]
 }
 TESTING = {  # a test's own: they ask no limiter for anything
     "testing.py": ["ManualClock.aadvance", "VirtualLoop.shutdown_default_executor", "_turns"]

@@ -531,13 +531,13 @@ async def test_a_master_to_whom_nothing_is_said_is_left(
     for limiter in limiters.values():
         await (await limiter.acquire()).arelease()
     assert all(connections_of(node.admin, "normal") == before[node] + 1 for node in (quiet, lively))
-    kept = limiters[lively]._line._store.lane(limiters[lively]._line).peer
+    kept = limiters[lively]._queue._store.session(limiters[lively]._queue).node
 
     async with asyncio.timeout(long()):
         while connections_of(quiet.admin, "normal") > before[quiet]:
             await (await limiters[lively].acquire()).arelease()
 
-    assert limiters[lively]._line._store.lane(limiters[lively]._line).peer is kept
+    assert limiters[lively]._queue._store.session(limiters[lively]._queue).node is kept
     assert await (await soon(limiters[quiet].acquire())).arelease()
 
 
@@ -554,8 +554,8 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
         limiter = Limiter(its, Concurrency(1), store=apart(cluster.user_url, 11))
         holder = await limiter.acquire()
         silent.pause()
-        lane = limiter._line._store.lane(limiter._line)
-        lane.peer.cut(ConnectionError("cut off"))
+        lane = limiter._queue._store.session(limiter._queue)
+        lane.node.cut(ConnectionError("cut off"))
         holder.release()
         await eventually(
             lambda: any(task.get_name() == "headgate-ask" for task in asyncio.all_tasks())
@@ -573,9 +573,9 @@ class Minority:
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cut_off = False
-        replied = transport_node.Peer._replied
+        replied = transport_node.Node._replied
 
-        def refuses(its: transport_node.Peer, reply: Any) -> None:
+        def refuses(its: transport_node.Node, reply: Any) -> None:
             call = its.calls[0]
             is_call = isinstance(call, transport_node.Call) and f":{node.port}/" in str(
                 its.endpoint
@@ -587,7 +587,7 @@ class Minority:
                 else reply,
             )
 
-        monkeypatch.setattr(transport_node.Peer, "_replied", refuses)
+        monkeypatch.setattr(transport_node.Node, "_replied", refuses)
 
 
 async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_names(

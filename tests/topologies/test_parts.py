@@ -108,7 +108,7 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
     )
     await limited(limiter)
 
-    its = limiter._line._store._links[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
+    its = limiter._queue._store._clients[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
     await eventually(lambda: not its._away)
 
 
@@ -179,4 +179,4 @@ def said_of(name: str, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def kept_by(cluster: Cluster, limiter: Limiter) -> Node:
-    return cluster.master_of(limiter._line._line.key)  # type: ignore[attr-defined]  # the line behind the fallback
+    return cluster.master_of(limiter._queue._queue.key)  # type: ignore[attr-defined]  # the line behind the fallback

@@ -94,7 +94,13 @@ async def test_a_certificate_that_is_not_in_order_is_refused(
 
     assert_sentence(refused.value, f":{wrong.port}", "Check that it runs")
     assert CANARY not in "".join(
-        [caplog.text, repr(limiter), str(limiter), repr(limiter._store), repr(limiter._line._store)]
+        [
+            caplog.text,
+            repr(limiter),
+            str(limiter),
+            repr(limiter._store),
+            repr(limiter._queue._store),
+        ]
     )
     assert CANARY not in shown(refused.value)
 

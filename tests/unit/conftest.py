@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> virtual.VirtualClock:
 @pytest.fixture
 def leases(clock: virtual.VirtualClock) -> Iterator[Leases]:
     """Afterwards every permit has come back, once, and has nobody who watches over it."""
-    leases = Leases(clock, Limiter("api", "5 concurrent")._line.declared)
+    leases = Leases(clock, Limiter("api", "5 concurrent")._queue.declared)
     yield leases
     assert sorted(map(id, leases.back)) == sorted(map(id, leases.permits))
     assert [permit.watch for permit in leases.permits if permit.watch] == []

@@ -122,7 +122,7 @@ class Story:
         """S6: nobody of its own loop who asked before it still stands in a queue."""
         before = self.asked[: self.asked.index(me)]
         self.asked.remove(me)
-        line = self.ways[0]._line
+        line = self.ways[0]._queue
         queued = [getattr(waiter, "future", None) for waiter in (*line._crowd, *line._gate.queue)]
         for task in before:
             if (

@@ -68,7 +68,7 @@ def in_a_thread(work: Callable[[], object]) -> threading.Thread:
 def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
     """Stands in the gate's queue when this returns."""
     thread = in_a_thread(lambda: limiter.acquire_sync().release())
-    while not limiter._line._gate.queue:
+    while not limiter._queue._gate.queue:
         pass
     return thread
 
@@ -119,7 +119,7 @@ def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: 
         del permit
 
     with pytest.warns(ResourceWarning, match="dropped"):
-        limiter._line._lock.hold(lambda _: drop(), None)
+        limiter._queue._lock.hold(lambda _: drop(), None)
 
     assert ends(waiter)
     assert_all_free(limiter)
@@ -176,7 +176,7 @@ def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(
 
     clock.acts.append(permit.release)
     if act == "entry":
-        assert not limiter._line.enter()
+        assert not limiter._queue.enter()
     else:
         limiter.status()
 

@@ -40,14 +40,14 @@ def test_a_pickled_limiter_has_all_that_it_was_made_with(
     other = again(limiter)
 
     assert (other.name, other.key, other.limits) == (name, None, limiter.limits)
-    assert other._line.declared.program == limiter._line.declared.program
+    assert other._queue.declared.program == limiter._queue.declared.program
     mine, its = limiter._default, other._default
     assert [its.max_sleep, its.max_waiters, its.on_wait] == [
         mine.max_sleep,
         mine.max_waiters,
         print,
     ]
-    assert type(other._line) is type(limiter._line)
+    assert type(other._queue) is type(limiter._queue)
     assert other._store is limiter._store
 
 
@@ -135,7 +135,7 @@ def test_a_classic_is_the_same_again(limiter: Semaphore | TokenBucket, again: Re
     other = again(limiter)
 
     assert type(other) is type(limiter)
-    assert declared(other)._line is declared(limiter)._line
+    assert declared(other)._queue is declared(limiter)._queue
     assert other._terms[:5] == limiter._terms[:5]
 
 

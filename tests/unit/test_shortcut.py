@@ -7,7 +7,7 @@ import socket
 import warnings
 from typing import Any
 
-from headgate.stores.redis.blocking.fast_path import Shortcut, Talk
+from headgate.stores.redis.blocking.fast_path import FastPath, Talk
 from headgate.stores.redis.transport.url import topology_of
 
 
@@ -15,7 +15,7 @@ def test_a_connection_that_is_dropped_with_its_store_is_closed_without_a_complai
     """F7: given a store that nobody knows any more, when the collector comes to the socket before it comes to the store, as it does
     if the store has outlived a collection, then the socket is closed, and no ResourceWarning says that it was left open."""
     gc.collect()
-    store: Any = Shortcut(topology_of("redis://localhost"))
+    store: Any = FastPath(topology_of("redis://localhost"))
     store.itself = store  # it is the collector's
     gc.collect(0)
     ours, servers = socket.socketpair()

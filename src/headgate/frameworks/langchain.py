@@ -40,7 +40,7 @@ class LangChainLimiter(BaseRateLimiter):
         self._limiter = limiter
         self._checked = False
         if limiter.limits:  # those of an attached limiter are not known before its first acquire
-            self._check(limiter._line.declared)
+            self._check(limiter._queue.declared)
 
     def _check(self, declared: Declaration) -> None:
         if (
@@ -65,7 +65,7 @@ class LangChainLimiter(BaseRateLimiter):
         Raises what `Limiter.acquire_sync` does, where the limiter has a max_sleep or max_waiters.
         """
         if not self._checked:
-            self._check(self._limiter._line.learn_sync())
+            self._check(self._limiter._queue.learn_sync())
         permit = self._limiter.acquire_sync() if blocking else self._limiter.try_acquire()
         if permit:
             permit.release()
@@ -74,7 +74,7 @@ class LangChainLimiter(BaseRateLimiter):
     async def aacquire(self, *, blocking: bool = True) -> bool:
         """`acquire` for coroutines."""
         if not self._checked:
-            self._check(await self._limiter._line.learn())
+            self._check(await self._limiter._queue.learn())
         permit = await self._limiter.acquire() if blocking else await self._limiter.atry_acquire()
         if permit:
             permit.release()

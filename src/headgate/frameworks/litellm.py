@@ -132,7 +132,7 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
         return await self._granted(limiter, call)
 
     def _units(self, limiter: Limiter, call: Call) -> dict[str, Any]:
-        capacity = limiter._line.declared.capacity
+        capacity = limiter._queue.declared.capacity
         estimated = {} if self._estimate is None else self._estimate(call)
         return {
             unit: min(amount, capacity.get(unit, amount))
@@ -146,19 +146,19 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
             return
         dropped.detach()
         used = nothing(permit) if call.get("cache_hit") else used_by(answer)
-        rated = permit._line.declared.rated
+        rated = permit._queue.declared.rated
         permit.settle(**{unit: amount for unit, amount in used.items() if unit in rated})
         permit.release()
 
     def _dropped(self, name: str) -> None:
         """From a finalizer, in whatever thread and in the middle of anything."""
         permit, _ = self._calls.pop(name)
-        permit._line.abandon(permit)
+        permit._queue.abandon(permit)
 
 
 def nothing(permit: Permit) -> dict[str, int]:
     """What was in a cache was not asked of anybody."""
-    return dict.fromkeys(permit._line.declared.rated, 0)
+    return dict.fromkeys(permit._queue.declared.rated, 0)
 
 
 def used_by(answer: Any) -> dict[str, int]:

@@ -172,7 +172,9 @@ def granted_sync(limiter: Limiter, terms: Terms) -> Permit:
 def undo(permits: Iterable[Permit]) -> None:
     """Nothing was sent: what is held goes back, and so does what the rates have counted."""
     for permit in permits:
-        permit.settle(**dict.fromkeys(permit._line.declared.rated & {"requests", *permit.units}, 0))
+        permit.settle(
+            **dict.fromkeys(permit._queue.declared.rated & {"requests", *permit.units}, 0)
+        )
         permit.release()
 
 

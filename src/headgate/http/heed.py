@@ -76,15 +76,15 @@ def obey(passed: Passed, answer: Answer) -> None:
 
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
     """What is left of a limit that is ours, too: one that holds as much in all; or the only one, where it is not said how much."""
-    line = permit._line
-    rules = [text for text in line.declared.program.split(";") if counts(text)]
+    queue = permit._queue
+    rules = [text for text in queue.declared.program.split(";") if counts(text)]
     meant = (
         any(capacity_of(text) == budget.limit for text in rules)
         if budget.limit
         else alone and len(rules) == 1
     )
     if meant and budget.remaining is not None:
-        line.drain(UNIT, budget.remaining, budget.limit or 0, permit.t)
+        queue.drain(UNIT, budget.remaining, budget.limit or 0, permit.t)
 
 
 def counts(text: str) -> bool:
@@ -111,7 +111,7 @@ def adopt(limiter: Limiter, answer: Answer) -> None:
     if len(told) != 1 or len(ours) != 1:
         return
     index = ours[0]
-    former, present = program_of(limits), limiter._line.declared.program.split(";")
+    former, present = program_of(limits), limiter._queue.declared.program.split(";")
     limits[index] = as_told(limits[index], told[0])
     wanted = program_of(limits)
     if (
@@ -119,7 +119,7 @@ def adopt(limiter: Limiter, answer: Answer) -> None:
         and former[index + 1 :] == present[index + 1 :]
         and wanted != present
     ):
-        limiter._line.update(declaration(limits))
+        limiter._queue.update(declaration(limits))
 
 
 def program_of(limits: list[Limit]) -> list[str]:

@@ -95,7 +95,7 @@ class Bill(Terms):
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
         """In what the limiter counts. An estimate that it could never hold is cut down: what the call took is settled anyway."""
-        capacity = limiter._line.declared.capacity
+        capacity = limiter._queue.declared.capacity
         amounts = self._amounts(Usage())
         return {
             unit: min(amounts[unit], capacity[unit])
@@ -113,7 +113,7 @@ class Bill(Terms):
         amounts = self._amounts(used)
         for permit in permits:
             permit.settle(
-                **{unit: amounts[unit] for unit in UNITS if unit in permit._line.declared.rated}
+                **{unit: amounts[unit] for unit in UNITS if unit in permit._queue.declared.rated}
             )
 
     def learn(self, used: Usage) -> None:

@@ -31,7 +31,7 @@ from headgate.validation import choice, positive_int, show
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
     from headgate.gate.rules import Declaration
-    from headgate.interfaces import RemoteLine, RemoteStore, Store
+    from headgate.interfaces import RemoteQueue, RemoteStore, Store
     from headgate.request import Request
     from headgate.stores.status import Status
     from headgate.waiting import OnWait, Waiting
@@ -54,13 +54,13 @@ class Asked(Protocol):
     async def astatus(self) -> Status: ...
 
 
-class FallbackLine:
+class FallbackQueue:
     """The queue of one name in a store, and the way past it."""
 
-    def __init__(self, line: RemoteLine, store: RemoteStore, way: Way, absence: Absence) -> None:
-        self.name = line.name
+    def __init__(self, queue: RemoteQueue, store: RemoteStore, way: Way, absence: Absence) -> None:
+        self.name = queue.name
         self.enter = self.enter_task = shut
-        self._line = line
+        self._queue = queue
         self._store = store
         self._way = way
         self._absence = absence
@@ -69,78 +69,78 @@ class FallbackLine:
 
     @property
     def declared(self) -> Declaration:
-        return self._line.declared
+        return self._queue.declared
 
     def follow(self, declared: Declaration) -> None:
-        self._line.follow(declared)
+        self._queue.follow(declared)
 
     def foresee(self, declared: Declaration) -> Declaration:
-        return self._line.foresee(declared)
+        return self._queue.foresee(declared)
 
     def accept(self, declared: Declaration, known: bool) -> None:
         if declared.program:
-            self._line.accept(declared, known)
+            self._queue.accept(declared, known)
 
     async def learn(self) -> Declaration:
         """The limits in the store. While it is away: none, if calls pass without limits; otherwise StoreError."""
         try:
-            return await self._line.learn()
+            return await self._queue.learn()
         except StoreError as error:
-            self._absence.begins(error.with_traceback(None), self._line.key)
+            self._absence.begins(error.with_traceback(None), self._queue.key)
             self._way.check_known(self.name, self.declared, error)
             return self.declared
 
     def learn_sync(self) -> Declaration:
-        return self._line.blocking(self.learn)
+        return self._queue.blocking(self.learn)
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
-        self._line.once_known(said, act)
+        self._queue.once_known(said, act)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
         """New limits, here and there; ValueError, and no change, where they cannot be divided, or kept by the store."""
         self._follow(declared)
-        self._line.update(declared, former)
+        self._queue.update(declared, former)
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
         self._follow(declared)
-        await self._line.aupdate(declared, former)
+        await self._queue.aupdate(declared, former)
 
     def pause(self, time: int) -> None:
         self._way.pause(self.name, self.declared, time)
-        self._line.pause(time)
+        self._queue.pause(time)
 
     async def apause(self, time: int) -> None:
         self._way.pause(self.name, self.declared, time)
-        await self._line.apause(time)
+        await self._queue.apause(time)
 
     def flush(self) -> None:
-        self._line.flush()
+        self._queue.flush()
 
     async def aflush(self) -> None:
-        await self._line.aflush()
+        await self._queue.aflush()
 
     def resume(self) -> None:
         self._way.resume(self.name, self.declared)
-        self._line.resume()
+        self._queue.resume()
 
     async def aresume(self) -> None:
         self._way.resume(self.name, self.declared)
-        await self._line.aresume()
+        await self._queue.aresume()
 
     def reset(self) -> None:
         self._way.reset(self.name, self.declared)
-        self._line.reset()
+        self._queue.reset()
 
     async def areset(self) -> None:
         self._way.reset(self.name, self.declared)
-        await self._line.areset()
+        await self._queue.areset()
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         """What is left for all says nothing of a share."""
-        self._line.drain(unit, left, limit, since)
+        self._queue.drain(unit, left, limit, since)
 
     def _follow(self, declared: Declaration) -> None:
-        self._line.check(declared)
+        self._queue.check(declared)
         self._way.follow(self.name, self.declared, declared)
 
     async def enter_later(self, request: Request) -> None:
@@ -150,10 +150,10 @@ class FallbackLine:
         self._inside.entered(self.acquire_sync(request))
 
     async def acquire(self, request: Request) -> Permit:
-        return await self._either(request, lambda line, request: line.acquire(request))
+        return await self._either(request, lambda queue, request: queue.acquire(request))
 
     async def atake(self, request: Request) -> Permit | Refusal:
-        return await self._either(request, lambda line, request: line.atake(request))
+        return await self._either(request, lambda queue, request: queue.atake(request))
 
     async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
         """Who was turned away by the store asks the other way in the same breath: so those who waited there stay in order."""
@@ -162,77 +162,77 @@ class FallbackLine:
             request = telling_once(request, request.on_wait)
         if not self._away():
             try:
-                answer = await ask(self._line, request)
+                answer = await ask(self._queue, request)
             except StoreError as error:
                 lost = error.with_traceback(None)
             else:
                 self._absence.ends(self._store.away)
                 return answer
-        line = self._without(request, lost)
-        return unfenced(await ask(line, rest_of(request, start) if lost else request), start)
+        queue = self._without(request, lost)
+        return unfenced(await ask(queue, rest_of(request, start) if lost else request), start)
 
     def acquire_sync(self, request: Request) -> Permit:
         start = monotonic()
         try:
-            self._line.check_thread()
+            self._queue.check_thread()
         except StoreError as error:
             return self._without_waiting(request, error)
         if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
-            permit = self._line.quickly(request)
+            permit = self._queue.quickly(request)
         except StoreError as error:
-            line = self._without(request, error.with_traceback(None))
-            return unfenced(line.acquire_sync(rest_of(request, start)), start)
+            queue = self._without(request, error.with_traceback(None))
+            return unfenced(queue.acquire_sync(rest_of(request, start)), start)
         if permit is None:
-            return self._line.waited(request, self.acquire)
+            return self._queue.waited(request, self.acquire)
         self._absence.ends(self._store.away)
         return permit
 
     def take(self, request: Request) -> Permit | Refusal:
         try:
-            self._line.check_thread()
+            self._queue.check_thread()
         except StoreError as error:
             return unfenced(
-                self._way.line(self.name, self.declared, request.units, error).take(request),
+                self._way.queue(self.name, self.declared, request.units, error).take(request),
                 monotonic(),
             )
         if self._away():
             return unfenced(self._without(request, None).take(request), monotonic())
-        return self._line.blocking(lambda: self.atake(request))
+        return self._queue.blocking(lambda: self.atake(request))
 
     def _without_waiting(self, request: Request, error: StoreError) -> Permit:
         """In headgate's own thread, where nothing must wait. That says nothing of the store."""
-        permit = self._way.line(self.name, self.declared, request.units, error).take(request)
+        permit = self._way.queue(self.name, self.declared, request.units, error).take(request)
         if isinstance(permit, Refusal):
             raise error
         return unfenced(permit, monotonic())
 
     def _without(self, request: Request, lost: StoreError | None) -> Asked:
-        self._absence.begins(lost, self._line.key)
-        return self._way.line(self.name, self.declared, request.units, self._absence.cause)
+        self._absence.begins(lost, self._queue.key)
+        return self._way.queue(self.name, self.declared, request.units, self._absence.cause)
 
     def _away(self) -> bool:
         """Also a limiter that knows no limits yet cannot ask: it has tried to learn them."""
-        return self._store.away(self._line.key) or not self.declared.program
+        return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         """Of what holds at present."""
         lost = self._absence.cause
-        if not self._store.away(self._line.key):
+        if not self._store.away(self._queue.key):
             try:
-                return await self._line.astatus(own)
+                return await self._queue.astatus(own)
             except StoreError as error:
                 lost = error.with_traceback(None)
-        return await self._way.line(self.name, own or self.declared, {}, lost).astatus()
+        return await self._way.queue(self.name, own or self.declared, {}, lost).astatus()
 
     def status(self, own: Declaration | None = None) -> Status:
-        return self._line.blocking(partial(self.astatus, own))
+        return self._queue.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
         without = self._absence.now or self._away()
         return (
-            f"{self._line.describe()}{f', at present without it: {self._way}' if without else ''}"
+            f"{self._queue.describe()}{f', at present without it: {self._way}' if without else ''}"
         )
 
 
@@ -244,8 +244,10 @@ class FallbackStore:
         self._way = way
         self._absence = absence_of(store, name, way)
 
-    def line(self, name: str, declared: Declaration) -> FallbackLine:
-        return FallbackLine(self._store.line(name, declared), self._store, self._way, self._absence)
+    def queue(self, name: str, declared: Declaration) -> FallbackQueue:
+        return FallbackQueue(
+            self._store.queue(name, declared), self._store, self._way, self._absence
+        )
 
 
 class Absence:
@@ -312,7 +314,7 @@ class Way(Protocol):
     def pause(self, name: str, declared: Declaration, time: int) -> None: ...
     def resume(self, name: str, declared: Declaration) -> None: ...
     def reset(self, name: str, declared: Declaration) -> None: ...
-    def line(
+    def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
     ) -> Asked: ...
 
@@ -338,16 +340,16 @@ class Open:
     def reset(self, name: str, declared: Declaration) -> None:
         """Nothing is counted."""
 
-    def line(
+    def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
-    ) -> OpenLine:
-        return OpenLine(name, declared, cause)
+    ) -> OpenQueue:
+        return OpenQueue(name, declared, cause)
 
     def __str__(self) -> str:
         return "calls pass without limits (on_store_error='open')"
 
 
-class OpenLine:
+class OpenQueue:
     """Passes everybody at once, with permits that hold nothing: there is nothing to give back."""
 
     def __init__(self, name: str, declared: Declaration, cause: StoreError | None) -> None:
@@ -409,21 +411,21 @@ class Local:
         share = known = self._share(name, declared)
         with suppress(ValueError):  # others have declared what cannot be divided
             known = self._share(name, former)
-        self._store.open_line(name, known).update(share)
+        self._store.open_queue(name, known).update(share)
 
     def pause(self, name: str, declared: Declaration, time: int) -> None:
         with suppress(ValueError):  # as above: nobody passes anyway
-            self._store.open_line(name, self._share(name, declared)).pause(time)
+            self._store.open_queue(name, self._share(name, declared)).pause(time)
 
     def resume(self, name: str, declared: Declaration) -> None:
         with suppress(ValueError):  # as above
-            self._store.open_line(name, self._share(name, declared)).resume()
+            self._store.open_queue(name, self._share(name, declared)).resume()
 
     def reset(self, name: str, declared: Declaration) -> None:
         with suppress(ValueError):  # as above
-            self._store.open_line(name, self._share(name, declared)).reset()
+            self._store.open_queue(name, self._share(name, declared)).reset()
 
-    def line(
+    def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
     ) -> Asked:
         """Under the limits as the store's line knows them by now: another process may have declared them anew."""
@@ -440,12 +442,12 @@ class Local:
                     f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back.",
                     reason_of(cause),
                 ) from cause
-        line = self._store.open_line(name, share)
+        queue = self._store.open_queue(name, share)
         if (
-            line.declared.program != share.program
+            queue.declared.program != share.program
         ):  # an update of ours has overruled it, and was overruled by others since
-            line.update(share)
-        return line
+            queue.update(share)
+        return queue
 
     def _share(self, name: str, declared: Declaration) -> Declaration:
         try:

@@ -39,10 +39,10 @@ class Doors(Protocol):
 class Learning:
     """Whether tasks of asyncio use a line. Asking costs more than an uncontended entry may, so it is asked once for each loop."""
 
-    __slots__ = ("_line", "_loop", "warned")
+    __slots__ = ("_loop", "_queue", "warned")
 
-    def __init__(self, line: Doors) -> None:
-        self._line = ref(line)
+    def __init__(self, queue: Doors) -> None:
+        self._queue = ref(queue)
         self._loop: ref[AbstractEventLoop] | None = None
         self.warned = False  # that a thread blocks its loop
 
@@ -51,19 +51,19 @@ class Learning:
 
     def enter(self) -> bool:
         """The entry for tasks until the line has seen an event loop of asyncio."""
-        loop, line = _get_running_loop(), self._line()
+        loop, queue = _get_running_loop(), self._queue()
         if loop is None:
             raise no_loop()
-        if line is None:
+        if queue is None:
             return False
         self._loop = ref(loop, self._forget)
-        line.enter_task = line.enter
-        return line.enter()
+        queue.enter_task = queue.enter
+        return queue.enter()
 
     def _forget(self, _: Any) -> None:
-        line, self._loop = self._line(), None
-        if line is not None:
-            line.enter_task = self.enter
+        queue, self._loop = self._queue(), None
+        if queue is not None:
+            queue.enter_task = self.enter
 
 
 class Loops:

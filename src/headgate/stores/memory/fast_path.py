@@ -33,7 +33,7 @@ def shut() -> bool:
 
 
 def timed_door(
-    line: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None
+    queue: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None
 ) -> Door:
     """For limits that count over time: one decision under the lock. Who is `inside` is counted where no limit counts it.
 
@@ -41,7 +41,7 @@ def timed_door(
     1 under the lock, 2 granted under the lock, 3 released, 4 granted and released.
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
-    rules, queue, starting = gate.rules, gate.queue, line.starting
+    rules, waiting, starting = gate.rules, gate.queue, queue.starting
     acquire, wait, release = (
         lock.acquire,
         lock.wait,
@@ -55,7 +55,7 @@ def timed_door(
         try:
             if not acquire(False):
                 wait()
-            if not (lock.state or queue or starting or gate.rules is not rules):
+            if not (lock.state or waiting or starting or gate.rules is not rules):
                 lock.state = stage = 1
                 t = now()
                 if t >= gate.t and admit(t):
@@ -78,13 +78,13 @@ def timed_door(
                 except RuntimeError:  # the exception came while this thread waited for the lock
                     pass
             if stage in (2, 4):
-                line.leave()
+                queue.leave()
             raise
 
     return enter
 
 
-def timed_exit(line: Pooled, inside: list[None]) -> Callable[[], None]:
+def timed_exit(queue: Pooled, inside: list[None]) -> Callable[[], None]:
     """Out of limits of which an entry holds none."""
     pop = inside.pop
 
@@ -92,7 +92,7 @@ def timed_exit(line: Pooled, inside: list[None]) -> Callable[[], None]:
         try:
             pop()
         except IndexError:  # a concurrency limit was added just now, and counts who is inside
-            line.put_back()
+            queue.put_back()
 
     return leave
 
@@ -110,7 +110,7 @@ class Pooled(Protocol):
         object
     ]  # a ticket for each task that was granted its entry and has not run since
 
-    async def queue(self, request: Request) -> None: ...
+    async def enter_queue(self, request: Request) -> None: ...
     async def moved(self, place: Place, ticket: Any, request: Request) -> None: ...
     def begun(self, ticket: object) -> None: ...
     def give_place_up(self, place: Place) -> None: ...
@@ -119,12 +119,12 @@ class Pooled(Protocol):
     def advance(self) -> None: ...
 
 
-def pooled_door(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd, otherwise: Door) -> Door:
+def pooled_door(queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd, otherwise: Door) -> Door:
     """Take a permit that somebody left."""
-    pop, queue, starting = pool.pop, gate.queue, line.starting
+    pop, waiting, starting = pool.pop, gate.queue, queue.starting
 
     def enter() -> bool:
-        if crowd or queue or starting:
+        if crowd or waiting or starting:
             return False
         if not pool:
             return otherwise()
@@ -133,7 +133,7 @@ def pooled_door(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd, otherw
         except IndexError:  # another thread was faster
             return False
         except BaseException:  # an interrupt behind it
-            line.leave()
+            queue.leave()
             raise
         return True
 
@@ -141,15 +141,15 @@ def pooled_door(line: Pooled, gate: Gate, pool: list[None], crowd: Crowd, otherw
 
 
 def pooled_queue(
-    line: Pooled, gate: Gate, pool: list[None], crowd: Crowd
+    queue: Pooled, gate: Gate, pool: list[None], crowd: Crowd
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait in the crowd, if nobody waits elsewhere."""
-    append, rules, starting = crowd.append, gate.rules, line.starting
+    append, rules, starting = crowd.append, gate.rules, queue.starting
     slots = cast(Slots, gate.single[0][0])  # when all that an entry touches have room, this one has
 
     async def enter_later(request: Request) -> None:
         if gate.queue or not request.plain:
-            await line.queue(request)
+            await queue.enter_queue(request)
             return
         if _get_running_loop() is None:
             raise no_loop()
@@ -164,15 +164,15 @@ def pooled_queue(
                 if (
                     pool or slots.used < slots.capacity or gate.rules is not rules
                 ):  # not for us to know whether there is a wait
-                    line.advance()
+                    queue.advance()
                 ticket = await place
                 if starting and starting[0] is ticket:
                     starting.popleft()
                     return
             except BaseException:
-                line.give_place_up(place)
+                queue.give_place_up(place)
                 raise
-            await line.moved(place, ticket, request)
+            await queue.moved(place, ticket, request)
         finally:
             closing.end(entry)
 
@@ -180,14 +180,14 @@ def pooled_queue(
 
 
 def pooled_exit(
-    line: Pooled, gate: Gate, lock: Lock, pool: list[None], crowd: Crowd
+    queue: Pooled, gate: Gate, lock: Lock, pool: list[None], crowd: Crowd
 ) -> Callable[[], None]:
     """Leave a permit to the first who waits, or to the pool."""
-    append, popleft, queue, starting = pool.append, crowd.popleft, gate.queue, line.starting
-    hand_on = held_exit(lock, line.pass_on)
+    append, popleft, waiting, starting = pool.append, crowd.popleft, gate.queue, queue.starting
+    hand_on = held_exit(lock, queue.pass_on)
 
     def leave() -> None:
-        if queue:
+        if waiting:
             hand_on()
             return
         if crowd and pass_to_first():
@@ -195,8 +195,8 @@ def pooled_exit(
         try:
             append(None)
         finally:  # whatever interrupts it
-            if crowd or queue:
-                line.advance()
+            if crowd or waiting:
+                queue.advance()
 
     def pass_to_first() -> bool:
         """Without the lock, to a task of this very loop."""
@@ -221,9 +221,9 @@ def pooled_exit(
         except BaseException:
             if place is not None:
                 crowd.appendleft(place)
-                line.begun(ticket)
+                queue.begun(ticket)
                 append(None)
-                line.advance()
+                queue.advance()
             raise
         return False
 

@@ -40,17 +40,17 @@ if TYPE_CHECKING:
     from headgate.request import Request
     from headgate.stores.memory.fast_path import Place
 
-FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
+FEWEST_QUEUES = 1024  # lines that are kept without looking for idle ones
 
 
-class MemoryLine(Known, Steps):
+class MemoryQueue(Known, Steps):
     """The queue of one name in this process, as limiters and permits see it."""
 
     __slots__ = ()
 
     # What a limiter asks for ---------------------------------------------------------------------------------------------
 
-    async def queue(self, request: Request) -> None:
+    async def enter_queue(self, request: Request) -> None:
         """Enter behind others, or as soon as the limits allow."""
         waiter = TaskWaiter(request, place_here())
         try:
@@ -286,63 +286,63 @@ class MemoryStore:
     def __init__(self, clock: clocks.Clock | None = None) -> None:
         self.clock = clock or clocks.made()
         self._lock = Lock("store", lambda: None)
-        self._known: WeakValueDictionary[str, MemoryLine] = WeakValueDictionary()
-        self._kept: dict[str, MemoryLine] = {}
-        self._most = FEWEST_LINES
+        self._known: WeakValueDictionary[str, MemoryQueue] = WeakValueDictionary()
+        self._kept: dict[str, MemoryQueue] = {}
+        self._most = FEWEST_QUEUES
         self._written: Written = {}
         STORES.add(self)
 
-    def line(self, name: str, declared: Declaration) -> MemoryLine:
+    def queue(self, name: str, declared: Declaration) -> MemoryQueue:
         """The line of `name`, which is made with `declared` when there is none yet. Nothing is declared by that."""
         note_limits(self._written, name, declared.program)
-        return self.open_line(name, declared)
+        return self.open_queue(name, declared)
 
-    def open_line(self, name: str, declared: Declaration) -> MemoryLine:
+    def open_queue(self, name: str, declared: Declaration) -> MemoryQueue:
         try:
-            line = self._lock.hold(lambda name: self._line(name, declared), name)
+            queue = self._lock.hold(lambda name: self._queue(name, declared), name)
         except Reentered:
-            line = self._line(name, declared)
+            queue = self._queue(name, declared)
         if len(self._kept) > self._most:
             self._sweep()
-        return line
+        return queue
 
-    def _line(self, name: str, declared: Declaration) -> MemoryLine:
+    def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
         """A signal handler may make a line in the middle of this: the one that is kept first is the line."""
-        line = self._known.get(name)
-        if line is None:
-            line = self._kept.setdefault(name, MemoryLine(self, name, declared))
-            self._known[name] = line
-        return line
+        queue = self._known.get(name)
+        if queue is None:
+            queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
+            self._known[name] = queue
+        return queue
 
-    def keep(self, line: MemoryLine) -> None:
-        self._kept[line.name] = line
+    def keep(self, queue: MemoryQueue) -> None:
+        self._kept[queue.name] = queue
 
     def _sweep(self) -> None:
         """Let go of idle lines, once in so many that the work for each new line stays constant."""
         self._most = 2 * len(self._kept)
-        for name, line in list(self._kept.items()):
-            if line.let_go():
+        for name, queue in list(self._kept.items()):
+            if queue.let_go():
                 self._kept.pop(name, None)
-        self._most = max(FEWEST_LINES, 2 * len(self._kept))
+        self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
     def begin_again(
-        self, clock: clocks.Clock, limits: Mapping[MemoryLine, Declaration]
-    ) -> list[tuple[MemoryLine, Waiter]]:
+        self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
+    ) -> list[tuple[MemoryQueue, Waiter]]:
         """Let each line be as new, by `clock`; those in `limits` with these. Returns the waiters, which no line knows now."""
         self.clock = clock
         self._written.clear()
         waiting = []
-        for line in list(self._known.values()):
+        for queue in list(self._known.values()):
             waiting += [
-                (line, waiter) for waiter in line.begin_again(limits.get(line, line.declared))
+                (queue, waiter) for waiter in queue.begin_again(limits.get(queue, queue.declared))
             ]
-            self.keep(line)
+            self.keep(queue)
         return waiting
 
     def forked(self) -> None:
         self._lock.fork(lambda: None)
-        for line in list(self._known.values()):
-            line.forked()
+        for queue in list(self._known.values()):
+            queue.forked()
 
 
 STORES: WeakSet[MemoryStore] = WeakSet()

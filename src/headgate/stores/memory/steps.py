@@ -136,18 +136,20 @@ class Steps:
 
     def _open(self) -> None:
         """Choose the ways in and out for acquires of one permit without options: see fast_path.py."""
-        line: Any = self
+        queue: Any = self
         gate, lock, pool, crowd = self._gate, self._lock, self._pool, self._crowd
         inside = None if self._holders.counted else self._holders.inside
         pools = self._may_pool()
         self._shut = self._loose or self._undeclared or gate.paused()
-        enter = shut if self._shut else timed_door(line, gate, lock, self._clock.now, inside)
+        enter = shut if self._shut else timed_door(queue, gate, lock, self._clock.now, inside)
         if pools:
-            enter = pooled_door(line, gate, pool, crowd, enter)
-            self.leave = pooled_exit(line, gate, lock, pool, crowd)
+            enter = pooled_door(queue, gate, pool, crowd, enter)
+            self.leave = pooled_exit(queue, gate, lock, pool, crowd)
         else:
-            self.leave = held_exit(lock, self._left) if inside is None else timed_exit(line, inside)
-        self.enter_later = pooled_queue(line, gate, pool, crowd) if pools else line.queue
+            self.leave = (
+                held_exit(lock, self._left) if inside is None else timed_exit(queue, inside)
+            )
+        self.enter_later = pooled_queue(queue, gate, pool, crowd) if pools else queue.enter_queue
         self._pools, self.enter = pools, enter
         self.enter_task = enter if self._learning.knows() else self._learning.enter
 
@@ -629,7 +631,7 @@ class Steps:
         )
         if self._loose:
             self.enter = self.enter_task = shut
-            self.enter_later, self._shut = cast(Any, self).queue, True
+            self.enter_later, self._shut = cast(Any, self).enter_queue, True
             self._gate.rules = (
                 *self._gate.rules,
             )  # a door that somebody has in hand looks at them, and shuts too

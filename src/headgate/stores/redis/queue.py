@@ -43,15 +43,15 @@ from headgate.stores.redis.protocol.messages import (
     KNOWN,
     UNKNOWN,
     UPDATED,
-    Errand,
+    Operation,
     Statement,
     how_said,
-    nobody,
+    ignore_reply,
     told_by,
 )
 from headgate.stores.redis.session.delivery import note, rescue
 from headgate.stores.redis.session.lost_leases import log_lost
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.endpoint import SILENCE
 from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.shutdown import report
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Hashable, Sequence
 
     from headgate.gate.gate import Grant, Units
-    from headgate.stores.redis.blocking.fast_path import Passed, Shortcut
-    from headgate.stores.redis.protocol.messages import Answer, Ticket
+    from headgate.stores.redis.blocking.fast_path import FastPath, Passed
+    from headgate.stores.redis.protocol.messages import Answer, PendingAcquire
     from headgate.stores.redis.store import RedisStore
     from headgate.waiting import Waiting
 
@@ -77,7 +77,7 @@ ENDED = "this process has closed its connections."
 LOGS = 4  # windows that a log has room for
 
 
-class RedisLine:
+class RedisQueue:
     """The queue of one name on one server."""
 
     def __init__(self, store: RedisStore, name: str, declared: Declaration) -> None:
@@ -94,14 +94,14 @@ class RedisLine:
             None  # what we have declared, and another process has replaced just now
         )
         self._until = 0.0  # and until when it need not be declared again
-        self._no_shortcut = 0.0  # in a pause of ours, which another connection might overtake
+        self._no_fast_path = 0.0  # in a pause of ours, which another connection might overtake
         self._comes_again = False  # and it will be, by itself: no update holds
         self._warned = False  # that a thread blocks its event loop
         self.enter = self.enter_task = shut
         self._store = store
-        self._last: Lane | None = None  # that was asked for here
-        self._lanes: list[
-            Lane
+        self._last: Session | None = None  # that was asked for here
+        self._sessions: list[
+            Session
         ] = []  # one for each loop, kept here alone while idle; other threads change the list: copy it
         self._inside = Inside()
 
@@ -131,7 +131,7 @@ class RedisLine:
         return not (known or self._said.overruled(program, present))
 
     def said(
-        self, asks: bool = True, errands: list[Errand] | None = None
+        self, asks: bool = True, operations: list[Operation] | None = None
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and what it says of them: a call that `asks` for permits declares ours.
 
@@ -141,9 +141,9 @@ class RedisLine:
             if asks and self.declares == ASKED:
                 self.declares = DECLARED
             if self._heard is not None and self.declares == ASKED:
-                return self._heard, how_said(ASKED, asks, errands or [])
+                return self._heard, how_said(ASKED, asks, operations or [])
         declares = self.declares
-        return self.declared, how_said(declares, asks, errands or [])
+        return self.declared, how_said(declares, asks, operations or [])
 
     def carried(self, program: str, how: int) -> None:
         """A call that said so was carried out: unless something else was declared meanwhile, it is known."""
@@ -204,7 +204,7 @@ class RedisLine:
     async def learn(self) -> Declaration:
         """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
         if self.declares == ASKED:
-            self._check_known(await self.lane().ask("declared"))
+            self._check_known(await self.session().ask("declared"))
         return self._heard or self.declared
 
     def learn_sync(self) -> Declaration:
@@ -236,7 +236,7 @@ class RedisLine:
             else:
                 act()
 
-        self._post(Errand("declared", told))
+        self._post(Operation("declared", told))
 
     def accept(self, declared: Declaration, known: bool) -> None:
         """Go by these limits, if none are declared here: they are the store's, or (not `known`) those of the present caller."""
@@ -250,34 +250,36 @@ class RedisLine:
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._post(Errand(self._updated(declared, former), nobody))
+        self._post(Operation(self._updated(declared, former), ignore_reply))
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
-        await self.lane().ask(self._updated(declared, former))
+        await self.session().ask(self._updated(declared, former))
 
     def pause(self, time: int) -> None:
-        self._no_shortcut = max(self._no_shortcut, monotonic() + time / 1_000_000)
-        self._post(Statement(f"pause {time}", nobody, monotonic() + time / 1_000_000))
+        self._no_fast_path = max(self._no_fast_path, monotonic() + time / 1_000_000)
+        self._post(Statement(f"pause {time}", ignore_reply, monotonic() + time / 1_000_000))
 
     async def apause(self, time: int) -> None:
-        await self.lane().ask(f"pause {time}")
+        await self.session().ask(f"pause {time}")
 
     def resume(self) -> None:
-        self._no_shortcut = 0.0
-        self._post(Statement("resume", nobody, monotonic() + WORTH))
+        self._no_fast_path = 0.0
+        self._post(Statement("resume", ignore_reply, monotonic() + WORTH))
 
     async def aresume(self) -> None:
-        self._no_shortcut = 0.0
-        await self.lane().ask("resume")
+        self._no_fast_path = 0.0
+        await self.session().ask("resume")
 
     def reset(self) -> None:
-        self._post(Statement("reset", nobody, monotonic() + WORTH))
+        self._post(Statement("reset", ignore_reply, monotonic() + WORTH))
 
     async def areset(self) -> None:
-        await self.lane().ask("reset")
+        await self.session().ask("reset")
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._post(Statement(f"drain {unit} {limit} {left} {since}", nobody, monotonic() + WORTH))
+        self._post(
+            Statement(f"drain {unit} {limit} {left} {since}", ignore_reply, monotonic() + WORTH)
+        )
 
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -289,17 +291,17 @@ class RedisLine:
     async def aflush(self) -> None:
         await self._store.flush(self.name)
 
-    def _post(self, errand: Errand) -> None:
+    def _post(self, operation: Operation) -> None:
         """Send `errand` with the next call. A signal handler or a finalizer may ask in the middle of the lane's own code."""
         loop = asyncio._get_running_loop()
         if loop is None:
-            if not self._by_portal(lambda lane: lane.run([errand])):
-                report([(title(self.name), ENDED, Counter(errand.words.split(" ")[:1]))])
-        elif (lane := self._store.known_lane(self, loop)) is None:
-            loop.call_soon_threadsafe(lambda: self.lane().run([errand]))
+            if not self._by_portal(lambda session: session.run([operation])):
+                report([(title(self.name), ENDED, Counter(operation.words.split(" ")[:1]))])
+        elif (session := self._store.known_session(self, loop)) is None:
+            loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
-            note(lane, errand)
-            loop.call_soon_threadsafe(lane.send_errands)
+            note(session, operation)
+            loop.call_soon_threadsafe(session.send_operations)
 
     def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
@@ -316,62 +318,70 @@ class RedisLine:
         """The keys that the script works on: all share one hash tag. What is replaced by a declaration may have had windows."""
         return keys_of(self.key, declares != KNOWN or "window " in declared.program)
 
-    def lane(self) -> Lane:
+    def session(self) -> Session:
         """The lane in the running loop: mostly the same as before."""
-        lane = self._last
-        if lane is None or lane.link.loop is not asyncio._get_running_loop() or lane.link.closed:
-            lane = self._last = self._store.lane(self)
-            if lane not in self._lanes:
-                self._lanes.append(lane)
+        session = self._last
+        if (
+            session is None
+            or session.client.loop is not asyncio._get_running_loop()
+            or session.client.closed
+        ):
+            session = self._last = self._store.session(self)
+            if session not in self._sessions:
+                self._sessions.append(session)
         self.leave_closed()
-        return lane
+        return session
 
     def leave_closed(self) -> None:
         """Hand the lanes of closed loops over to the portal. The usual single lane is in use, so it needs no check."""
-        if len(self._lanes) < 2:
+        if len(self._sessions) < 2:
             return
-        closed = [lane for lane in list(self._lanes) if lane.link.loop.is_closed()]
-        for lane in closed:
+        closed = [session for session in list(self._sessions) if session.client.loop.is_closed()]
+        for session in closed:
             with contextlib.suppress(ValueError):  # another thread was faster
-                self._lanes.remove(lane)
+                self._sessions.remove(session)
         if closed:
             self._store.end_closed()
 
-    def adopt(self, lane: Lane) -> None:
+    def adopt(self, session: Session) -> None:
         """In the portal: go on with a lane whose loop has ended. The tasks of that loop hold nothing any more."""
-        for permit in self._inside.left_behind(lane.link.loop if lane.link.abandoned else None):
+        for permit in self._inside.left_behind(
+            session.client.loop if session.client.abandoned else None
+        ):
             permit.release()
-        self._store.link().adopt(lane)
-        if lane not in self._lanes:
-            self._lanes.append(lane)
+        self._store.client().adopt(session)
+        if session not in self._sessions:
+            self._sessions.append(session)
 
-    def lanes_of(self, loop: asyncio.AbstractEventLoop) -> list[Lane]:
-        return [lane for lane in list(self._lanes) if lane.link.loop is loop]
+    def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[Session]:
+        return [session for session in list(self._sessions) if session.client.loop is loop]
 
     def loops(self) -> set[asyncio.AbstractEventLoop]:
         """The loops that have something to say for this name, or had."""
-        return {lane.link.loop for lane in list(self._lanes)}
+        return {session.client.loop for session in list(self._sessions)}
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this line were forgotten."""
-        return all(lane.idle() for lane in list(self._lanes))
+        return all(session.idle() for session in list(self._sessions))
 
     def forked(self) -> None:
         """In the child of a fork: lanes are the parent's."""
         self._last = None
-        self._lanes = []
+        self._sessions = []
 
     # Ways in -------------------------------------------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> None:
-        lane = self.lane()
-        grant, ticket = await lane.acquire(request, enters=True)
-        if ticket.permit is not None:
-            self._inside.entered(ticket.permit, lane.link.task)
-        elif ticket.believed is None:
+        session = self.session()
+        grant, pending = await session.acquire(request, enters=True)
+        if pending.permit is not None:
+            self._inside.entered(pending.permit, session.client.task)
+        elif pending.believed is None:
             self._inside.passed()
         else:
-            self._inside.entered(self._permit(lane, request, grant, ticket), lane.link.task)
+            self._inside.entered(
+                self._permit(session, request, grant, pending), session.client.task
+            )
 
     def enter_sync(self, request: Request) -> None:
         permit = self.acquire_sync(request)
@@ -385,15 +395,17 @@ class RedisLine:
             raise
 
     async def acquire(self, request: Request) -> Permit:
-        lane = self.lane()
-        return self._permit(lane, request, *await lane.acquire(request))
+        session = self.session()
+        return self._permit(session, request, *await session.acquire(request))
 
-    def _permit(self, lane: Lane, request: Request, grant: Grant, ticket: Ticket) -> Permit:
+    def _permit(
+        self, session: Session, request: Request, grant: Grant, pending: PendingAcquire
+    ) -> Permit:
         permit = Permit(
-            self, request.units, grant, ticket.waited, ticket.caller, ticket.believed, lane
+            self, request.units, grant, pending.waited, pending.caller, pending.believed, session
         )
         if permit.held:
-            lane.renewals.hold(permit, ticket.lease)
+            session.renewal.hold(permit, pending.lease)
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
@@ -407,9 +419,9 @@ class RedisLine:
         """
         check_thread()
         start = monotonic()
-        if start < self._no_shortcut:
+        if start < self._no_fast_path:
             return None
-        permit = self._store.shortcut().acquire(self, request)
+        permit = self._store.fast_path().acquire(self, request)
         if permit is not None:
             return permit
         spent = monotonic() - start
@@ -443,15 +455,15 @@ class RedisLine:
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
         """RuntimeError when tasks of `loop`, which the caller is about to block, hold what it waits for."""
-        lane = self._store.known_lane(self, loop)
-        if lane is None or request.max_sleep is not None:
+        session = self._store.known_session(self, loop)
+        if session is None or request.max_sleep is not None:
             return
         for unit, capacity in self.declared.capacity.items():
             cost = request.units.get(unit, ONE_EACH.get(unit, 0))
             if (
                 unit not in self.declared.rated
                 and cost
-                and lane.renewals.units_held(unit) + cost > capacity
+                and session.renewal.units_held(unit) + cost > capacity
             ):
                 raise waits_for_ever(
                     self.name, "the permits that its tasks hold go back only while it runs"
@@ -462,18 +474,18 @@ class RedisLine:
             self._warned = True
             warn_of_blocking(self.name)
 
-    def found(self, request: Request, found: Passed, waited: float, home: Shortcut) -> Permit:
+    def found(self, request: Request, found: Passed, waited: float, home: FastPath) -> Permit:
         """The permit of a grant that the shortcut was given."""
         permit = Permit(
             self, request.units, found.grant, waited, found.caller, found.believed, home
         )
         if permit.held and home.process == os.getpid():
-            self._by_portal(lambda lane: lane.renewals.hold(permit, found.lease))
+            self._by_portal(lambda session: session.renewal.hold(permit, found.lease))
         return permit
 
     def unsure(self, caller: str) -> None:
         """Take back what `caller` may have been granted."""
-        self._by_portal(lambda lane: lane.post(f"cancel 0 {caller}"))
+        self._by_portal(lambda session: session.post(f"cancel 0 {caller}"))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         rest = request.retry_for, request.raises, request.closing
@@ -492,18 +504,18 @@ class RedisLine:
         permit = self._inside.left(self._visitor)
         if permit is None:
             return
-        lane = permit.home
-        if not isinstance(lane, Lane) or not lane.link.here or lane.link.closed:
+        session = permit.home
+        if not isinstance(session, Session) or not session.client.here or session.client.closed:
             permit.release()
-        elif not lane.succession.hand_over(permit):
+        elif not session.handoff.hand_over(permit):
             if permit.lost:
                 log_lost(self.name, [permit])
             permit.held = False
-            lane.post(f"release {permit.key}")
+            session.post(f"release {permit.key}")
 
     def _visitor(self) -> Hashable:
-        lane = self._last
-        return (lane and lane.link.task) or visitor()
+        session = self._last
+        return (session and session.client.task) or visitor()
 
     def release(self, permit: Permit) -> None:
         if self._claimed(permit):
@@ -523,15 +535,15 @@ class RedisLine:
             return held and not permit.lost
         if not self._claimed(permit):
             return False
-        lane = permit.home
-        if not isinstance(lane, Lane) or lane.link.loop is not loop:
-            lane = self.lane()
-        return bool((await lane.ask(f"release {permit.key}"))[1])
+        session = permit.home
+        if not isinstance(session, Session) or session.client.loop is not loop:
+            session = self.session()
+        return bool((await session.ask(f"release {permit.key}"))[1])
 
     def abandon(self, permit: Permit) -> None:
         """Release from a finalizer, which may run in the middle of anything, so later; where no loop is left, the lease ends."""
         home = permit.home
-        loop = home.link.loop if isinstance(home, Lane) else portal_loop()
+        loop = home.client.loop if isinstance(home, Session) else portal_loop()
         if loop is not None:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self.release, permit)
@@ -546,7 +558,7 @@ class RedisLine:
             return False
         home = permit.home
         ours = (
-            home.link if isinstance(home, Lane) else cast("Shortcut", home)
+            home.client if isinstance(home, Session) else cast("FastPath", home)
         ).process == os.getpid()
         if ours and permit.lost:
             log_lost(self.name, [permit])
@@ -556,26 +568,32 @@ class RedisLine:
 
     def _home(self, permit: Permit, words: str) -> None:
         """Send `words` from the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
-        lane = permit.home
-        if not isinstance(lane, Lane) or lane.link.closed or lane.link.process != os.getpid():
+        session = permit.home
+        if (
+            not isinstance(session, Session)
+            or session.client.closed
+            or session.client.process != os.getpid()
+        ):
             self._by_portal(lambda its: its.post(words))
-        elif lane.link.loop is portal_loop() and lane.link.thread != threading.get_ident():
-            portal().tell(lambda: lane.post(words))
-        elif lane.link.task is not None:
-            lane.post(words)
+        elif (
+            session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
+        ):
+            portal().tell(lambda: session.post(words))
+        elif session.client.task is not None:
+            session.post(words)
         else:
             note(
-                lane, Errand(words, nobody)
+                session, Operation(words, ignore_reply)
             )  # a loop that never runs again leaves it to the portal
             try:
-                lane.link.loop.call_soon_threadsafe(lane.send_errands)
+                session.client.loop.call_soon_threadsafe(session.send_operations)
             except RuntimeError:  # it was closed this moment
-                self._by_portal(lambda _: rescue(lane))
+                self._by_portal(lambda _: rescue(session))
 
-    def _by_portal(self, errand: Callable[[Lane], None]) -> bool:
+    def _by_portal(self, operation: Callable[[Session], None]) -> bool:
         """False when the process ends: so do its leases."""
         try:
-            portal().tell(lambda: errand(self.lane()))
+            portal().tell(lambda: operation(self.session()))
         except NoPortalError:
             return False
         return True
@@ -584,7 +602,7 @@ class RedisLine:
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         """What holds in the store; where no process has declared limits, what `own` would be with nothing used."""
-        answer = await self.lane().ask("status -")
+        answer = await self.session().ask("status -")
         if answer == UNKNOWN:
             return self._saw(unused(self.name, own or self.declared))
         program, waiting, delay, paused, *left = answer

@@ -18,17 +18,17 @@ from headgate.errors import StoreError
 from headgate.gate.rules import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.waiters import no_loop
-from headgate.stores.redis.blocking.fast_path import Shortcut
+from headgate.stores.redis.blocking.fast_path import FastPath
 from headgate.stores.redis.blocking.portal import portal_loop
-from headgate.stores.redis.queue import RedisLine, check_windows
+from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import flush
-from headgate.stores.redis.session.session import Lane
-from headgate.stores.redis.transport.client import Link
+from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.tasks import begun, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 
-FEWEST_LINES = 1024  # lines that are kept without looking for idle ones
+FEWEST_QUEUES = 1024  # lines that are kept without looking for idle ones
 POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop
 CLOSING_TIMEOUT = (
     3.0  # seconds after which a loop that does not run counts as stopped: to close one can take 2 s
@@ -40,138 +40,143 @@ class RedisStore:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        self._lines: WeakValueDictionary[str, RedisLine] = WeakValueDictionary()
-        self._new: dict[str, RedisLine] = {}  # that are not among the others yet
-        self._kept: dict[str, RedisLine] = {}  # so that the next limiter of a name finds its line
-        self._most = FEWEST_LINES
-        self._links: dict[asyncio.AbstractEventLoop, Link] = {}
-        self._shortcut: Shortcut | None = None
+        self._queues: WeakValueDictionary[str, RedisQueue] = WeakValueDictionary()
+        self._new: dict[str, RedisQueue] = {}  # that are not among the others yet
+        self._kept: dict[str, RedisQueue] = {}  # so that the next limiter of a name finds its line
+        self._most = FEWEST_QUEUES
+        self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
+        self._fast_path: FastPath | None = None
         self._written: Written = {}
         STORES.add(self)
-        weakref.finalize(self, retire, self._links).atexit = False
+        weakref.finalize(self, retire, self._clients).atexit = False
 
-    def line(self, name: str, declared: Declaration) -> RedisLine:
+    def queue(self, name: str, declared: Declaration) -> RedisQueue:
         """The line of `name`, which is made with `declared` when there is none yet. Nothing is sent, and nothing declared."""
         check_windows(name, declared)
         note_limits(self._written, name, declared.program)
-        return self._lines.get(name) or self._new_line(name, declared)
+        return self._queues.get(name) or self._new_line(name, declared)
 
-    def _new_line(self, name: str, declared: Declaration) -> RedisLine:
+    def _new_line(self, name: str, declared: Declaration) -> RedisQueue:
         """One for all threads and signal handlers that ask at the same time. None of them waits, so there is no lock."""
-        line = self._new.setdefault(name, RedisLine(self, name, declared))
-        line = self._lines[name] = self._kept[name] = self._lines.get(name) or line
+        queue = self._new.setdefault(name, RedisQueue(self, name, declared))
+        queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
         self._new.pop(name, None)
         self._forget_idle()
-        return line
+        return queue
 
     def _forget_idle(self) -> None:
         """Keep no idle lines, once in so many that the work for each new line stays constant."""
         if len(self._kept) > self._most:
-            self._kept = {name: line for name, line in self._kept.copy().items() if not line.idle()}
-            self._most = max(FEWEST_LINES, 2 * len(self._kept))
+            self._kept = {
+                name: queue for name, queue in self._kept.copy().items() if not queue.idle()
+            }
+            self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
-    def lane(self, line: RedisLine) -> Lane:
+    def session(self, queue: RedisQueue) -> Session:
         """The lane of `line` in the running loop."""
-        return self.link().lane(line)
+        return self.client().session(queue)
 
-    def link(self) -> Link:
+    def client(self) -> Client:
         """The connections of the running loop."""
         loop = asyncio._get_running_loop()
         if loop is None:
             raise no_loop()
-        link = self._links.get(loop)
-        if link is None or link.closed:
-            link = self._links[loop] = Link(self.topology)
+        client = self._clients.get(loop)
+        if client is None or client.closed:
+            client = self._clients[loop] = Client(self.topology)
             self.end_closed()
-        return link
+        return client
 
     def end_closed(self) -> None:
         """End the links of closed loops: some loops are closed without a last word to their tasks."""
-        for loop, link in self._links.copy().items():
+        for loop, client in self._clients.copy().items():
             if loop.is_closed():
-                link.end()
-                self._links.pop(loop, None)
+                client.end()
+                self._clients.pop(loop, None)
 
-    def known_lane(self, line: RedisLine, loop: asyncio.AbstractEventLoop) -> Lane | None:
+    def known_session(self, queue: RedisQueue, loop: asyncio.AbstractEventLoop) -> Session | None:
         """The lane of `line` in `loop`, if it is there already. Makes nothing: a signal handler may ask."""
-        link = self._links.get(loop)
-        lane = None if link is None or link.closed else link.lanes.get(line.key)
-        return lane if lane is not None and lane.line is line else None
+        client = self._clients.get(loop)
+        session = None if client is None or client.closed else client.sessions.get(queue.key)
+        return session if session is not None and session.queue is queue else None
 
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""
-        lines = [
-            line
-            for key, line in list(self._lines.items())
+        queues = [
+            queue
+            for key, queue in list(self._queues.items())
             if key == name or key.startswith(f"{name}:")
         ]
         flushed = False  # if a loop closes meanwhile, the portal takes over its errands, which are flushed, too
         while not flushed:
             self.end_closed()
-            loops = {asyncio.get_running_loop(), *(loop for line in lines for loop in line.loops())}
+            loops = {
+                asyncio.get_running_loop(),
+                *(loop for queue in queues for loop in queue.loops()),
+            }
             if (of_threads := portal_loop()) is not None:
                 loops.add(of_threads)
             flushed = all(
                 await asyncio.gather(
-                    *(flush_in(loop, lines) for loop in loops if not loop.is_closed())
+                    *(flush_in(loop, queues) for loop in loops if not loop.is_closed())
                 )
             )
 
     def away(self, key: str) -> bool:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
-        link = None if loop is None else self._links.get(loop)
-        return link is not None and link.away(key)
+        client = None if loop is None else self._clients.get(loop)
+        return client is not None and client.away(key)
 
-    def shortcut(self) -> Shortcut:
+    def fast_path(self) -> FastPath:
         """The blocking connection of this process."""
-        found = self._shortcut
+        found = self._fast_path
         if found is None:
-            made = Shortcut(self.topology)
-            found = self._shortcut = (
-                self._shortcut or made
+            made = FastPath(self.topology)
+            found = self._fast_path = (
+                self._fast_path or made
             )  # no call stands here: all get the first
         return found
 
     def forked(self) -> None:
         """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
-        for link in self._links.values():
-            link.forked()
-        self._links.clear()
-        if self._shortcut is not None:
-            self._shortcut.fork()
-            self._shortcut = None
-        for line in list(self._lines.values()):
-            line.forked()
+        for client in self._clients.values():
+            client.forked()
+        self._clients.clear()
+        if self._fast_path is not None:
+            self._fast_path.fork()
+            self._fast_path = None
+        for queue in list(self._queues.values()):
+            queue.forked()
 
     def __str__(self) -> str:
         return f"Redis at {self.topology}"
 
 
-async def flush_lines(lines: list[RedisLine]) -> None:
+async def flush_queues(queues: list[RedisQueue]) -> None:
     """What the running loop has to send."""
     loop = asyncio.get_running_loop()
     await asyncio.sleep(0)  # what was said in this turn may not be with its lane yet
-    await flush([lane for line in lines for lane in line.lanes_of(loop)])
+    await flush([session for queue in queues for session in queue.sessions_of(loop)])
 
 
-async def flush_elsewhere(lines: list[RedisLine]) -> Exception | None:
+async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
     """`flush_lines` for a caller in another loop; returns its error.
 
     It makes the inner coroutine itself: if its task is cancelled before the first step, none is left that was never awaited.
     """
-    return await trouble_of(flush_lines(lines))
+    return await trouble_of(flush_queues(queues))
 
 
-async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> bool:
+async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) -> bool:
     """Flush in a loop that may run in another thread. False: that loop closed first, and the portal has its errands."""
     if loop is asyncio.get_running_loop():
-        await flush_lines(lines)
+        await flush_queues(queues)
         return True
     tasks: list[asyncio.Task[Exception | None]] = []
     with suppress(RuntimeError):  # it was closed this moment
         loop.call_soon_threadsafe(
-            lambda: tasks.append(begun(flush_elsewhere(lines), "headgate-flush"))
+            lambda: tasks.append(begun(flush_elsewhere(queues), "headgate-flush"))
         )
     deadline = None
     while not loop.is_closed():
@@ -194,11 +199,11 @@ async def flush_in(loop: asyncio.AbstractEventLoop, lines: list[RedisLine]) -> b
     return False
 
 
-def retire(links: dict[asyncio.AbstractEventLoop, Link]) -> None:
+def retire(clients: dict[asyncio.AbstractEventLoop, Client]) -> None:
     """Close the connections of a store that no limiter, client or permit refers to any more."""
-    for loop, link in links.items():
+    for loop, client in clients.items():
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(link.retire)
+            loop.call_soon_threadsafe(client.retire)
 
 
 STORES: WeakSet[RedisStore] = WeakSet()

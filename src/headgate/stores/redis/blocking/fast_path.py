@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from headgate.permit import Permit
     from headgate.request import Request
-    from headgate.stores.redis.queue import RedisLine
+    from headgate.stores.redis.queue import RedisQueue
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
@@ -47,7 +47,7 @@ class Passed(NamedTuple):
     lease: int
 
 
-class Shortcut:
+class FastPath:
     """The blocking connections to one store."""
 
     def __init__(self, topology: Topology) -> None:
@@ -59,23 +59,23 @@ class Shortcut:
         self._of_parent = (
             False  # this process is a child of a fork: what was asked here goes on in the parent
         )
-        self._session = f"{secrets.token_hex(16)}.0"
+        self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
-    def acquire(self, line: RedisLine, request: Request) -> Permit | None:
+    def acquire(self, queue: RedisQueue, request: Request) -> Permit | None:
         """A permit for this instant; None: ask properly."""
-        if line.declares or self._busy:
+        if queue.declares or self._busy:
             return None
         self._busy = True  # no call stands since it was looked at, so no other thread and no signal handler comes in between
         try:
-            server = self._topology.where(line.key)
-            permit = None if server is None else self._ask(server, line, request)
+            server = self._topology.where(queue.key)
+            permit = None if server is None else self._ask(server, queue, request)
         finally:
             self._busy = False
         if self._of_parent:
             if permit is not None:
                 permit.held = False  # the parent holds it
-            raise forked(line.name)
+            raise forked(queue.name)
         return permit
 
     def fork(self) -> None:
@@ -85,19 +85,19 @@ class Shortcut:
             talk.close()
         self._opened.put(None)
 
-    def _ask(self, server: Endpoint, line: RedisLine, request: Request) -> Permit | None:
+    def _ask(self, server: Endpoint, queue: RedisQueue, request: Request) -> Permit | None:
         start, patience = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
         if server not in self._talks and not self._open(server, patience):
             return None
         self._calls += 1
         caller, declared, permit = (
-            f"{self._session}:{self._calls}:{request.text}",
-            line.declared,
+            f"{self.id}:{self._calls}:{request.text}",
+            queue.declared,
             None,
         )
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
-        keys = line.keys(declared)
-        header = (len(keys), *keys, declared.program, self._session, self._calls)
+        keys = queue.keys(declared)
+        header = (len(keys), *keys, declared.program, self.id, self._calls)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
             reply = self._exchange_surely(server, words, patience)
@@ -105,14 +105,14 @@ class Shortcut:
                 self._close(server)  # a name may lead to another one now
             found = passed(reply, caller, believed, declared.lease)
             if found is not None and not self._of_parent:
-                permit = line.found(request, found, monotonic() - start, self)
+                permit = queue.found(request, found, monotonic() - start, self)
             return permit
         except BaseException as lost:
             if permit is not None:
                 permit.held = False
             self._close(server)
             if not self._of_parent:
-                line.unsure(caller)
+                queue.unsure(caller)
             if not is_ours(lost):
                 raise
             return None
@@ -159,14 +159,14 @@ class Talk:
 
     def __init__(self, its: socket.socket, patience: float) -> None:
         self._socket = its
-        self._patience = patience
+        self._reply_timeouts = patience
         self._reader = Reader()
         self.close: Callable[[], object] = weakref.finalize(self, its.close)
 
     def exchange(self, command: bytes, patience: float) -> Any:
-        if patience != self._patience:
+        if patience != self._reply_timeouts:
             self._socket.settimeout(patience)
-            self._patience = patience
+            self._reply_timeouts = patience
         self._socket.sendall(command)
         while (reply := self._reader.gets()) is False:
             data = self._socket.recv(4096)

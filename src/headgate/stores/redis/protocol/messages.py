@@ -68,7 +68,7 @@ def without_claim(command: Command) -> Command:
     return command._replace(words=(*words[:stands], words[stands] - 2, *words[stands + 1 :]))
 
 
-class Ticket:
+class PendingAcquire:
     """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Ticket:
             "lease",
             "number",
         ),
-        *("permit", "request", "session", "start", "t"),
+        *("permit", "request", "session_id", "start", "t"),
     )
 
     def __init__(self, number: int, request: Request, future: Future[Any], enters: bool) -> None:
@@ -95,7 +95,7 @@ class Ticket:
         self.future = future
         self.enters = enters
         self.start = monotonic()
-        self.session = ""  # once it is sent
+        self.session_id = ""  # once it is sent
         self.last = 0  # the last number of the call that it is sent with
         self.due = inf  # by the estimate, on the monotonic clock
         self.hope = inf  # until when an answer is waited for, on the loop's clock
@@ -103,7 +103,7 @@ class Ticket:
         self.t = 0  # the moment granted, once there is one
         self.fence = 0  # of the last grant that was taken back
         self.lease = 0  # for which it was granted, microseconds
-        self.cancel: Errand | None = (
+        self.cancel: Operation | None = (
             None  # by which it is given up: one and no more, or its grant would be undone twice
         )
         self.permit: Permit | None = None  # that another left to it
@@ -117,7 +117,7 @@ class Ticket:
 
     @property
     def caller(self) -> str:
-        return f"{self.session}:{self.number}:{self.request.text}"
+        return f"{self.session_id}:{self.number}:{self.request.text}"
 
     def tell(self, position: int, delay: int) -> None:
         """That it waits, once, if it wants to know: its task hears of that first, and of the outcome by another future."""
@@ -138,7 +138,7 @@ class Ticket:
 
 
 @dataclass(slots=True, eq=False)
-class Errand:
+class Operation:
     """Any other request: its words, and who wants to know what came of it."""
 
     words: str
@@ -148,16 +148,16 @@ class Errand:
         """The loop in which the answer is awaited has ended."""
         if isinstance(self.told, partial) and self.told.func is settle:
             abandon(self.told.args[0])
-            self.told = nobody
+            self.told = ignore_reply
 
     @property
     def owed(self) -> bool:
         """What gives back must arrive, even when whoever waited for the answer has been told that the server is away."""
-        return self.words.startswith(("release ", "rejoin ")) or self.told is nobody
+        return self.words.startswith(("release ", "rejoin ")) or self.told is ignore_reply
 
 
 @dataclass(slots=True, eq=False)
-class Statement(Errand):
+class Statement(Operation):
     """A pause, its end, a reset, a drain: it says something of this moment, and is worth nothing some time later."""
 
     until: float  # on the monotonic clock
@@ -171,20 +171,20 @@ class Sent(NamedTuple):
     """A call on its way: what is sent, again if need be, and who is answered by it."""
 
     command: Command
-    session: str
+    session_id: str
     number: int
     program: str
     lease: int  # by that program
     at: float
-    tickets: list[Ticket]
-    errands: list[Errand]
+    acquires: list[PendingAcquire]
+    operations: list[Operation]
     ahead: int  # how many stand before its tickets, if they were the first of the whole queue and none was granted since
     letters: int  # how many grants had been heard of when it was sent
 
     def tell_unknown(self) -> None:
         """Nobody has declared the limits of the name: the call has looked, and done nothing."""
-        for errand in self.errands:
-            errand.told(UNKNOWN)
+        for operation in self.operations:
+            operation.told(UNKNOWN)
 
     @property
     def how(self) -> int:
@@ -197,11 +197,11 @@ class Sent(NamedTuple):
         return self.how in (DECLARED, UPDATED)
 
 
-def how_said(declares: int, asks: bool, errands: list[Errand]) -> int:
+def how_said(declares: int, asks: bool, operations: list[Operation]) -> int:
     """What a call says of its limits. Only a session that acquires declares them; a look or a pause declares nothing."""
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares
-    verbs = {errand.words.partition(" ")[0] for errand in errands}
+    verbs = {operation.words.partition(" ")[0] for operation in operations}
     return ASKED if verbs <= LOOKS else OFFERED if verbs <= OFFERS else KNOWN
 
 
@@ -211,16 +211,16 @@ def told_by(request: Request, on_wait: OnWait | None) -> Request:
     return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
-async def heard(ticket: Ticket, on_wait: OnWait, name: str) -> Grant:
+async def heard(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:
     """The grant of a ticket whose task wants to know that it has to wait. RuntimeError in the child if `on_wait` forks."""
-    outcome = await ticket.future
+    outcome = await pending.future
     if isinstance(outcome, Waiting):
-        if not (ticket.t or ticket.future.done()):  # its turn has not come since
+        if not (pending.t or pending.future.done()):  # its turn has not come since
             process = os.getpid()
             on_wait(outcome)
             if os.getpid() != process:
                 raise forked(name)
-        outcome = await ticket.future
+        outcome = await pending.future
     return cast(Grant, outcome)
 
 
@@ -239,7 +239,7 @@ def abandon(future: Future[Any]) -> None:
         future.cancel()
 
 
-def nobody(answer: Answer) -> None:
+def ignore_reply(answer: Answer) -> None:
     """Nobody wants to know."""
 
 
@@ -281,52 +281,52 @@ def letters_in(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int, 
             yield int(word) + index, t if t < 0 else now + t, now + fence + index, lease
 
 
-def runs(tickets: list[Ticket]) -> Iterator[Any]:
+def runs(acquires: list[PendingAcquire]) -> Iterator[Any]:
     """The acquires as the script reads them, word by word: neighbours that ask for the same are one request.
 
     Who wants to know when it has to wait begins one: of each the script tells the estimate of the first.
     """
     index = 0
-    while index < len(tickets):
-        first, start = tickets[index], index
+    while index < len(acquires):
+        first, start = acquires[index], index
         offset = first.number - index
         index += 1
         while (
-            index < len(tickets)
-            and tickets[index].number == offset + index
-            and alike(tickets[index].request, first.request)
+            index < len(acquires)
+            and acquires[index].number == offset + index
+            and alike(acquires[index].request, first.request)
         ):
             index += 1
         yield from ("acquire", first.number, index - start, *asked_of(first.request))
 
 
-def chores(errands: list[Errand]) -> Iterator[Any]:
+def chores(operations: list[Operation]) -> Iterator[Any]:
     """The errands as the script reads them, word by word: neighbours that give back are one, if nobody waits for the answers.
 
     Of many it is told how many were still held, or waited, not which.
     """
     index = 0
-    while index < len(errands):
-        first, start = errands[index], index
+    while index < len(operations):
+        first, start = operations[index], index
         index += 1
         if not first.words.startswith(("release ", "cancel ")):
             yield from first.words.split(" ")
             continue
         what, caller = first.words.rsplit(" ", 1)
-        session, number, asked = caller.split(":")
-        offset, together = int(number) - start, first.told is nobody and what in TOGETHER
-        while together and index < len(errands) and errands[index].told is nobody:
-            if errands[index].words != f"{what} {session}:{offset + index}:{asked}":
+        session_id, number, asked = caller.split(":")
+        offset, together = int(number) - start, first.told is ignore_reply and what in TOGETHER
+        while together and index < len(operations) and operations[index].told is ignore_reply:
+            if operations[index].words != f"{what} {session_id}:{offset + index}:{asked}":
                 break
             index += 1
         verb, *moment = what.split(" ")
-        yield from (verb, session, number, index - start, *moment, asked)
+        yield from (verb, session_id, number, index - start, *moment, asked)
 
 
-def back(ticket: Ticket, grant: Grant) -> str:
+def back(pending: PendingAcquire, grant: Grant) -> str:
     """The errand by which a grant is undone in a pause, and its caller waits again."""
-    session, number, asked = ticket.caller.split(":")
-    return f"rejoin {session} {number} {grant.t} {grant.fence} {asked}"
+    session_id, number, asked = pending.caller.split(":")
+    return f"rejoin {session_id} {number} {grant.t} {grant.fence} {asked}"
 
 
 def alike(request: Request, first: Request) -> bool:

@@ -20,17 +20,17 @@ from headgate.errors import StoreError
 from headgate.keys import title
 from headgate.logs import log
 from headgate.stores.redis.blocking.portal import portal, portal_loop
-from headgate.stores.redis.protocol.messages import Errand, abandon, nobody
-from headgate.stores.redis.session.reply_timeouts import Patience
-from headgate.stores.redis.session.reservations import Bookings
+from headgate.stores.redis.protocol.messages import Operation, abandon, ignore_reply
+from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
+from headgate.stores.redis.session.reservations import Reservations
 from headgate.stores.redis.transport.tasks import pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headgate.stores.redis.protocol.messages import Ticket
-    from headgate.stores.redis.session.session import Lane
-    from headgate.stores.redis.transport.client import Link
+    from headgate.stores.redis.protocol.messages import PendingAcquire
+    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.transport.client import Client
 
 SAID = (
     "release",
@@ -44,159 +44,177 @@ SAID = (
 LONGEST = 0.5  # seconds before another attempt, at most
 
 
-def unsaid(lane: Lane) -> list[Errand]:
+def unsaid(session: Session) -> list[Operation]:
     """The errands that the server has not answered, and one for a call that may have granted something in vain."""
-    sent = lane._sent or lane._owed
-    in_vain = lane._quits or (
-        sent is not None and any(ticket.future.done() for ticket in sent.tickets)
+    sent = session._sent or session._owed
+    in_vain = session._quits or (
+        sent is not None and any(pending.future.done() for pending in sent.acquires)
     )
     return [
-        *(sent.errands if sent else ()),
-        *lane._errands,
-        *([Errand("cancel", nobody)] if in_vain else ()),
+        *(sent.operations if sent else ()),
+        *session._operations,
+        *([Operation("cancel", ignore_reply)] if in_vain else ()),
     ]
 
 
-def note(lane: Lane, errand: Errand) -> None:
+def note(session: Session, operation: Operation) -> None:
     """`errand` goes with the next call, whenever that is.
 
     A signal handler, a finalizer or another thread may do this in the middle of any method of the lane.
     """
-    lane._errands.append(errand)
+    session._operations.append(operation)
 
 
-def lasts(lane: Lane) -> bool:
+def lasts(session: Session) -> bool:
     """Whether the lane has to go on when its loop ends."""
-    renewals = lane.renewals
+    renewal = session.renewal
     return bool(
-        unsaid(lane) or lane._waiting or lane._booked.queue or renewals.expected or renewals.holds
+        unsaid(session)
+        or session._waiting
+        or session._reserved.queue
+        or renewal.expected
+        or renewal.holds
     )
 
 
-def halt(lane: Lane) -> None:
+def halt(session: Session) -> None:
     """The loop of `lane` does no more for it, though it may run on: another thread goes on with the lane."""
-    if lane._timer is not None:
-        lane._timer.cancel()
-    lane._booked.halt()
-    lane._patience.over()
-    lane.renewals.halt()
-    lane.succession.halt()
+    if session._timer is not None:
+        session._timer.cancel()
+    session._reserved.halt()
+    session._reply_timeouts.over()
+    session.renewal.halt()
+    session.handoff.halt()
 
 
-def move(lane: Lane, link: Link) -> None:
+def move(session: Session, client: Client) -> None:
     """Go on in the loop of `link`, where none of the callers waits: the former loop has ended."""
     asked = [
-        *lane._waiting.values(),
-        *lane._tickets,
-        *(ticket for _, ticket, _ in lane._booked.queue),
+        *session._waiting.values(),
+        *session._acquires,
+        *(pending for _, pending, _ in session._reserved.queue),
     ]
-    asked += lane.renewals.expected - set(asked)
-    lane.link, lane.peer, lane._timer, lane._queued, lane._hears = link, None, None, False, False
-    lane._owed, lane._sent, lane._tickets = lane._sent or lane._owed, None, []
-    lane._booked, lane._patience = Bookings(link.loop), Patience(lane)
-    for errand in unsaid(lane):
-        errand.forget()
-    for ticket in asked:
-        abandon(ticket.future)
-        lane._give_up(ticket)
-    lane.renewals.renew()
-    lane.line.declare_in_time(link.loop)
-    lane.send_errands()
+    asked += session.renewal.expected - set(asked)
+    session.client, session.node, session._timer, session._queued, session._hears = (
+        client,
+        None,
+        None,
+        False,
+        False,
+    )
+    session._owed, session._sent, session._acquires = session._sent or session._owed, None, []
+    session._reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
+    for operation in unsaid(session):
+        operation.forget()
+    for pending in asked:
+        abandon(pending.future)
+        session._give_up(pending)
+    session.renewal.renew()
+    session.queue.declare_in_time(client.loop)
+    session.send_operations()
 
 
-def leave(lane: Lane, ticket: Ticket) -> None:
+def leave(session: Session, pending: PendingAcquire) -> None:
     """The coroutine that waits for `ticket` ends without its grant.
 
     The collector may close it where its loop does not run: that loop may be stopped, closed or
     another thread's. In the child of a fork the ticket belongs to the parent, and stays as it is.
     """
-    if lane.link.process != os.getpid():
+    if session.client.process != os.getpid():
         return
-    abandon(ticket.future)
-    if lane.link.here and not lane.link.closed:
-        _leave(lane, ticket)
+    abandon(pending.future)
+    if session.client.here and not session.client.closed:
+        _leave(session, pending)
         return
-    loop, act = lane.link.loop, partial(_leave, lane, ticket)
+    loop, act = session.client.loop, partial(_leave, session, pending)
     with suppress(RuntimeError):  # the process ends, and its leases too
-        if lane.link.closed or loop is portal_loop():
+        if session.client.closed or loop is portal_loop():
             portal().tell(act)
         else:
             loop.call_soon_threadsafe(act)
 
 
-def _leave(lane: Lane, ticket: Ticket) -> None:
-    if lane.link.closed:
-        rescue(lane)
-    if ticket.permit is not None and not lane.succession.hand_over(ticket.permit):
-        ticket.permit.release()
-    lane._give_up(ticket)
+def _leave(session: Session, pending: PendingAcquire) -> None:
+    if session.client.closed:
+        rescue(session)
+    if pending.permit is not None and not session.handoff.hand_over(pending.permit):
+        pending.permit.release()
+    session._give_up(pending)
 
 
-def rescue(lane: Lane) -> None:
+def rescue(session: Session) -> None:
     """In the portal: go on with a lane whose loop was closed."""
-    if lane.link.closed:
-        lane.link.end()
-        lane.line.adopt(lane)
-    lane.send_errands()
+    if session.client.closed:
+        session.client.end()
+        session.queue.adopt(session)
+    session.send_operations()
 
 
-async def flush(lanes: Iterable[Lane]) -> None:
+async def flush(sessions: Iterable[Session]) -> None:
     """Wait until the server has answered all earlier errands. Raises StoreError when it cannot be asked.
 
     It gathers futures, not coroutines: gather() would make tasks, and a closing loop would leave them pending.
     """
     await asyncio.gather(
-        *(lane.answer_to("status -") for lane in lanes if unsaid(lane))
+        *(session.answer_to("status -") for session in sessions if unsaid(session))
     )  # replies come in order
 
 
-async def deliver(lane: Lane, until: float) -> None:
+async def deliver(session: Session, until: float) -> None:
     """The same, tried again and again until a moment by the monotonic clock."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, until - monotonic())):
             for attempt in count(1):
                 try:
-                    await flush([lane])
+                    await flush([session])
                     return
                 except StoreError:
                     await asyncio.sleep(pause(attempt, LONGEST))
 
 
-def kept(lane: Lane, errands: Iterable[Errand], error: StoreError) -> list[Errand]:
+def kept(session: Session, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
     """Of errands whose server is away, those to offer again."""
     owed = []
-    for errand in errands:
-        if errand.owed:
-            owed.append(errand)
+    for operation in operations:
+        if operation.owed:
+            owed.append(operation)
         else:
-            give_up(lane, errand, error)
+            give_up(session, operation, error)
     return owed
 
 
-def give_up(lane: Lane, errand: Errand, error: StoreError) -> None:
+def give_up(session: Session, operation: Operation, error: StoreError) -> None:
     """Log an errand that is given up, if no caller waits for the answer."""
-    verb = errand.words.partition(" ")[0]
-    if errand.told is nobody and verb in SAID:
-        log(WARNING, "%s: the server did not hear of a %s: %s", title(lane.line.name), verb, error)
+    verb = operation.words.partition(" ")[0]
+    if operation.told is ignore_reply and verb in SAID:
+        log(
+            WARNING,
+            "%s: the server did not hear of a %s: %s",
+            title(session.queue.name),
+            verb,
+            error,
+        )
 
 
-def turned_away(lane: Lane, errands: Iterable[Errand], error: StoreError) -> list[Errand]:
+def turned_away(
+    session: Session, operations: Iterable[Operation], error: StoreError
+) -> list[Operation]:
     """Of errands that the server has refused, those to offer again: a settlement once too often would change something."""
     again = []
-    for errand in errands:
-        errand.told(error)
-        if errand.words.startswith(("settle ", "rejoin ")):
-            give_up(lane, errand, error)
-        elif errand.owed:
-            again.append(errand)
+    for operation in operations:
+        operation.told(error)
+        if operation.words.startswith(("settle ", "rejoin ")):
+            give_up(session, operation, error)
+        elif operation.owed:
+            again.append(operation)
     return again
 
 
-def unsent(lanes: Iterable[Lane]) -> list[tuple[str, str, Counter[str]]]:
+def unsent(sessions: Iterable[Session]) -> list[tuple[str, str, Counter[str]]]:
     """For each limiter with undelivered calls: its name, the reason, and how often each method was called."""
     found = []
-    for lane in lanes:
-        verbs = (errand.words.partition(" ")[0] for errand in unsaid(lane))
+    for session in sessions:
+        verbs = (operation.words.partition(" ")[0] for operation in unsaid(session))
         if words := Counter(verb for verb in verbs if verb in SAID):
-            found.append((title(lane.line.name), lane.why, words))
+            found.append((title(session.queue.name), session.why, words))
     return found

@@ -15,24 +15,24 @@ from weakref import ReferenceType, ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import ONE_EACH
-from headgate.stores.redis.protocol.messages import Errand
+from headgate.stores.redis.protocol.messages import Operation
 from headgate.stores.redis.session.lost_leases import log_lost
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
-    from headgate.stores.redis.protocol.messages import Answer, Ticket
-    from headgate.stores.redis.session.session import Lane
+    from headgate.stores.redis.protocol.messages import Answer, PendingAcquire
+    from headgate.stores.redis.session.session import Session
 
 
-class Renewals:
+class LeaseRenewal:
     """Of the permits of one lane."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, session: Session) -> None:
+        self._session = session
         # And the lease that each was granted or renewed for. A permit that dies leaves by a callback without Python code: a signal
         # handler may raise in such code, and Python hides what is raised in a callback.
         self._held: dict[ref[Permit], int] = {}
-        self.expected: set[Ticket] = (
+        self.expected: set[PendingAcquire] = (
             set()
         )  # granted for a lease, and their callers have made no permits yet
         self._weak = ref(self)  # a permit keeps its line, and the line its lanes: a timer must not
@@ -67,7 +67,7 @@ class Renewals:
         self._held[ref(permit, self._held.pop)] = lease
         if lease == self._lease and permit.believed >= self._enough:
             return
-        third = min(lease, self._lane.line.declared.lease or lease) / 3_000_000
+        third = min(lease, self._session.queue.declared.lease or lease) / 3_000_000
         self._renew_in(min(third, max(0.0, permit.believed - monotonic() - 2 * third)))
         self._lease, self._enough = lease, permit.believed
 
@@ -81,20 +81,20 @@ class Renewals:
             return None
         if not known:  # an announcement was faster than the first reply: the call that asked is older than the grant
             return sent_at + lease / 1_000_000
-        believed = self._lane.asked_at + (t + lease - known) / 1_000_000
+        believed = self._session.asked_at + (t + lease - known) / 1_000_000
         return (
             believed
             if server == known
             else min(believed, monotonic() + (t + lease - server) / 1_000_000)
         )
 
-    def numbers_of(self, session: str) -> set[str]:
+    def numbers_of(self, session_id: str) -> set[str]:
         """The numbers under which `session` was granted what is held now."""
         keys = [
             *(str(permit.key) for permit, _ in self._known() if permit.held),
-            *(ticket.caller for ticket in self.expected),
+            *(pending.caller for pending in self.expected),
         ]
-        return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session}:")}
+        return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session_id}:")}
 
     def renew(self) -> None:
         """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
@@ -102,19 +102,19 @@ class Renewals:
         What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
         """
         known = self._known()
-        log_lost(self._lane.line.name, [permit for permit, _ in known])
+        log_lost(self._session.queue.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
         self.halt()
         self._enough = inf
         if held:
             self._renew_in(
-                (self._lane.line.declared.lease or min(lease for _, lease in held)) / 3_000_000
+                (self._session.queue.declared.lease or min(lease for _, lease in held)) / 3_000_000
             )
-            errands = [
-                Errand(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease))
+            operations = [
+                Operation(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease))
                 for permit, lease in held
             ]
-            self._lane.run(errands)
+            self._session.run(operations)
 
     def halt(self) -> None:
         """Plan no renewal."""
@@ -127,7 +127,7 @@ class Renewals:
 
         A task whose loop ends may receive its grant when the portal has taken the lane over: then the portal's loop does it.
         """
-        loop = self._lane.link.loop
+        loop = self._session.client.loop
         if asyncio._get_running_loop() is not loop:
             with suppress(RuntimeError):  # it is closed, and nothing is renewed
                 loop.call_soon_threadsafe(self._renew_in, seconds)
@@ -142,22 +142,22 @@ class Renewals:
         if isinstance(answer, StoreError):
             return  # the lease runs on, and the next renewal may be in time
         if answer[1]:
-            self._held[ref(permit)] = lease = self._lane.lease or lease
+            self._held[ref(permit)] = lease = self._session.lease or lease
             self._renew_in(lease / 3_000_000)
-            permit.renewed(self._lane.asked_at + lease / 1_000_000)
+            permit.renewed(self._session.asked_at + lease / 1_000_000)
         else:
             permit.renewed(monotonic())
             if not self._lost:  # one line for all that this reply shows
-                self._lane.link.loop.call_soon(self._log_lost)
+                self._session.client.loop.call_soon(self._log_lost)
             self._lost.append(permit)
 
     def _log_lost(self) -> None:
         lost, self._lost = self._lost, []
-        log_lost(self._lane.line.name, lost)
+        log_lost(self._session.queue.name, lost)
 
 
-def renew(renewals: ReferenceType[Renewals]) -> None:
+def renew(renewal: ReferenceType[LeaseRenewal]) -> None:
     """Renew what is held, if any permit is left."""
-    found = renewals()
+    found = renewal()
     if found is not None:
         found.renew()

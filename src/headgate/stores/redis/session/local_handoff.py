@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from headgate.permit import Permit
-    from headgate.stores.redis.protocol.messages import Sent, Ticket
-    from headgate.stores.redis.session.session import Lane
+    from headgate.stores.redis.protocol.messages import PendingAcquire, Sent
+    from headgate.stores.redis.session.session import Session
 
 DEAF = 6.0  # seconds without a word of the server's after which places and limits may be others': twice the lane's heartbeat
 SOON = 0.002  # seconds until the server hears of permits that were handed over: some round trips
 
 
-class Succession:
+class LocalHandoff:
     """In one lane."""
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, session: Session) -> None:
         self.letters = 0  # grants that were heard of, by mail
-        self._lane = lane
+        self._session = session
         self._first_to = 0  # up to this number those who wait here are the first of the whole queue
         self._program = ""  # the limits that the last answer was given under
         self._since = 0  # and since when, as far as is known, by the server's clock
@@ -48,9 +48,9 @@ class Succession:
             return False
         heir.permit = permit
         heir.settle(Grant(permit.t, permit.fence))
-        self._lane.withdraw(heir)
+        self._session.withdraw(heir)
         if self._telling is None:
-            self._telling = self._lane.link.loop.call_later(SOON, self._tell)
+            self._telling = self._session.client.loop.call_later(SOON, self._tell)
         return True
 
     def halt(self) -> None:
@@ -61,12 +61,12 @@ class Succession:
 
     def _tell(self) -> None:
         self._telling = None
-        self._lane.send_errands()
+        self._session.send_operations()
 
-    def heir(self, permit: Permit) -> Ticket | None:
+    def heir(self, permit: Permit) -> PendingAcquire | None:
         """Who may have `permit`, as far as we know."""
-        lane = self._lane
-        first = lane.first()
+        session = self._session
+        first = session.first()
         if first is None or not (
             self._open
             and first.number <= self._first_to
@@ -74,33 +74,35 @@ class Succession:
             and not first.future.done()
         ):
             return None
-        declared = lane.line.declared
-        allowed = declared.timeless and self._program == declared.program and not lane.paused
+        declared = session.queue.declared
+        allowed = declared.timeless and self._program == declared.program and not session.paused
         now = monotonic()
-        certain = permit.believed - now > lane.lease / 6_000_000 and now - lane.asked_at <= DEAF
+        certain = (
+            permit.believed - now > session.lease / 6_000_000 and now - session.asked_at <= DEAF
+        )
         return first if allowed and certain and first.request.units == permit.units else None
 
     # What is known -------------------------------------------------------------------------------------------------------
 
     def ahead(self) -> int:
         """How many would stand before who is asked for now, if nobody else came in between; -1: others are there already."""
-        count, last = self._lane.crowd()
+        count, last = self._session.crowd()
         return count if last <= self._first_to else -1
 
     def joined(self, sent: Sent, ahead: int | None) -> None:
         """The first of those of a call who wait has so many before it; None: nobody waits."""
         if ahead == 0 or (ahead == sent.ahead and self.letters == sent.letters):
-            self._first_to = sent.tickets[-1].number
+            self._first_to = sent.acquires[-1].number
 
     def answered(self, sent: Sent, now: int, declared: bool) -> None:
         """The server has answered under limits that may be new to it, or to us."""
         if declared or sent.program != self._program:
             self._program, self._since, self._open = sent.program, now, False
 
-    def granted(self, ticket: Ticket) -> None:
+    def granted(self, pending: PendingAcquire) -> None:
         """Who was asked for together with `ticket` is behind it. A letter may be older than the limits."""
-        self._first_to = max(self._first_to, ticket.last)
-        self._open = self._open or ticket.t >= self._since
+        self._first_to = max(self._first_to, pending.last)
+        self._open = self._open or pending.t >= self._since
 
     def stop(self) -> None:
         """Until the server has granted again."""

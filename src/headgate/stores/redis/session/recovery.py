@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.protocol.messages import Errand, nobody
+from headgate.stores.redis.protocol.messages import Operation, ignore_reply
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.session.session import Lane
+    from headgate.stores.redis.session.session import Session
 
 WAITER = 10.0  # seconds for which the script keeps the places of a silent session (shared.lua)
 KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
@@ -25,8 +25,8 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 class Recovery:
     """The recovery of one lane."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self.doubts = False  # the connection was lost since the last call
         self._ended: dict[
             str, float
@@ -42,35 +42,37 @@ class Recovery:
 
         If that may hold anything for this lane, ask it at once, even if no caller waits.
         """
-        if self._silence() < max(WAITER, self._lane.lease / 1_000_000):
+        if self._silence() < max(WAITER, self._session.lease / 1_000_000):
             self.doubts = True
-            self._lane.run([])
+            self._session.run([])
 
     def last_reply(self, known: int, server: int) -> str | int:
         """The beginning of the last reply that this session received. The server compares it with its own record.
 
         0: there was none, or the server may have forgotten it.
         """
-        tells = self._lane.waits or self.doubts or self._silence() < KEEP
+        tells = self._session.waits or self.doubts or self._silence() < KEEP
         self.doubts = False
         return f"{known} ok {server}" if known and tells else 0
 
     def _silence(self) -> float:
-        return monotonic() - self._lane.asked_at
+        return monotonic() - self._session.asked_at
 
-    def ended(self, session: str) -> list[Errand]:
+    def ended(self, session_id: str) -> list[Operation]:
         """The errands that end `session`, and those before it that an older state may know.
 
         Each says what is still held.
         """
-        now, lasting = monotonic(), max(WAITER, self._lane.lease / 1_000_000)
+        now, lasting = monotonic(), max(WAITER, self._session.lease / 1_000_000)
         self._announced.clear()
-        self._ended[session] = now
+        self._ended[session_id] = now
         self._ended = {each: at for each, at in self._ended.items() if now - at <= lasting}
-        return [Errand(f"quit {each} {self._held_in(each)}", nobody) for each in self._ended]
+        return [
+            Operation(f"quit {each} {self._held_in(each)}", ignore_reply) for each in self._ended
+        ]
 
-    def _held_in(self, session: str) -> str:
-        return ",".join(self._lane.renewals.numbers_of(session)) or "-"
+    def _held_in(self, session_id: str) -> str:
+        return ",".join(self._session.renewal.numbers_of(session_id)) or "-"
 
     # Grants that no caller waits for -------------------------------------------------------------------------------------
 

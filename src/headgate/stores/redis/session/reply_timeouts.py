@@ -16,37 +16,39 @@ from headgate.stores.refusals import too_long
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from headgate.stores.redis.protocol.messages import Ticket
-    from headgate.stores.redis.session.session import Lane
+    from headgate.stores.redis.protocol.messages import PendingAcquire
+    from headgate.stores.redis.session.session import Session
 
 
-class Patience:
+class ReplyTimeouts:
     """Of the callers of one lane."""
 
-    def __init__(self, lane: Lane) -> None:
-        self._lane = lane
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._timer: TimerHandle | None = None
 
-    def listen(self, ticket: Ticket, seconds: float) -> None:
-        ticket.hope = self._lane.link.loop.time() + seconds
-        self._look_at(ticket.hope)
+    def listen(self, pending: PendingAcquire, seconds: float) -> None:
+        pending.hope = self._session.client.loop.time() + seconds
+        self._look_at(pending.hope)
 
-    def limit_wait(self, ticket: Ticket) -> None:
+    def limit_wait(self, pending: PendingAcquire) -> None:
         """The caller waits in the queue, for as long as it may."""
-        if ticket.request.max_sleep is not None:
+        if pending.request.max_sleep is not None:
             if (
-                ticket.deadline is not None
+                pending.deadline is not None
             ):  # it waits for the second time: its session had lapsed, or it was held back
-                ticket.deadline.cancel()
-            left = ticket.request.max_sleep / 1_000_000 - (monotonic() - ticket.start)
-            ticket.deadline = self._lane.link.loop.call_later(
-                max(0.0, left), self._too_late, ticket
+                pending.deadline.cancel()
+            left = pending.request.max_sleep / 1_000_000 - (monotonic() - pending.start)
+            pending.deadline = self._session.client.loop.call_later(
+                max(0.0, left), self._too_late, pending
             )
 
-    def _too_late(self, ticket: Ticket) -> None:
-        if not ticket.t:
-            delay = 0.0 if ticket.due == inf else max(0.0, ticket.due - monotonic())
-            ticket.settle(too_long(self._lane.line.name, ticket.request, int(delay * 1_000_000)))
+    def _too_late(self, pending: PendingAcquire) -> None:
+        if not pending.t:
+            delay = 0.0 if pending.due == inf else max(0.0, pending.due - monotonic())
+            pending.settle(
+                too_long(self._session.queue.name, pending.request, int(delay * 1_000_000))
+            )
 
     def over(self) -> None:
         """All were answered."""
@@ -57,22 +59,24 @@ class Patience:
     def _look_at(self, moment: float) -> None:
         if self._timer is None or self._timer.when() > moment:
             self.over()
-            self._timer = self._lane.link.loop.call_at(moment, self._look)
+            self._timer = self._session.client.loop.call_at(moment, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        unheard = self._lane.unheard()
-        for ticket in unheard:
-            if ticket.hope <= self._lane.link.loop.time():
-                self._lose(ticket)
-        hopes = [ticket.hope for ticket in unheard if not (ticket.t or ticket.future.done())]
+        unheard = self._session.unheard()
+        for pending in unheard:
+            if pending.hope <= self._session.client.loop.time():
+                self._lose(pending)
+        hopes = [pending.hope for pending in unheard if not (pending.t or pending.future.done())]
         if (moment := min(hopes, default=inf)) < inf:
             self._look_at(moment)
 
-    def _lose(self, ticket: Ticket) -> None:
+    def _lose(self, pending: PendingAcquire) -> None:
         """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
-        silent = self._lane.silence(ticket)
+        silent = self._session.silence(pending)
         if silent < SILENCE:
-            ticket.hope = self._lane.link.loop.time() + SILENCE - silent
-        elif not ticket.t:
-            self._lane.link.fail(self._lane, [ticket], self._lane.link.cannot(TimeoutError()))
+            pending.hope = self._session.client.loop.time() + SILENCE - silent
+        elif not pending.t:
+            self._session.client.fail(
+                self._session, [pending], self._session.client.cannot(TimeoutError())
+            )

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
     from headgate.gate.gate import Grant
-    from headgate.stores.redis.protocol.messages import Ticket
+    from headgate.stores.redis.protocol.messages import PendingAcquire
 
 
 BURST = 1000  # microseconds by which fences may be ahead of the clock: one each for as many grants as a call makes
 
 
-class Bookings:
+class Reservations:
     """The sleepers of one lane, in order."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
-        self.queue: deque[tuple[float, Ticket, Grant]] = deque()
+        self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()
         self._paused_until = 0  # nobody passes before, on the server's clock
         self._told_at = 0  # by which it was this when we heard of that first
         self._resumed_at = 0  # when a pause was ended last, on the server's clock: news of an earlier pause come too late
@@ -37,10 +37,10 @@ class Bookings:
         """Seconds for which nobody passes, as far as is known here."""
         return max(0.0, self._pause_ends - monotonic())
 
-    def sleep(self, ticket: Ticket, grant: Grant, microseconds: int) -> None:
+    def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int) -> None:
         """Until so much later, and not before anybody who sleeps already."""
         moment = monotonic() + max(0, microseconds) / 1_000_000
-        self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), ticket, grant))
+        self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), pending, grant))
         self._set_alarm()
 
     def _set_alarm(self) -> None:
@@ -56,8 +56,8 @@ class Bookings:
         """Let go, in order, who was granted a moment that has come."""
         self._alarm = None
         while self.queue and self.queue[0][0] <= monotonic():
-            _, ticket, grant = self.queue.popleft()
-            ticket.settle(grant)
+            _, pending, grant = self.queue.popleft()
+            pending.settle(grant)
         self._set_alarm()
 
     def pause(self, server: int, left: int) -> bool:
@@ -86,14 +86,16 @@ class Bookings:
         """Whether it was made before the pause, for a moment before its end. Later ones are of a server that has lost the pause."""
         return grant.t < self._paused_until and grant.fence <= self._told_at + BURST
 
-    def held_back(self, session: str) -> list[tuple[Ticket, Grant]]:
+    def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
         """Who sleeps for a moment before the end of the pause, and not in vain: they sleep no more."""
         held = [
-            (ticket, grant)
-            for _, ticket, grant in self.queue
-            if self.precedes_pause(grant) and ticket.session == session and not ticket.future.done()
+            (pending, grant)
+            for _, pending, grant in self.queue
+            if self.precedes_pause(grant)
+            and pending.session_id == session_id
+            and not pending.future.done()
         ]
         if held:
-            gone = {id(ticket) for ticket, _ in held}
+            gone = {id(pending) for pending, _ in held}
             self.queue = deque(booking for booking in self.queue if id(booking[1]) not in gone)
         return held

@@ -20,25 +20,25 @@ from headgate.request import Request
 from headgate.stores.redis.protocol.messages import (
     Answer,
     Command,
-    Errand,
+    Operation,
+    PendingAcquire,
     Sent,
-    Ticket,
     answers_in,
     back,
     chores,
     heard,
+    ignore_reply,
     letters_in,
-    nobody,
     runs,
     settle,
 )
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.delivery import kept, leave, turned_away
-from headgate.stores.redis.session.lease_renewal import Renewals
-from headgate.stores.redis.session.local_handoff import Succession
+from headgate.stores.redis.session.lease_renewal import LeaseRenewal
+from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.reply_timeouts import Patience
-from headgate.stores.redis.session.reservations import Bookings
+from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
+from headgate.stores.redis.session.reservations import Reservations
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.transport.failures import refused
 from headgate.stores.refusals import never, queue_full, too_long
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headgate.gate.rules import Declaration
-    from headgate.stores.redis.queue import RedisLine
-    from headgate.stores.redis.transport.client import Link
-    from headgate.stores.redis.transport.node import Peer
+    from headgate.stores.redis.queue import RedisQueue
+    from headgate.stores.redis.transport.client import Client
+    from headgate.stores.redis.transport.node import Node
 
 HORIZON = 50_000  # microseconds: moments so near are booked now, and slept until
 MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
@@ -60,34 +60,34 @@ MOST = 1000  # callers in one call (S9)
 FAR = 50  # places in the queue, from where on a round trip more or less makes no difference
 
 
-class Lane:
+class Session:
     """The traffic of one name on one link."""
 
-    def __init__(self, link: Link, line: RedisLine) -> None:
-        self.link = link
-        self.line = line
-        self.key = line.key
-        self.peer: Peer | None = None  # where its calls go: the link's to know, as is
+    def __init__(self, client: Client, queue: RedisQueue) -> None:
+        self.client = client
+        self.queue = queue
+        self.key = queue.key
+        self.node: Node | None = None  # where its calls go: the link's to know, as is
         self.met: bool | None = None  # whether the last was answered; None: there was none
-        self._session = link.new_session()
+        self.id = client.new_session_id()
         self._call, self._number = 0, 0
         self._known, self._server = (
             0,
             0,
         )  # the last of them that was carried out, as far as we know, and the server's clock then
-        self._tickets: list[Ticket] = []  # to be sent
-        self._errands: list[Errand] = []  # to be sent
+        self._acquires: list[PendingAcquire] = []  # to be sent
+        self._operations: list[Operation] = []  # to be sent
         self._sent: Sent | None = None
         self._owed: Sent | None = (
             None  # a call of which nobody knows whether it was run: sent again before any other
         )
-        self._waiting: OrderedDict[int, Ticket] = (
+        self._waiting: OrderedDict[int, PendingAcquire] = (
             OrderedDict()
         )  # asked, in order; a dict forgets its first slowly
         self._gone: dict[
-            int, Ticket
+            int, PendingAcquire
         ] = {}  # given up, and perhaps granted before the server hears of that
-        self._booked = Bookings(link.loop)  # granted, and sleeping until their moments
+        self._reserved = Reservations(client.loop)  # granted, and sleeping until their moments
         self._early: list[str] = []  # announcements that were faster than the reply before them
         self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
         self._queued = False  # the link knows that there is something to send
@@ -100,41 +100,41 @@ class Lane:
         self.asked_at = 0.0  # when the call that was answered last was sent
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
-        self._patience = Patience(self)
+        self._reply_timeouts = ReplyTimeouts(self)
         self.why = (
             "it has not answered in time"  # what stood in the way of the last call that failed
         )
         self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
-        self.renewals = Renewals(self)
-        self.succession = Succession(self)
+        self.renewal = LeaseRenewal(self)
+        self.handoff = LocalHandoff(self)
         self.recovery = Recovery(self)
-        line.declare_in_time(link.loop)
+        queue.declare_in_time(client.loop)
 
     # What the line asks for ----------------------------------------------------------------------------------------------
 
-    async def acquire(self, request: Request, enters: bool = False) -> tuple[Grant, Ticket]:
+    async def acquire(self, request: Request, enters: bool = False) -> tuple[Grant, PendingAcquire]:
         """The grant of `request`, at its moment. Who `enters` never sees its permit, and may take over `ticket.permit` instead."""
         self._number += 1
-        ticket = Ticket(self._number, request, self.link.loop.create_future(), enters)
+        pending = PendingAcquire(self._number, request, self.client.loop.create_future(), enters)
         if request.max_sleep is not None:
-            self._patience.listen(ticket, request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
+            self._reply_timeouts.listen(pending, request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
         try:
-            request.closing.begin(ref(ticket))
-            self._tickets.append(ticket)
+            request.closing.begin(ref(pending))
+            self._acquires.append(pending)
             self._send()
             return await (
-                ticket.future
+                pending.future
                 if request.on_wait is None
-                else heard(ticket, request.on_wait, self.line.name)
-            ), ticket
+                else heard(pending, request.on_wait, self.queue.name)
+            ), pending
         except BaseException:
-            leave(self, ticket)
+            leave(self, pending)
             raise
         finally:
-            request.closing.end(ref(ticket))
-            self.renewals.expected.discard(ticket)
-            if ticket.deadline is not None:
-                ticket.deadline.cancel()
+            request.closing.end(ref(pending))
+            self.renewal.expected.discard(pending)
+            if pending.deadline is not None:
+                pending.deadline.cancel()
 
     async def ask(self, words: str) -> Sequence[Any]:
         """The answer to any other request."""
@@ -142,34 +142,34 @@ class Lane:
 
     def answer_to(self, words: str) -> Future[Sequence[Any]]:
         """A future for the reply to `words`."""
-        future: Future[Sequence[Any]] = self.link.loop.create_future()
-        self.run([Errand(words, functools.partial(settle, future))])
+        future: Future[Sequence[Any]] = self.client.loop.create_future()
+        self.run([Operation(words, functools.partial(settle, future))])
         return future
 
     def post(self, words: str) -> None:
         """A request whose answer nobody waits for."""
-        self.run([Errand(words, nobody)])
+        self.run([Operation(words, ignore_reply)])
 
-    def run(self, errands: list[Errand]) -> None:
-        self._errands += errands
+    def run(self, operations: list[Operation]) -> None:
+        self._operations += operations
         self._send()
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this lane were forgotten."""
         waits = (
-            self._tickets,
+            self._acquires,
             self._queued,
             self._sent,
             self.owes,
             self._waiting,
-            self._booked.queue,
+            self._reserved.queue,
         )
-        return not any(waits) and not self.renewals.planned
+        return not any(waits) and not self.renewal.planned
 
     @property
     def owes(self) -> bool:
         """Whether there is something that the server has to hear, though nobody waits for the answer."""
-        return bool(self._errands or self._owed or self._quits)
+        return bool(self._operations or self._owed or self._quits)
 
     @property
     def waits(self) -> bool:
@@ -178,9 +178,9 @@ class Lane:
     @property
     def paused(self) -> bool:
         """Whether nobody passes at present, as far as is known here."""
-        return self._booked.pause_left > 0
+        return self._reserved.pause_left > 0
 
-    def first(self) -> Ticket | None:
+    def first(self) -> PendingAcquire | None:
         """Who waits here before all others."""
         return next(iter(self._waiting.values())) if self._waiting else None
 
@@ -188,18 +188,18 @@ class Lane:
         """How many wait here, and the number of the last of them."""
         return len(self._waiting), next(reversed(self._waiting), 0)
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, pending: PendingAcquire) -> None:
         """It needs its place no more; the next call says so."""
-        del self._waiting[ticket.number]
-        self._cancel(ticket)
+        del self._waiting[pending.number]
+        self._cancel(pending)
 
-    def send_errands(self) -> None:
+    def send_operations(self) -> None:
         if self.owes:
             self._send()
 
     def look(self) -> None:
         """Leave the lanes of closed loops. Ask for news if a task waits."""
-        self.line.leave_closed()
+        self.queue.leave_closed()
         if self._waiting:
             self._send()
 
@@ -213,9 +213,9 @@ class Lane:
             return
         self._queued = True
         if self._presses():
-            self.link.at_once(self)
+            self.client.at_once(self)
         else:
-            self.link.ready(self)
+            self.client.ready(self)
 
     def _presses(self) -> bool:
         """Whether what is to be sent does not wait for the end of the turn.
@@ -224,9 +224,9 @@ class Lane:
         no caller was found waiting, or if the queue is so long that another call makes no
         difference. Otherwise its caller may ask again in the same turn, and that is one call.
         """
-        if self._errands and self._errands[-1].words.startswith("settle "):
+        if self._operations and self._operations[-1].words.startswith("settle "):
             return False  # what was settled for is given back in the same turn
-        if self._tickets:
+        if self._acquires:
             return self._alone
         return (self._alone and self._calm) or (self._singly and self._far)
 
@@ -241,50 +241,56 @@ class Lane:
 
     def _next(self) -> Sent:
         self._call += 1
-        tickets, errands = self._load()
-        declared, how = self.line.said(bool(tickets or self._waiting), errands)
-        command = self._written(tickets, errands, declared, how)
-        ahead, letters = self.succession.ahead(), self.succession.letters
-        for ticket in tickets:
-            ticket.session, ticket.last = self._session, tickets[-1].number
-            self._waiting[ticket.number] = ticket
-        at = self._session, self._call, declared.program, declared.lease, monotonic()
-        return Sent(command, *at, tickets, errands, ahead, letters)
+        acquires, operations = self._load()
+        declared, how = self.queue.said(bool(acquires or self._waiting), operations)
+        command = self._written(acquires, operations, declared, how)
+        ahead, letters = self.handoff.ahead(), self.handoff.letters
+        for pending in acquires:
+            pending.session_id, pending.last = self.id, acquires[-1].number
+            self._waiting[pending.number] = pending
+        at = self.id, self._call, declared.program, declared.lease, monotonic()
+        return Sent(command, *at, acquires, operations, ahead, letters)
 
-    def _load(self) -> tuple[list[Ticket], list[Errand]]:
+    def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
         """What goes into one call."""
         if self._quits:
-            return [], [Errand(f"quit {self._session} *", self._left)]
-        tickets, self._tickets = self._tickets, []
-        errands, self._errands = self._errands, []
-        asked = [ticket for ticket in tickets if not ticket.future.done()]
-        self._tickets[:0] = asked[MOST:]
-        self._errands[:0] = errands[MOST:]
-        return asked[:MOST], errands[:MOST]
+            return [], [Operation(f"quit {self.id} *", self._left)]
+        acquires, self._acquires = self._acquires, []
+        operations, self._operations = self._operations, []
+        asked = [pending for pending in acquires if not pending.future.done()]
+        self._acquires[:0] = asked[MOST:]
+        self._operations[:0] = operations[MOST:]
+        return asked[:MOST], operations[:MOST]
 
     def _written(
-        self, tickets: list[Ticket], errands: list[Errand], declared: Declaration, declares: int
+        self,
+        acquires: list[PendingAcquire],
+        operations: list[Operation],
+        declared: Declaration,
+        declares: int,
     ) -> Command:
-        waits, keys = bool(self._waiting), self.line.keys(declared, declares)
-        header: tuple[Any, ...] = (len(keys), *keys, declared.program, self._session, self._call)
+        waits, keys = bool(self._waiting), self.queue.keys(declared, declares)
+        header: tuple[Any, ...] = (len(keys), *keys, declared.program, self.id, self._call)
         if (
             self._calm
-            and len(tickets) == 1
-            and not (errands or waits or declares or self.recovery.doubts)
+            and len(acquires) == 1
+            and not (operations or waits or declares or self.recovery.doubts)
         ):
-            request = tickets[0].request
+            request = acquires[0].request
             return Command(
                 library().quick,
-                (*header, tickets[0].number, request.text, *declared.costs(request.units)),
+                (*header, acquires[0].number, request.text, *declared.costs(request.units)),
             )
-        script = library().whole if tickets else library().back
+        script = library().whole if acquires else library().back
         heard, stands = (
             self.recovery.last_reply(self._known, self._server),
-            int(waits) + 2 * self.link.counts(self),
+            int(waits) + 2 * self.client.counts(self),
         )
         header = (*header, declares, heard, stands, HORIZON)
         return Command(
-            script, (*header, *chores(errands), *runs(tickets)), bool(errands) and not self._calm
+            script,
+            (*header, *chores(operations), *runs(acquires)),
+            bool(operations) and not self._calm,
         )
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -298,14 +304,14 @@ class Lane:
             return
         verdict, words = "more", []
         if reply is not None:
-            session, number, verdict, *words = reply.decode().split(" ")
-            if (session, int(number)) != (sent.session, sent.number):
+            session_id, number, verdict, *words = reply.decode().split(" ")
+            if (session_id, int(number)) != (sent.session_id, sent.number):
                 raise StoreError("it gave the reply to another call")
         self._sent = None
         if verdict == "ok":
             self._known, self._in_vain = sent.number, 0
-        self._alone = verdict == "ok" and len(sent.tickets) + len(sent.errands) == 1
-        self._singly = len(sent.errands) == 1 if sent.errands else self._singly
+        self._alone = verdict == "ok" and len(sent.acquires) + len(sent.operations) == 1
+        self._singly = len(sent.operations) == 1 if sent.operations else self._singly
         self._hears, self._wanted = True, False
         try:
             self._act_on(sent, verdict, words)
@@ -315,10 +321,10 @@ class Lane:
             raise
         finally:
             self._hears = False
-        if not (self._tickets or self._owed):
-            self._patience.over()
+        if not (self._acquires or self._owed):
+            self._reply_timeouts.over()
         self._catch_up()
-        if self._wanted or self._tickets or self._errands:
+        if self._wanted or self._acquires or self._operations:
             self._send()
 
     def _act_on(self, sent: Sent, verdict: str, words: list[str]) -> None:
@@ -336,23 +342,23 @@ class Lane:
         if words[3] != "grant":
             raise StoreError("it gave the reply to another call")
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.succession.answered(sent, self._server, declared=False)
-        ticket, now = sent.tickets[0], self._server
-        if self._waiting.pop(ticket.number, None) or ticket.future.done():
-            self._granted(ticket, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
+        self.handoff.answered(sent, self._server, declared=False)
+        pending, now = sent.acquires[0], self._server
+        if self._waiting.pop(pending.number, None) or pending.future.done():
+            self._granted(pending, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
-        self.line.carried(sent.program, sent.how)
+        self.queue.carried(sent.program, sent.how)
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.succession.answered(sent, self._server, declared=sent.declares)
+        self.handoff.answered(sent, self._server, declared=sent.declares)
         head, mine = int(words[1]), words[2] == "1"
         ahead, at_once, rest = None, True, iter(words[3:])
         answers = answers_in(rest, sent.program, self._server)
-        for errand, answer in zip(sent.errands, answers, strict=False):
-            errand.told(answer)
-        for ticket, (kind, number, fence) in zip(sent.tickets, answers, strict=False):
-            if ticket.number in self._waiting or ticket.future.done():
-                self._decided(ticket, kind, number, fence)
+        for operation, answer in zip(sent.operations, answers, strict=False):
+            operation.told(answer)
+        for pending, (kind, number, fence) in zip(sent.acquires, answers, strict=False):
+            if pending.number in self._waiting or pending.future.done():
+                self._decided(pending, kind, number, fence)
             if kind != "grant":
                 at_once = False
                 if kind == "wait" and ahead is None:
@@ -360,52 +366,52 @@ class Lane:
         unclaimed = self.recovery.unclaimed(
             self._mail(islice(rest, 1, None), self._server), self._server
         )
-        self.succession.joined(sent, ahead)
-        self._far = (ahead or 0) >= FAR if sent.tickets else self._far
+        self.handoff.joined(sent, ahead)
+        self._far = (ahead or 0) >= FAR if sent.acquires else self._far
         if (
-            self._waiting or self._booked.queue or sent.tickets
+            self._waiting or self._reserved.queue or sent.acquires
         ):  # what was given back does not say whether there is room
-            self._calm = at_once and not (self._waiting or self._booked.queue)
+            self._calm = at_once and not (self._waiting or self._reserved.queue)
         if self._gone and not self._quits:  # of all others the server knows now
-            owed = set(self._errands)
+            owed = set(self._operations)
             self._gone = {
-                number: ticket for number, ticket in self._gone.items() if ticket.cancel in owed
+                number: pending for number, pending in self._gone.items() if pending.cancel in owed
             }
         self._plan(head if mine else None)
         if unclaimed:
             self._ask_again(list(self._waiting.values()))
 
-    def _decided(self, ticket: Ticket, kind: str, number: int, fence: int) -> None:
-        if ticket.t:
+    def _decided(self, pending: PendingAcquire, kind: str, number: int, fence: int) -> None:
+        if pending.t:
             return  # heard of by an announcement, which was faster
         if kind == "wait":
-            self._wait(ticket, number, fence)
+            self._wait(pending, number, fence)
             return
-        self._waiting.pop(ticket.number, None)
+        self._waiting.pop(pending.number, None)
         if kind == "grant":
-            self._granted(ticket, Grant(number, fence), self.lease, self._server)
+            self._granted(pending, Grant(number, fence), self.lease, self._server)
         elif kind == "never":
-            ticket.settle(never(self.line.name, self.line.declared, ticket.request))
+            pending.settle(never(self.queue.name, self.queue.declared, pending.request))
         elif kind == "full":
-            ticket.settle(queue_full(self.line.name, ticket.request, number, fence))
+            pending.settle(queue_full(self.queue.name, pending.request, number, fence))
         else:
-            ticket.settle(too_long(self.line.name, ticket.request, number))
+            pending.settle(too_long(self.queue.name, pending.request, number))
 
-    def _wait(self, ticket: Ticket, delay: int, position: int) -> None:
-        ticket.due = monotonic() + delay / 1_000_000 if delay else inf
-        if ticket.future.done():
-            self._waiting.pop(ticket.number, None)
-            self._cancel(ticket)
+    def _wait(self, pending: PendingAcquire, delay: int, position: int) -> None:
+        pending.due = monotonic() + delay / 1_000_000 if delay else inf
+        if pending.future.done():
+            self._waiting.pop(pending.number, None)
+            self._cancel(pending)
             self._send()
             return
-        ticket.tell(position, delay)
-        ticket.hope = inf
-        self._patience.limit_wait(ticket)
+        pending.tell(position, delay)
+        pending.hope = inf
+        self._reply_timeouts.limit_wait(pending)
 
     def heard(self, announcement: str) -> None:
         """Act on an announcement: "session now head mail..."; it may come late, twice or never."""
-        session, server, head, *mail = announcement.split()
-        if session != self._session:
+        session_id, server, head, *mail = announcement.split()
+        if session_id != self.id:
             return
         if (
             self._waiting
@@ -429,8 +435,8 @@ class Lane:
 
     def _catch_up(self) -> None:
         early, self._early = self._early, []
-        for session, server, head, *mail in map(str.split, early):
-            if session == self._session:
+        for session_id, server, head, *mail in map(str.split, early):
+            if session_id == self.id:
                 self._news(mail, server, head)
 
     def _mail(self, words: Iterable[str], server: int) -> dict[int, bool]:
@@ -438,91 +444,96 @@ class Lane:
         words, told = list(words), {}
         pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
         for number, t, fence, lease in letters_in(words, server):
-            self.succession.letters += 1
+            self.handoff.letters += 1
             if number in self._waiting and fence <= self._waiting[number].fence:
                 continue  # that one was taken back
-            ticket = self._waiting.pop(number, None) or self._gone.pop(number, None)
-            told[fence] = ticket is not None or t < 0
-            if ticket is None:
+            pending = self._waiting.pop(number, None) or self._gone.pop(number, None)
+            told[fence] = pending is not None or t < 0
+            if pending is None:
                 continue  # heard before, or the state has gone back
             if t < 0:
-                ticket.settle(never(self.line.name, self.line.declared, ticket.request))
+                pending.settle(never(self.queue.name, self.queue.declared, pending.request))
             else:
-                self._granted(ticket, Grant(t, fence), lease, server)
+                self._granted(pending, Grant(t, fence), lease, server)
         if pause is not None:
-            self.succession.stop()  # who is held back stands before all others
-            if self._booked.pause(server, pause):
+            self.handoff.stop()  # who is held back stands before all others
+            if self._reserved.pause(server, pause):
                 self._hold_back()
         return told
 
     def _hold_back(self) -> None:
         """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
-        held = self._booked.held_back(self._session)
-        for ticket, grant in held:
-            self._errands.append(
-                Errand(
-                    back(ticket, grant), functools.partial(self._held_back, ticket, ticket.session)
+        held = self._reserved.held_back(self.id)
+        for pending, grant in held:
+            self._operations.append(
+                Operation(
+                    back(pending, grant),
+                    functools.partial(self._held_back, pending, pending.session_id),
                 )
             )
-            ticket.t, ticket.fence, ticket.due = (
+            pending.t, pending.fence, pending.due = (
                 0,
                 grant.fence,
-                monotonic() + self._booked.pause_left,
+                monotonic() + self._reserved.pause_left,
             )
-            self._patience.limit_wait(ticket)
+            self._reply_timeouts.limit_wait(pending)
         if held:
             self._waiting = (
-                OrderedDict({ticket.number: ticket for ticket, _ in held}) | self._waiting
+                OrderedDict({pending.number: pending for pending, _ in held}) | self._waiting
             )
             self._send()
 
-    def _held_back(self, ticket: Ticket, session: str, answer: Answer) -> None:
+    def _held_back(self, pending: PendingAcquire, session_id: str, answer: Answer) -> None:
         """What the server does not know of any more is asked for anew, as one who has come last (S6)."""
         lost = not isinstance(answer, StoreError) and not answer[1]
-        if lost and ticket.session == session and self._waiting.get(ticket.number) is ticket:
-            del self._waiting[ticket.number]
-            self._number = ticket.number = self._number + 1
-            self._tickets.append(ticket)
+        if (
+            lost
+            and pending.session_id == session_id
+            and self._waiting.get(pending.number) is pending
+        ):
+            del self._waiting[pending.number]
+            self._number = pending.number = self._number + 1
+            self._acquires.append(pending)
 
-    def _granted(self, ticket: Ticket, grant: Grant, lease: int, server: int) -> None:
+    def _granted(self, pending: PendingAcquire, grant: Grant, lease: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
-        ticket.t = t = grant.t
-        ticket.lease = lease
-        self.succession.granted(ticket)
+        pending.t = t = grant.t
+        pending.lease = lease
+        self.handoff.granted(pending)
         sent_at = self._sent.at if self._sent else 0.0
-        ticket.believed = self.renewals.believed(t, lease, server, self._server, sent_at)
-        if ticket.future.done():
-            self._give_up(ticket)
+        pending.believed = self.renewal.believed(t, lease, server, self._server, sent_at)
+        if pending.future.done():
+            self._give_up(pending)
             return
         if lease:
-            self.renewals.expected.add(ticket)
-        if t <= server and not self._booked.queue:
-            ticket.settle(grant)
+            self.renewal.expected.add(pending)
+        if t <= server and not self._reserved.queue:
+            pending.settle(grant)
         else:
-            self._booked.sleep(ticket, grant, t - server)
-            if self._booked.precedes_pause(grant):  # and is heard of only now
+            self._reserved.sleep(pending, grant, t - server)
+            if self._reserved.precedes_pause(grant):  # and is heard of only now
                 self._hold_back()
 
     # Giving up -----------------------------------------------------------------------------------------------------------
 
-    def _give_up(self, ticket: Ticket) -> None:
+    def _give_up(self, pending: PendingAcquire) -> None:
         """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
-        on_its_way = self._sent is not None and ticket in self._sent.tickets and not ticket.t
-        if not on_its_way and (ticket.number in self._waiting or ticket.t):
-            self._waiting.pop(ticket.number, None)
-            self._cancel(ticket)
+        on_its_way = self._sent is not None and pending in self._sent.acquires and not pending.t
+        if not on_its_way and (pending.number in self._waiting or pending.t):
+            self._waiting.pop(pending.number, None)
+            self._cancel(pending)
             self._send()
 
-    def _cancel(self, ticket: Ticket) -> None:
+    def _cancel(self, pending: PendingAcquire) -> None:
         """One errand for each ticket: its grant, heard of after it was given up, is told with it."""
-        words = f"cancel {ticket.t} {ticket.caller}"
-        if ticket.cancel is not None:
-            ticket.cancel.words = words
+        words = f"cancel {pending.t} {pending.caller}"
+        if pending.cancel is not None:
+            pending.cancel.words = words
             return
-        ticket.cancel = Errand(words, nobody)
-        self._errands.append(ticket.cancel)
-        if not ticket.t:
-            self._gone[ticket.number] = ticket
+        pending.cancel = Operation(words, ignore_reply)
+        self._operations.append(pending.cancel)
+        if not pending.t:
+            self._gone[pending.number] = pending
 
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
@@ -533,57 +544,61 @@ class Lane:
             [],
         )  # early: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
-        errands, self._errands = self._errands, []
-        self._errands[:0] = kept(self, errands, error)
-        for errand in errands + (sent.errands if sent else []):
-            errand.told(error)
+        operations, self._operations = self._operations, []
+        self._operations[:0] = kept(self, operations, error)
+        for operation in operations + (sent.operations if sent else []):
+            operation.told(error)
         on_its_way = (
-            {ticket.number for ticket in sent.tickets} if sent else set()
+            {pending.number for pending in sent.acquires} if sent else set()
         )  # given up when it is known what they got
         self._leave_queue(
-            {number: ticket for number, ticket in self._waiting.items() if number not in on_its_way}
+            {
+                number: pending
+                for number, pending in self._waiting.items()
+                if number not in on_its_way
+            }
         )
-        tickets, self._waiting, self._tickets = (
-            [*self._waiting.values(), *self._tickets],
+        acquires, self._waiting, self._acquires = (
+            [*self._waiting.values(), *self._acquires],
             OrderedDict(),
             [],
         )
-        self.link.fail(self, tickets, error)
-        self._patience.over()
+        self.client.fail(self, acquires, error)
+        self._reply_timeouts.over()
         self._in_vain += 1
         if self.owes:
-            self.link.offer_later(self, self._in_vain)
+            self.client.offer_later(self, self._in_vain)
 
     def adrift(self, lost: BaseException, spent: float) -> None:
         """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""
         over = [
-            ticket
-            for ticket in self.unanswered()
-            if ticket.request.max_sleep == 0 or spent >= self.link.retry_for(ticket)
+            pending
+            for pending in self.unanswered()
+            if pending.request.max_sleep == 0 or spent >= self.client.retry_for(pending)
         ]
-        self.link.fail(self, over, self.link.cannot(lost))
+        self.client.fail(self, over, self.client.cannot(lost))
 
-    def unanswered(self) -> list[Ticket]:
+    def unanswered(self) -> list[PendingAcquire]:
         """All who wait for the server: for a first answer, or for their turn."""
-        return [*self._waiting.values(), *self._tickets]
+        return [*self._waiting.values(), *self._acquires]
 
-    def unheard(self) -> list[Ticket]:
+    def unheard(self) -> list[PendingAcquire]:
         """Who has asked and was not answered."""
         asked = self._sent or self._owed
-        return [*(asked.tickets if asked else ()), *self._tickets]
+        return [*(asked.acquires if asked else ()), *self._acquires]
 
-    def silence(self, ticket: Ticket) -> float:
+    def silence(self, pending: PendingAcquire) -> float:
         """For how many seconds nothing has come to what it has asked."""
-        return 0.0 if self._sent is None else monotonic() - max(self._sent.at, ticket.start)
+        return 0.0 if self._sent is None else monotonic() - max(self._sent.at, pending.start)
 
-    def _leave_queue(self, waiting: dict[int, Ticket]) -> None:
+    def _leave_queue(self, waiting: dict[int, PendingAcquire]) -> None:
         """Give up many at once: one by one, or with the whole session when they are too many for one call."""
         if len(waiting) > MOST:
             self._gone.update(waiting)
             self._quits = True
             return
-        for ticket in waiting.values():
-            self._cancel(ticket)
+        for pending in waiting.values():
+            self._cancel(pending)
 
     def _left(self, answer: Answer) -> None:
         """The reply to the last call of a session brings its last mail, too."""
@@ -593,10 +608,10 @@ class Lane:
 
     def _begin_again(self) -> None:
         """Another session, in which nobody has a place yet."""
-        self._errands += self.recovery.ended(self._session)
-        self._session, self._call, self._known = self.link.new_session(), 0, 0
-        self.succession.forget()
-        self.renewals.renew()  # what is held may be forgotten, too
+        self._operations += self.recovery.ended(self.id)
+        self.id, self._call, self._known = self.client.new_session_id(), 0, 0
+        self.handoff.forget()
+        self.renewal.renew()  # what is held may be forgotten, too
 
     def _refused(self, refusal: str, lost: Exception) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
@@ -604,53 +619,53 @@ class Lane:
         begun = (
             "script" in refusal
         )  # otherwise it was turned away at the door: the server may not write, or is full
-        error = refused(self.link.topology, self.line.name, refusal, lost)
-        self._errands += turned_away(self, sent.errands if sent else [], error)
-        self.link.fail(self, sent.tickets if sent else (), error)
-        for ticket in sent.tickets if sent else []:
-            self._waiting.pop(ticket.number, None)
-            if begun and not ticket.t:
-                self._cancel(ticket)
+        error = refused(self.client.topology, self.queue.name, refusal, lost)
+        self._operations += turned_away(self, sent.operations if sent else [], error)
+        self.client.fail(self, sent.acquires if sent else (), error)
+        for pending in sent.acquires if sent else []:
+            self._waiting.pop(pending.number, None)
+            if begun and not pending.t:
+                self._cancel(pending)
         self.failed(error)
 
     def _again(self, sent: Sent, verdict: str, words: list[str]) -> None:
         """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""
         self._calm = False
-        tickets = sent.tickets
+        acquires = sent.acquires
         if (
             verdict == "more"
         ):  # the same as a whole call: the quick one, should it be run late after all, has its number too
             header = sent.command.words[: sent.command.words[0] + 4]
             heard = self.recovery.last_reply(self._known, self._server)
-            command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(tickets)))
+            command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(acquires)))
             self._owed = sent._replace(command=command)
             self._send()
             return
         if verdict in ("stale", "held"):
             wait = int(words.pop(0)) if verdict == "held" else None
-            self._learn(sent, wait, self.line.read(" ".join(words)))
+            self._learn(sent, wait, self.queue.read(" ".join(words)))
         else:
-            tickets = list(self._waiting.values())
+            acquires = list(self._waiting.values())
         if not self._quits:  # the last word of a session is written anew
-            self._errands[:0] = sent.errands
-        self._ask_again(tickets, begins=verdict not in ("stale", "held"))
+            self._operations[:0] = sent.operations
+        self._ask_again(acquires, begins=verdict not in ("stale", "held"))
 
-    def _ask_again(self, tickets: list[Ticket], begins: bool = True) -> None:
+    def _ask_again(self, acquires: list[PendingAcquire], begins: bool = True) -> None:
         """For these callers: in a session that `begins` now, or in this one."""
         if begins:
             self._begin_again()
-        for ticket in tickets:
-            self._waiting.pop(ticket.number, None)
-        self._tickets[:0] = tickets
+        for pending in acquires:
+            self._waiting.pop(pending.number, None)
+        self._acquires[:0] = acquires
         self._send()
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:
         """Other limits hold. Ours, if the call has declared them, may be declared again after `wait`; -1: an update holds."""
-        if wait is not None and self.line.turned_down(sent.program, holds, wait):
-            self.line.declare_in_time(self.link.loop)
-        elif wait is not None or not self.line.overruled(holds):
+        if wait is not None and self.queue.turned_down(sent.program, holds, wait):
+            self.queue.declare_in_time(self.client.loop)
+        elif wait is not None or not self.queue.overruled(holds):
             return  # something else was declared since the call was sent
-        self.renewals.renew()
+        self.renewal.renew()
 
     # Time ----------------------------------------------------------------------------------------------------------------
 
@@ -661,7 +676,7 @@ class Lane:
             self._timer = None
         if not self._waiting:
             return
-        self.link.listen(self)
+        self.client.listen(self)
         wait = self._overdue() if head is None else head / 1_000_000
         if head is not None and wait > 2 * MARGIN:
             wait -= MARGIN
@@ -669,7 +684,7 @@ class Lane:
             min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT
         )  # or a grant unheard of could end unheard of
         silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
-        self._timer = self.link.loop.call_later(max(0.0, min(beat - silent, wait)), self.look)
+        self._timer = self.client.loop.call_later(max(0.0, min(beat - silent, wait)), self.look)
 
     def _overdue(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""

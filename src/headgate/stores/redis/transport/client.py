@@ -22,13 +22,13 @@ from headgate.errors import StoreError
 from headgate.stores.redis.blocking.portal import GUARDIAN, portal, portal_loop
 from headgate.stores.redis.protocol.messages import without_claim
 from headgate.stores.redis.session.delivery import deliver, halt, lasts, move, unsaid, unsent
-from headgate.stores.redis.session.session import Lane
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
-from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Peer
+from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node
 from headgate.stores.redis.transport.outages import outages_of
 from headgate.stores.redis.transport.shutdown import register, report
-from headgate.stores.redis.transport.subscriber import Ears
+from headgate.stores.redis.transport.subscriber import Subscriptions
 from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
 
-    from headgate.stores.redis.protocol.messages import Ticket
-    from headgate.stores.redis.queue import RedisLine
+    from headgate.stores.redis.protocol.messages import PendingAcquire
+    from headgate.stores.redis.queue import RedisQueue
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
@@ -50,7 +50,7 @@ LEFT = ReadOnlyError, NotThereError  # why a connection ends whose server is no 
 SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
 
 
-class Link:
+class Client:
     """The connections of one event loop to one store: one for each server that has names of ours, and one to listen."""
 
     def __init__(self, topology: Topology) -> None:
@@ -59,10 +59,10 @@ class Link:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.lanes: WeakValueDictionary[str, Lane] = (
+        self.sessions: WeakValueDictionary[str, Session] = (
             WeakValueDictionary()
         )  # each is its line's to keep
-        self._adopted: WeakSet[Lane] = (
+        self._adopted: WeakSet[Session] = (
             WeakSet()
         )  # from loops that have ended; they have sessions of their own
         self._closed = False
@@ -72,10 +72,10 @@ class Link:
         )  # reentrant, because a signal handler may end the link, too
         self.abandoned = False  # the loop did not run then: its tasks never end by themselves
         self._of_portal = self.loop is portal_loop()
-        self._sessions = 0
-        self._ready: list[Lane] = []
+        self._session_count = 0
+        self._ready: list[Session] = []
         self._said = False  # something was sent at once in this turn of the loop
-        self._peers: dict[Endpoint, Peer] = {}
+        self._nodes: dict[Endpoint, Node] = {}
         self._paused: list[Call] = []  # to be sent again in a moment
         self._stranded: dict[
             Endpoint | None, list[Call]
@@ -92,7 +92,7 @@ class Link:
         self._despair: asyncio.TimerHandle | None = (
             None  # of the first who will have hoped for long enough
         )
-        self._owing: dict[Lane, None] = {}  # something, to a server that was away
+        self._owing: dict[Session, None] = {}  # something, to a server that was away
         self._offer: asyncio.TimerHandle | None = None  # of what they owe
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
@@ -100,9 +100,9 @@ class Link:
         self._following: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._outages = outages_of(topology)
-        self._ears = Ears(self)
-        self.listen = self._ears.listen
-        self.counts = self._ears.counts
+        self._subscriptions = Subscriptions(self)
+        self.listen = self._subscriptions.listen
+        self.counts = self._subscriptions.counts
         guard = self._guard()
         guard.send(
             None
@@ -129,40 +129,40 @@ class Link:
         """In the child of a fork: nothing of this is here."""
         self.thread = 0
 
-    def lane(self, line: RedisLine) -> Lane:
+    def session(self, queue: RedisQueue) -> Session:
         """The lane of `line` on this link."""
-        lane = self.lanes.get(line.key)
-        if lane is None or lane.line is not line:
-            lane = self.lanes[line.key] = Lane(self, line)
-        return lane
+        session = self.sessions.get(queue.key)
+        if session is None or session.queue is not queue:
+            session = self.sessions[queue.key] = Session(self, queue)
+        return session
 
-    def adopt(self, lane: Lane) -> None:
+    def adopt(self, session: Session) -> None:
         """Go on with a lane whose loop has ended, once."""
-        if lane.link.closed:
-            self._adopted.add(lane)
-            move(lane, self)
+        if session.client.closed:
+            self._adopted.add(session)
+            move(session, self)
 
-    def new_session(self) -> str:
-        self._sessions += 1
-        return f"{self.id}.{self._sessions}{SHARDED if self.topology.sharded else ''}"
+    def new_session_id(self) -> str:
+        self._session_count += 1
+        return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
     # Sending -------------------------------------------------------------------------------------------------------------
 
-    def ready(self, lane: Lane) -> None:
+    def ready(self, session: Session) -> None:
         """`lane` has something to send: at the end of this turn of the loop, so that who comes together travels together."""
         if not self._ready:
             self.loop.call_soon(self._flush)
-        self._ready.append(lane)
+        self._ready.append(session)
 
-    def at_once(self, lane: Lane) -> None:
+    def at_once(self, session: Session) -> None:
         """`lane` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
-        peer = lane.peer
-        if peer is None or peer.busy_or_gone or (self._said and not peer.keeps()):
-            self.ready(lane)
+        node = session.node
+        if node is None or node.busy_or_gone or (self._said and not node.keeps()):
+            self.ready(session)
         else:
             first, self._said = not self._said, True
             now = self.loop.time()
-            peer.say(Call(lane, lane.command(), now, now))
+            node.say(Call(session, session.command(), now, now))
             if first:  # the server is at work already
                 self.loop.call_soon(self._turned)
 
@@ -171,20 +171,20 @@ class Link:
 
     def _flush(self) -> None:
         """One call for each lane, and one write for each connection."""
-        lanes, self._ready = self._ready, []
-        writers = [peer for peer in self._peers.values() if peer.keep()]
-        for lane in lanes:
+        sessions, self._ready = self._ready, []
+        writers = [node for node in self._nodes.values() if node.keep()]
+        for session in sessions:
             now = self.loop.time()
-            self.send(Call(lane, lane.command(), now, now))
-        for peer in writers:
-            peer.write()
+            self.send(Call(session, session.command(), now, now))
+        for node in writers:
+            node.write()
 
     def send(self, call: Call) -> None:
-        peer = self._peer_for(call)
-        if peer is None:
+        node = self._node_for(call)
+        if node is None:
             self.strand(call)
         else:
-            peer.say(call)
+            node.say(call)
 
     def send_again(self, call: Call) -> None:
         self.send(call._replace(sent=self.loop.time()))
@@ -198,34 +198,34 @@ class Link:
             self._paused.remove(call)
             self.send_again(call)
 
-    def _peer_for(self, call: Call) -> Peer | None:
+    def _node_for(self, call: Call) -> Node | None:
         if call.there is not None:
-            return self._peers.get(call.there)
-        lane = call.lane
-        if lane.peer is None or lane.peer.gone:
-            server = self.topology.where(lane.key)
-            lane.peer = None if server is None else self._peers.get(server)
-        return lane.peer
+            return self._nodes.get(call.there)
+        session = call.session
+        if session.node is None or session.node.gone:
+            server = self.topology.where(session.key)
+            session.node = None if server is None else self._nodes.get(server)
+        return session.node
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
-    def answered(self, call: Call, reply: Any, peer: Peer) -> None:
+    def answered(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
-            call.lane.met = False
+            call.session.met = False
             if str(reply).startswith((*UNREADY, "READONLY")):
-                self._away.add(self._part(peer.endpoint))
+                self._away.add(self._part(node.endpoint))
         else:
-            call.lane.met = self._met = True
+            call.session.met = self._met = True
             if self._outages.since:
-                for part in {self._part(peer.endpoint), None}:
+                for part in {self._part(node.endpoint), None}:
                     self._outages.ends(part, self.loop)
             if self._attempts or self._given_up or self._away:
-                self._reached(peer)
+                self._reached(node)
         try:
-            call.lane.answered(reply)
+            call.session.answered(reply)
         except Exception as senseless:
-            call.lane.failed(self.cannot(senseless))
-            peer.cut(senseless)
+            call.session.failed(self.cannot(senseless))
+            node.cut(senseless)
         self._stir()
 
     def _stir(self) -> None:
@@ -234,15 +234,15 @@ class Link:
 
     # Losing --------------------------------------------------------------------------------------------------------------
 
-    def lost(self, peer: Peer, calls: list[Call], lost: Exception) -> None:
+    def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
         """A connection is gone: what was on its way goes another, if there is hope."""
-        self._peers = {server: other for server, other in self._peers.items() if other is not peer}
-        self._doubted[peer.endpoint] = lost
+        self._nodes = {server: other for server, other in self._nodes.items() if other is not node}
+        self._doubted[node.endpoint] = lost
         for call in calls:
-            self._go_another_way(call._replace(there=None), peer.endpoint, lost)
-        self._ears.lost(peer.endpoint, left=isinstance(lost, LEFT))
-        for lane in [lane for lane in self.lanes.values() if lane.peer is peer]:
-            lane.recovery.doubt()
+            self._go_another_way(call._replace(there=None), node.endpoint, lost)
+        self._subscriptions.lost(node.endpoint, left=isinstance(lost, LEFT))
+        for session in [session for session in self.sessions.values() if session.node is node]:
+            session.recovery.doubt()
 
     def _go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""
@@ -276,8 +276,8 @@ class Link:
         return self._knows(call) and self.loop.time() < self._despairs_at(call)
 
     def _knows(self, call: Call) -> bool:
-        if call.lane.met is not None:
-            return call.lane.met
+        if call.session.met is not None:
+            return call.session.met
         return self._met and self._part(self._place(call)) not in self._given_up
 
     def _part(self, server: Endpoint | None) -> Endpoint | None:
@@ -295,11 +295,11 @@ class Link:
 
     def _despairs_at(self, call: Call) -> float:
         """When the last caller whom `call` answers has retried for long enough."""
-        return call.first + max(map(self.retry_for, call.lane.unanswered()), default=OUTAGE)
+        return call.first + max(map(self.retry_for, call.session.unanswered()), default=OUTAGE)
 
-    def retry_for(self, ticket: Ticket) -> float:
+    def retry_for(self, pending: PendingAcquire) -> float:
         """For how many seconds its caller lets a server be looked for."""
-        return OUTAGE if ticket.request.retry_for is None else ticket.request.retry_for
+        return OUTAGE if pending.request.retry_for is None else pending.request.retry_for
 
     def _nobody_hopes(self) -> None:
         if self._despair is not None:
@@ -309,8 +309,8 @@ class Link:
     def _look_at_hopes(self) -> None:
         """Who has hoped for long enough learns, whatever is still being tried."""
         self._nobody_hopes()
-        for peer in list(self._peers.values()):
-            peer.look_at_hopes()
+        for node in list(self._nodes.values()):
+            node.look_at_hopes()
         for server, calls in list(self._stranded.items()):
             over = [self._knows(call) and not self.hopes(call) for call in calls]
             self._stranded[server] = [
@@ -318,40 +318,40 @@ class Link:
             ]
             for call in compress(calls, over):
                 self._give_up(call, server, self._doubted.get(server) or TimeoutError())
-        for call in chain(*self._stranded.values(), *(peer.held for peer in self._peers.values())):
+        for call in chain(*self._stranded.values(), *(node.held for node in self._nodes.values())):
             self.hope_until(call)
 
     def is_there(self, call: Call) -> None:
         """Its server has answered, though not to the point."""
-        if call.lane.met is None:
+        if call.session.met is None:
             self._met = True
             self._given_up.discard(self._part(self._place(call)))
 
     def _give_up(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         for parts in (self._given_up, self._away):
             parts.add(self._part(server))
-        call.lane.met = False
-        call.lane.failed(self.cannot(lost))
+        call.session.met = False
+        call.session.failed(self.cannot(lost))
         self._stir()
 
-    def fail(self, lane: Lane, tickets: Iterable[Ticket], error: StoreError) -> None:
+    def fail(self, session: Session, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
         """The callers of `tickets` get `error`."""
-        failed = [ticket for ticket in tickets if not ticket.future.done()]
-        for ticket in failed:
-            ticket.settle(error)
-        if any(ticket.request.raises for ticket in failed):
-            self._outages.begins(self._part(self.topology.where(lane.key)), error)
+        failed = [pending for pending in acquires if not pending.future.done()]
+        for pending in failed:
+            pending.settle(error)
+        if any(pending.request.raises for pending in failed):
+            self._outages.begins(self._part(self.topology.where(session.key)), error)
 
     def cannot(self, lost: BaseException) -> StoreError:
         return cannot(self.topology, lost)
 
     # Owing ---------------------------------------------------------------------------------------------------------------
 
-    def offer_later(self, lane: Lane, attempt: int) -> None:
+    def offer_later(self, session: Session, attempt: int) -> None:
         """What `lane` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
         owed at once, so that many lanes ask no more often than one.
         """
-        self._owing[lane] = None
+        self._owing[session] = None
         if self._offer is None:
             self._offer = self.loop.call_later(pause(attempt, REVIVAL), self._offer_all)
 
@@ -360,8 +360,8 @@ class Link:
             self._offer.cancel()
             self._offer = None
         owing, self._owing = self._owing, {}
-        for lane in owing:
-            lane.send_errands()
+        for session in owing:
+            session.send_operations()
 
     # Connecting ----------------------------------------------------------------------------------------------------------
 
@@ -384,15 +384,15 @@ class Link:
         self._attempts[server] = attempts = self._attempts.get(server, 0) + 1
         return pause(attempts, LONGEST)
 
-    def _reached(self, peer: Peer) -> None:
-        if self._part(peer.endpoint) in self._given_up:
+    def _reached(self, node: Node) -> None:
+        if self._part(node.endpoint) in self._given_up:
             self._offer_all()
-        for known in (peer.endpoint, None):
+        for known in (node.endpoint, None):
             self._attempts.pop(known, None)
         for parts in (self._given_up, self._away):
-            parts -= {self._part(peer.endpoint), None}
-        if peer.held:
-            peer.ready()
+            parts -= {self._part(node.endpoint), None}
+        if node.held:
+            node.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
         """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
@@ -402,7 +402,7 @@ class Link:
             if trouble is None:
                 self._doubted.pop(server, None)
         wanted = any(self._place(call) is server for call in self._stranded[server])
-        if server is not None and wanted and server not in self._peers:
+        if server is not None and wanted and server not in self._nodes:
             trouble = await trouble_of(self._connect(server))
             if trouble is not None:
                 self._doubted[server] = trouble
@@ -412,7 +412,7 @@ class Link:
         """Who has a connection now is sent; whose name is elsewhere by now is looked for there; who has neither hopes on, if the
         store was there before, or learns.
         """
-        if self._peer_for(call) is not None:
+        if self._node_for(call) is not None:
             self.send_again(call._replace(by_text=False))
             return True
         if self._place(call) is not server:
@@ -420,17 +420,17 @@ class Link:
             return True
         lost = trouble or NotThereError("no server has this name's slot")
         self._go_another_way(call._replace(there=None), server, lost)
-        call.lane.adrift(lost, self.loop.time() - call.first)
+        call.session.adrift(lost, self.loop.time() - call.first)
         return False
 
     def _place(self, call: Call) -> Endpoint | None:
-        return call.there or self.topology.where(call.lane.key)
+        return call.there or self.topology.where(call.session.key)
 
     async def _connect(self, server: Endpoint) -> None:
         connection = await server.connected()
-        self._peers[server] = Peer(self, server, connection)
+        self._nodes[server] = Node(self, server, connection)
         if self._closed:  # the loop began to end just now
-            self.leave(self._peers[server])
+            self.leave(self._nodes[server])
         elif self._following is None and isinstance(self.topology, Sentinel):
             self._following = begun(self._follow(self.topology), "headgate-follow")
 
@@ -442,35 +442,35 @@ class Link:
                 await trouble_of(
                     sentinel.look(self._doubted)
                 )  # it may have been announced meanwhile
-            for server, peer in list(self._peers.items()):
+            for server, node in list(self._nodes.items()):
                 if server is not sentinel.anywhere():
-                    peer.cut(NotThereError("another server has taken its place"))
+                    node.cut(NotThereError("another server has taken its place"))
 
-    def look_beyond(self, peer: Peer) -> None:
+    def look_beyond(self, node: Node) -> None:
         """Find out whether others have taken over what `peer` had: it is one of a minority, perhaps, and will not say so."""
         if self._looking is None or self._looking.done():
-            self._looking = begun(self._look_beyond(peer), "headgate-look")
+            self._looking = begun(self._look_beyond(node), "headgate-look")
 
-    async def _look_beyond(self, peer: Peer) -> None:
-        if await trouble_of(self.topology.look({*self._doubted, peer.endpoint})) is None:
-            peer.send_on()
+    async def _look_beyond(self, node: Node) -> None:
+        if await trouble_of(self.topology.look({*self._doubted, node.endpoint})) is None:
+            node.send_on()
         await asyncio.sleep(pause(10, LONGEST))  # before the next look
 
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
-        used = {lane.peer for lane in self.lanes.values()}
-        for server, peer in list(self._peers.items()):
-            if server not in self._stranded and peer not in used and not (peer.calls or peer.held):
-                self.leave(peer)
+        used = {session.node for session in self.sessions.values()}
+        for server, node in list(self._nodes.items()):
+            if server not in self._stranded and node not in used and not (node.calls or node.held):
+                self.leave(node)
 
-    def leave(self, peer: Peer) -> None:
-        del self._peers[peer.endpoint]
-        peer.close()
-        self._ears.drop(peer.endpoint)
+    def leave(self, node: Node) -> None:
+        del self._nodes[node.endpoint]
+        node.close()
+        self._subscriptions.drop(node.endpoint)
 
     def reaches(self, server: Endpoint) -> bool:
         """Whether a connection for calls leads to `server`."""
-        return server in self._peers
+        return server in self._nodes
 
     async def anybody(self) -> Endpoint:
         """Any server of the store, after a look at where everything is."""
@@ -550,21 +550,23 @@ class Link:
 
     def _end(self) -> None:
         self._close()
-        for lane in list(self.lanes.values()):
-            halt(lane)
-        lanes = [lane for lane in self.lanes.values() if lasts(lane)]
-        self.lanes.clear()
-        if lanes and not self._of_portal:
+        for session in list(self.sessions.values()):
+            halt(session)
+        sessions = [session for session in self.sessions.values() if lasts(session)]
+        self.sessions.clear()
+        if sessions and not self._of_portal:
             try:
-                portal().loop.call_soon_threadsafe(adopt, lanes)
+                portal().loop.call_soon_threadsafe(adopt, sessions)
             except RuntimeError:  # the process has ended, too
-                report(unsent(lanes))
+                report(unsent(sessions))
 
     async def deliver(self, until: float) -> list[tuple[str, str, Counter[str]]]:
         """Wait until all that was said here has arrived, at most until then by the monotonic clock. Return what has not."""
-        lanes = [lane for lane in (*self.lanes.values(), *self._adopted) if unsaid(lane)]
-        await asyncio.gather(*(deliver(lane, until) for lane in lanes))
-        return unsent(lanes)
+        sessions = [
+            session for session in (*self.sessions.values(), *self._adopted) if unsaid(session)
+        ]
+        await asyncio.gather(*(deliver(session, until) for session in sessions))
+        return unsent(sessions)
 
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
@@ -574,7 +576,7 @@ class Link:
                 *self._reviving.values(),
                 self._following,
                 self._looking,
-                *self._ears.tasks(),
+                *self._subscriptions.tasks(),
             )
             if task is not None and not task.done()
         ]
@@ -583,8 +585,8 @@ class Link:
         self._closed = True
         for chore in self._chores():
             stop(chore)
-        for peer in self._peers.values():
-            peer.close()
+        for node in self._nodes.values():
+            node.close()
         for timer in (
             self._offer,
             self._despair,
@@ -607,11 +609,11 @@ class Link:
     def _something_to_say(self) -> bool:
         on_no_connection = self._paused or any(self._stranded.values())
         return bool(
-            self._ready or on_no_connection or any(peer.busy for peer in self._peers.values())
+            self._ready or on_no_connection or any(node.busy for node in self._nodes.values())
         )
 
 
-def adopt(lanes: Iterable[Lane]) -> None:
+def adopt(sessions: Iterable[Session]) -> None:
     """In the portal: go on with lanes whose loop has ended."""
-    for lane in lanes:
-        lane.line.adopt(lane)
+    for session in sessions:
+        session.queue.adopt(session)

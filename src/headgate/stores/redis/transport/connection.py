@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection
 
 
-class Wire(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection: `replied` hears each reply in the order of the commands, `lost` hears once that there will be no more."""
 
     def __init__(

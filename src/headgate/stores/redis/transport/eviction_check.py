@@ -14,7 +14,7 @@ from hiredis import HiredisError
 from headgate.logs import log
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.transport.node import Peer
+    from headgate.stores.redis.transport.node import Node
 
 EVERY = 600.0  # seconds: a policy can be changed while a server runs
 _warned: set[str] = set()  # each server once
@@ -23,19 +23,19 @@ _warned: set[str] = set()  # each server once
 class Eviction:
     """What one server does when its memory is full."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._timer = peer.link.loop.call_later(0.0, self._ask)
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._timer = node.client.loop.call_later(0.0, self._ask)
 
     def _ask(self) -> None:
-        if self._peer.link.topology.informs:
-            self._peer.send(self._told, "INFO", "memory")
-            self._timer = self._peer.link.loop.call_later(EVERY, self._ask)
+        if self._node.client.topology.informs:
+            self._node.send(self._told, "INFO", "memory")
+            self._timer = self._node.client.loop.call_later(EVERY, self._ask)
 
     def _told(self, reply: Any) -> None:
-        where = str(self._peer.endpoint)
+        where = str(self._node.endpoint)
         if isinstance(reply, HiredisError):
-            self._peer.link.topology.informs = not str(reply).startswith("NOPERM")
+            self._node.client.topology.informs = not str(reply).startswith("NOPERM")
         elif (policy := dangerous(reply.decode())) and where not in _warned:
             _warned.add(where)
             log(

@@ -17,7 +17,7 @@ from redis.exceptions import ReadOnlyError, ResponseError
 
 from headgate.stores.redis.protocol.messages import Command, without_claim
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.transport.connection import Wire, packed
+from headgate.stores.redis.transport.connection import Connection, packed
 from headgate.stores.redis.transport.endpoint import (
     A_SENTINEL,
     REPLY_TIMEOUT,
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection
 
-    from headgate.stores.redis.session.session import Lane
-    from headgate.stores.redis.transport.client import Link
+    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.endpoint import Endpoint
 
 LIBRARY = "library"
@@ -59,7 +59,7 @@ ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 class Call(NamedTuple):
     """One command on its way."""
 
-    lane: Lane
+    session: Session
     command: Command
     first: float  # when it was sent for the first time, by the loop's clock, and
     sent: float  # for the last time
@@ -71,16 +71,16 @@ class Call(NamedTuple):
     by_text: bool = False  # it brings the script that it names
 
 
-class Peer:
+class Node:
     """One connection. Replies come in the order of what was sent: a call's, or what hears anything else."""
 
-    def __init__(self, link: Link, endpoint: Endpoint, connection: AbstractConnection) -> None:
+    def __init__(self, client: Client, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
         self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
         self.gone = False
         self.calls: deque[Call | Callable[[Any], None]] = deque()
-        self.link = link
-        self._loop = link.loop
+        self.client = client
+        self._loop = client.loop
         self._scripts_until = 0.0  # the library could not be loaded just now
         self.held: deque[Call] = deque()  # until the server is ready
         self._refusal = ""  # what it has said to the last of them
@@ -90,8 +90,12 @@ class Peer:
         )  # what is being loaded: who needs it too comes behind and need not bring it again
         self._watch: asyncio.TimerHandle | None = None
         self._idle: asyncio.TimerHandle | None = None
-        self._wire = Wire(connection, self._replied, self._lose)
-        self.keep, self.keeps, self.write = self._wire.keep, self._wire.keeps, self._wire.write
+        self._connection = Connection(connection, self._replied, self._lose)
+        self.keep, self.keeps, self.write = (
+            self._connection.keep,
+            self._connection.keeps,
+            self._connection.write,
+        )
         self._courteous = True
         self._eviction = Eviction(self)
 
@@ -132,11 +136,11 @@ class Peer:
         command = packed(*words)
         self.saying = True
         self.calls.append(hears)
-        self._wire.send(command)
+        self._connection.send(command)
         self.saying = False
 
     def _by_function(self) -> bool:
-        return self.link.topology.functions and self._loop.time() >= self._scripts_until
+        return self.client.topology.functions and self._loop.time() >= self._scripts_until
 
     def _begin_watch(self) -> None:
         self._watch = self._loop.call_later(REPLY_TIMEOUT, self._look_at_calls)
@@ -149,7 +153,7 @@ class Peer:
         self._watch = None
         oldest = next((call for call in self.calls if isinstance(call, Call)), None)
         if oldest is None:
-            if self.link.topology.several:
+            if self.client.topology.several:
                 self._idle = self._loop.call_later(IDLE, self._rest)
         else:
             left = oldest.sent + REPLY_TIMEOUT - self._loop.time()
@@ -162,7 +166,7 @@ class Peer:
         """A process may have used names of all servers of a Cluster, each for a moment."""
         self._idle = None
         if not (self.calls or self.held):
-            self.link.leave(self)
+            self.client.leave(self)
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
@@ -176,13 +180,13 @@ class Peer:
         if isinstance(reply, HiredisError):
             self._refused(call, str(reply))
         else:
-            self.link.answered(call, reply, self)
+            self.client.answered(call, reply, self)
 
     def _refused(self, call: Call, refusal: str) -> None:
         """The server may have refused before anything was done: then it gets what it lacks, or a moment, or another is asked."""
         elsewhere = ELSEWHERE.fullmatch(refusal)
         if has_no_functions(refusal):
-            self.link.topology.functions = False
+            self.client.topology.functions = False
             self.say(call)
         elif refusal.startswith(MISSING):
             self._load(call)
@@ -193,11 +197,11 @@ class Peer:
         elif is_unknown("EVALSHA", refusal):
             self.send(partial(self._without_scripts, call, refusal), "ROLE")
         else:
-            self.link.answered(call, ResponseError(refusal), self)
+            self.client.answered(call, ResponseError(refusal), self)
 
     def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
         told = A_SENTINEL if said_by_sentinel(role) else refusal
-        self.link.answered(call, ResponseError(told), self)
+        self.client.answered(call, ResponseError(told), self)
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
@@ -205,23 +209,23 @@ class Peer:
             refusal.startswith("TRYAGAIN")
             and call.there is not None
             and not call.begun
-            and self.link.topology.functions
+            and self.client.topology.functions
         ):
             self._begin(call)
             return
         if refusal.startswith("CLUSTERDOWN"):
-            call.lane.peer = None
-            self.link.look_beyond(self)
+            call.session.node = None
+            self.client.look_beyond(self)
         demoted = refusal.startswith("READONLY")
-        self.link.is_there(call)
-        if not self.link.hopes(call):
-            self.link.answered(call, ResponseError(refusal), self)
+        self.client.is_there(call)
+        if not self.client.hopes(call):
+            self.client.answered(call, ResponseError(refusal), self)
         elif demoted:
-            self.link.strand(call._replace(there=None))
+            self.client.strand(call._replace(there=None))
         elif refusal.startswith(UNREADY):
             self._hold(call._replace(there=None, sent_on=False), refusal)
         else:
-            self.link.send_later(call._replace(there=None, sent_on=False))
+            self.client.send_later(call._replace(there=None, sent_on=False))
         if demoted:
             self.cut(ReadOnlyError(refusal))
 
@@ -242,12 +246,12 @@ class Peer:
         """Who comes now comes later: one after the other, until one is answered."""
         self.held.append(call)
         self._refusal = refusal
-        self.link.hope_until(call)
+        self.client.hope_until(call)
         if self._trial is None:
             self._try_later()
 
     def _try_later(self) -> None:
-        self._trial = self._loop.call_later(self.link.next_pause(self.endpoint), self._try_one)
+        self._trial = self._loop.call_later(self.client.next_pause(self.endpoint), self._try_one)
 
     def _try_one(self) -> None:
         self._trial = None
@@ -255,20 +259,20 @@ class Peer:
             call = self.held.popleft()
             if self.held:
                 self._try_later()
-            self.link.send_again(call)
+            self.client.send_again(call)
 
     def ready(self) -> None:
         """It has answered somebody: all may ask."""
         for call in self._let_go():
-            self.link.send_again(call)
+            self.client.send_again(call)
 
     def send_on(self) -> None:
         """Who has been held, and whose name is at another server by now, is sent there."""
-        held, where = self._let_go(), self.link.topology.where
-        self.held.extend(call for call in held if where(call.lane.key) is self.endpoint)
+        held, where = self._let_go(), self.client.topology.where
+        self.held.extend(call for call in held if where(call.session.key) is self.endpoint)
         for call in held:
-            if where(call.lane.key) is not self.endpoint:
-                self.link.send_again(call)
+            if where(call.session.key) is not self.endpoint:
+                self.client.send_again(call)
 
     def _let_go(self) -> deque[Call]:
         held, self.held = self.held, deque()
@@ -277,35 +281,35 @@ class Peer:
     def look_at_hopes(self) -> None:
         """Who has been held for long enough is told what the server says."""
         held, self.held = self.held, deque()
-        self.held.extend(call for call in held if self.link.hopes(call))
+        self.held.extend(call for call in held if self.client.hopes(call))
         for call in held:
-            if not self.link.hopes(call):
-                self.link.answered(call, ResponseError(self._refusal), self)
+            if not self.client.hopes(call):
+                self.client.answered(call, ResponseError(self._refusal), self)
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
-        server = self.link.topology.server(host, int(port), self.endpoint)
+        server = self.client.topology.server(host, int(port), self.endpoint)
         if server is None:
             told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
-            self.link.answered(call, ResponseError(told), self)
+            self.client.answered(call, ResponseError(told), self)
             return
         self.ready()
         if word == "MOVED":
-            self.link.topology.moved(int(slot), server)
-            call.lane.peer = None
+            self.client.topology.moved(int(slot), server)
+            call.session.node = None
         there = server if word == "ASK" else None
         onward = call._replace(command=without_claim(call.command), there=there, sent_on=True)
         if call.sent_on:
             self._disagreed(onward, f"{word} {slot}")
         else:
-            self.link.send_again(onward)
+            self.client.send_again(onward)
 
     def _disagreed(self, call: Call, told: str) -> None:
         """While a slot changes hands each of two servers may name the other, for a moment."""
-        self.link.is_there(call)
-        if self.link.hopes(call):
-            self.link.send_later(call)
+        self.client.is_there(call)
+        if self.client.hopes(call):
+            self.client.send_later(call)
         else:
-            self.link.answered(
+            self.client.answered(
                 call,
                 ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"),
                 self,
@@ -331,25 +335,25 @@ class Peer:
         self._brought.discard(LIBRARY)
         refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
         if refusal.startswith(("noperm", "err unknown")):
-            self.link.topology.functions = False
+            self.client.topology.functions = False
         elif refusal and "already exists" not in refusal:
             self._scripts_until = self._loop.time() + REPLY_TIMEOUT
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
     def cut(self, lost: Exception) -> None:
-        self._wire.cut(lost)
+        self._connection.cut(lost)
 
     def _lose(self, lost: Exception) -> None:
         self._end()
         calls, self.calls = self.calls, deque()
-        self.link.lost(
+        self.client.lost(
             self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost
         )
 
     def close(self) -> None:
         self._end()
-        self._wire.close()
+        self._connection.close()
 
     def _end(self) -> None:
         self.gone = True

@@ -22,7 +22,7 @@ LONGEST = 5.0  # seconds that the end of a process waits for a server, at most
 LAST = -100  # the priority among multiprocessing's finalizers: after those of the user, before the last log lines
 
 
-class Link(Protocol):
+class Client(Protocol):
     """The connections of one loop."""
 
     loop: asyncio.AbstractEventLoop
@@ -35,13 +35,13 @@ class Link(Protocol):
     async def deliver(self, until: float) -> Sequence[tuple[str, str, Counter[str]]]: ...
 
 
-LINKS: WeakSet[Link] = WeakSet()  # those of this process that are not closed
+LINKS: WeakSet[Client] = WeakSet()  # those of this process that are not closed
 _watched: set[int] = set()  # children of multiprocessing that deliver before they end
 
 
-def register(link: Link) -> None:
+def register(client: Client) -> None:
     """From now on the end of this process waits until `link` has delivered."""
-    LINKS.add(link)
+    LINKS.add(client)
     watch_child()
 
 
@@ -81,33 +81,33 @@ def _join_and_deliver() -> None:
 
 def deliver() -> None:
     """Wait until all calls of this process have arrived, for LONGEST seconds at most; report on stderr those that have not."""
-    if portal_loop() is not None or any(not link.ended for link in list(LINKS)):
+    if portal_loop() is not None or any(not client.ended for client in list(LINKS)):
         report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
 
 
 async def _deliver(until: float) -> list[tuple[str, str, Counter[str]]]:
     """In the portal: it takes over the calls of loops that do not run any more."""
     here = asyncio.get_running_loop()
-    for link in list(LINKS):
-        if link.loop is not here and not link.loop.is_running():
-            link.end()
+    for client in list(LINKS):
+        if client.loop is not here and not client.loop.is_running():
+            client.end()
     await asyncio.sleep(0)  # after this turn the portal has taken them over
     unsent: list[tuple[str, str, Counter[str]]] = []
     delivered = [
-        link.deliver(until) if link.loop is here else _elsewhere(link, until)
-        for link in list(LINKS)
-        if not link.closed
+        client.deliver(until) if client.loop is here else _elsewhere(client, until)
+        for client in list(LINKS)
+        if not client.closed
     ]
     for found in await asyncio.gather(*delivered):
         unsent += found
     return unsent
 
 
-async def _elsewhere(link: Link, until: float) -> Sequence[tuple[str, str, Counter[str]]]:
+async def _elsewhere(client: Client, until: float) -> Sequence[tuple[str, str, Counter[str]]]:
     """In the loop of another thread, which may be blocked, or end at any moment."""
-    work = link.deliver(until)
+    work = client.deliver(until)
     try:
-        found = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, link.loop))
+        found = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
         return await asyncio.wait_for(found, max(0.0, until - monotonic()))
     except (RuntimeError, TimeoutError, asyncio.CancelledError):
         work.close()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hiredis import HiredisError
 from redis.exceptions import ResponseError
 
-from headgate.stores.redis.transport.connection import Wire, packed
+from headgate.stores.redis.transport.connection import Connection, packed
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, is_unknown
 from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
@@ -29,37 +29,37 @@ from headgate.stores.redis.transport.topology import slot_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headgate.stores.redis.session.session import Lane
-    from headgate.stores.redis.transport.client import Link
+    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.endpoint import Endpoint
 
 LONGEST = 5.0  # seconds before another attempt, at most
 
 
-class Ears:
+class Subscriptions:
     """All subscriptions of one event loop."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._subscribers: dict[Endpoint, Subscriber] = {}
 
-    def listen(self, lane: Lane) -> None:
+    def listen(self, session: Session) -> None:
         """`lane` has waiters: subscribe for it, on the server that answers its calls."""
-        if lane.peer is None or lane.peer.gone:
+        if session.node is None or session.node.gone:
             return  # the next reply comes by another connection
-        subscriber = self._subscriber(lane.peer.endpoint)
-        if lane.key not in subscriber.keys:
-            self._leave(lane.key)
-            subscriber.join(lane.key)
+        subscriber = self._subscriber(session.node.endpoint)
+        if session.key not in subscriber.keys:
+            self._leave(session.key)
+            subscriber.join(session.key)
         subscriber.watch()
 
-    def counts(self, lane: Lane) -> bool:
+    def counts(self, session: Session) -> bool:
         """Whether the server that keeps the name counts this link among those that it notifies."""
-        peer, topology = lane.peer, self._link.topology
-        if peer is None or (topology.several and not (topology.sharded and topology.functions)):
+        node, topology = session.node, self._client.topology
+        if node is None or (topology.several and not (topology.sharded and topology.functions)):
             return False  # a script does not know which server runs it
-        subscriber = self._subscribers.get(peer.endpoint)
-        return subscriber is not None and subscriber.stands(lane.key)
+        subscriber = self._subscribers.get(node.endpoint)
+        return subscriber is not None and subscriber.stands(session.key)
 
     def lost(self, server: Endpoint, left: bool) -> None:
         """The connection for calls to `server` is lost; `left`: another server may have its place.
@@ -67,7 +67,7 @@ class Ears:
         On a Cluster a subscription that no name needs there is left as well. So is the only one,
         because names that other servers keep need it.
         """
-        subscriber, topology = self._subscribers.get(server), self._link.topology
+        subscriber, topology = self._subscribers.get(server), self._client.topology
         if subscriber is None:
             return
         if left or (topology.several and not (topology.sharded and subscriber.is_needed())):
@@ -88,12 +88,12 @@ class Ears:
     def look(self, keys: Iterable[str]) -> None:
         """The lanes of `keys` ask for what was announced while they were not subscribed."""
         for key in list(keys):
-            if key in self._link.lanes:
-                self._link.lanes[key].look()
+            if key in self._client.sessions:
+                self._client.sessions[key].look()
 
     def do_without_sharding(self) -> None:
         """A server of the Cluster has no sharded channels, or this user may not use them."""
-        self._link.topology.sharded = False
+        self._client.topology.sharded = False
         for server in list(self._subscribers):
             self.drop(server)
 
@@ -102,35 +102,35 @@ class Ears:
 
     @property
     def _one_is_enough(self) -> bool:
-        return self._link.topology.several and not self._link.topology.sharded
+        return self._client.topology.several and not self._client.topology.sharded
 
     def _leave(self, key: str) -> None:
         """The server that keeps `key` is another one now: leave the former, if no call goes there."""
         for server, former in list(self._subscribers.items()):
             former.leave([key])
-            if not (self._link.reaches(server) or former.is_needed()):
+            if not (self._client.reaches(server) or former.is_needed()):
                 self.drop(server)
 
     def _subscriber(self, server: Endpoint) -> Subscriber:
         if self._one_is_enough and self._subscribers:
             return next(iter(self._subscribers.values()))
         if server not in self._subscribers:
-            self._subscribers[server] = Subscriber(self, self._link, server)
+            self._subscribers[server] = Subscriber(self, self._client, server)
         return self._subscribers[server]
 
 
 class Subscriber:
     """One connection, subscribed on one server for the names of `keys`."""
 
-    def __init__(self, ears: Ears, link: Link, server: Endpoint) -> None:
+    def __init__(self, ears: Subscriptions, client: Client, server: Endpoint) -> None:
         self.keys: set[str] = set()  # of lanes that had waiters at the last look
         self.task: asyncio.Task[None] | None = None
-        self._ears = ears
-        self._link = link
+        self._subscriptions = ears
+        self._client = client
         self._server = server
-        self._sharded = link.topology.sharded
+        self._sharded = client.topology.sharded
         self._verb = "SSUBSCRIBE" if self._sharded else "SUBSCRIBE"
-        self._wire: Wire | None = None
+        self._connection: Connection | None = None
         self._channels: dict[str, bool] = {}  # of this connection, and whether each is confirmed
         self._attempts = 0  # that ended since the server has confirmed a channel
         self._asked: float | None = None  # when, by the loop's clock, if no reply came since
@@ -142,8 +142,8 @@ class Subscriber:
 
     def join(self, key: str) -> None:
         self.keys.add(key)
-        if self._wire is not None and self._channel(key) not in self._channels:
-            self._subscribe(self._wire, key)
+        if self._connection is not None and self._channel(key) not in self._channels:
+            self._subscribe(self._connection, key)
 
     def leave(self, keys: Iterable[str]) -> None:
         """These names have no waiters any more, or are kept elsewhere."""
@@ -157,7 +157,7 @@ class Subscriber:
         if self.task is None or self.task.done():
             self.task = begun(self._run(), "headgate-ears")
         if self._timer is None:
-            self._timer = self._link.loop.call_later(REPLY_TIMEOUT, self.make_sure)
+            self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
     def is_needed(self) -> bool:
         """Whether a lane waits for news from here. Names without waiters are left."""
@@ -173,14 +173,14 @@ class Subscriber:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self.is_needed() or self._wire is None:
+        if not self.is_needed() or self._connection is None:
             return
-        if self._asked is not None and self._link.loop.time() - self._asked >= REPLY_TIMEOUT:
-            self._wire.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
+        if self._asked is not None and self._client.loop.time() - self._asked >= REPLY_TIMEOUT:
+            self._connection.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
             return
         if self._asked is None:
-            self._subscribe(self._wire, next(iter(self.keys)))
-        self._timer = self._link.loop.call_later(REPLY_TIMEOUT, self.make_sure)
+            self._subscribe(self._connection, next(iter(self.keys)))
+        self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -189,25 +189,25 @@ class Subscriber:
             stop(self.task)
 
     def _channel(self, key: str) -> str:
-        return f"{key}:{self._link.id}" if self._sharded else self._links_channel
+        return f"{key}:{self._client.id}" if self._sharded else self._links_channel
 
     @property
     def _links_channel(self) -> str:
-        return f"headgate:{self._link.id}"
+        return f"headgate:{self._client.id}"
 
     def _waits(self, key: str) -> bool:
-        return key in self._link.lanes and self._link.lanes[key].waits
+        return key in self._client.sessions and self._client.sessions[key].waits
 
-    def _subscribe(self, wire: Wire, key: str) -> None:
+    def _subscribe(self, wire: Connection, key: str) -> None:
         if self._asked is None:
-            self._asked = self._link.loop.time()
+            self._asked = self._client.loop.time()
         self._channels.setdefault(self._channel(key), False)
         wire.send(packed(self._verb, self._channel(key)))
 
     def _unsubscribe(self, channel: str) -> None:
-        if channel in self._channels and self._wire is not None:
+        if channel in self._channels and self._connection is not None:
             del self._channels[channel]
-            self._wire.send(packed("SUNSUBSCRIBE", channel))
+            self._connection.send(packed("SUNSUBSCRIBE", channel))
 
     async def _run(self) -> None:
         """Until the connection is lost at a time when no lane waits: the next one that does begins again."""
@@ -216,16 +216,16 @@ class Subscriber:
                 await asyncio.sleep(pause(self._attempts, LONGEST))
             await trouble_of(self._connect())
             if not self._attempts:
-                self._ears.look(self.keys)  # and say that no notification is received here
+                self._subscriptions.look(self.keys)  # and say that no notification is received here
             self._attempts += 1
             if not any(map(self._waits, self.keys)):
                 return
 
     async def _connect(self) -> None:
         """Until the connection is lost."""
-        over: asyncio.Future[None] = self._link.loop.create_future()
+        over: asyncio.Future[None] = self._client.loop.create_future()
         connection = await self._server.connected()
-        wire = self._wire = Wire(connection, self._replied, lambda lost: finished(over))
+        wire = self._connection = Connection(connection, self._replied, lambda lost: finished(over))
         try:
             if self._sharded:
                 wire.send(packed("SUBSCRIBE", self._links_channel))
@@ -234,13 +234,13 @@ class Subscriber:
                     self._subscribe(wire, key)
             await over
         finally:
-            self._wire, self._asked = None, None
+            self._connection, self._asked = None, None
             self._channels.clear()
             wire.close()
 
     def _replied(self, message: Any) -> None:
         """A message that makes no sense ends the connection: the next one may do better."""
-        assert self._wire is not None, "it brought the message"
+        assert self._connection is not None, "it brought the message"
         self._asked = None
         try:
             if isinstance(message, HiredisError):
@@ -248,13 +248,13 @@ class Subscriber:
             else:
                 self._heard(*message)
         except Exception as senseless:
-            self._wire.cut(senseless)
+            self._connection.cut(senseless)
 
     def _heard(self, kind: bytes, channel: bytes, words: Any) -> None:
         if kind in (b"message", b"smessage"):
             key, _, rest = words.decode().partition(" ")
-            if key in self._link.lanes:
-                self._link.lanes[key].heard(rest)
+            if key in self._client.sessions:
+                self._client.sessions[key].heard(rest)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._confirmed(channel.decode())
         elif kind == b"sunsubscribe":
@@ -264,14 +264,14 @@ class Subscriber:
         if self._channels.get(channel, True):
             return  # known already, or left since; the link's own beside sharded ones is not waited for
         self._attempts, self._channels[channel] = 0, True
-        self._ears.look([channel.rpartition(":")[0]] if self._sharded else self.keys)
+        self._subscriptions.look([channel.rpartition(":")[0]] if self._sharded else self.keys)
 
     def _lost(self, key: str) -> None:
         """The slot of `key` has moved, unless the subscriber itself has left the channel."""
         self._channels.pop(self._channel(key), None)
         if key in self.keys:
             self.keys.remove(key)
-            self._ears.look([key])  # and the reply says where to subscribe
+            self._subscriptions.look([key])  # and the reply says where to subscribe
 
     def _refused(self, refusal: str) -> None:
         if self._sharded and refusal.startswith("MOVED "):
@@ -281,7 +281,7 @@ class Subscriber:
             for key in moved:
                 self._channels.pop(self._channel(key), None)
         elif self._sharded and lacks_sharding(refusal):
-            self._ears.do_without_sharding()
+            self._subscriptions.do_without_sharding()
         elif not (
             self._sharded and denied("SUBSCRIBE", refusal)
         ):  # sharded channels suffice, but while a slot moves

@@ -121,10 +121,10 @@ class Sentinel:
         """Who has answered is asked last the next time, lest one that lags is believed for ever."""
         try:
             sentinel, address = await first_answer(self._sentinels, self._named_by)
-        except NobodyError as nobody:
+        except NobodyError as ignore_reply:
             raise nothing_known(
-                nobody.troubles, "Sentinel", f"a service named {self._service!r}"
-            ) from cause_of(nobody.troubles)
+                ignore_reply.troubles, "Sentinel", f"a service named {self._service!r}"
+            ) from cause_of(ignore_reply.troubles)
         last = self._sentinels.index(sentinel) + 1
         self._sentinels = self._sentinels[last:] + self._sentinels[:last]
         self._believe(*address)
@@ -197,10 +197,10 @@ class Cluster:
             server, ranges = await first_answer(
                 sorted([*known, *seeds], key=doubted.__contains__), self._told_by
             )
-        except NobodyError as nobody:
-            raise nothing_known(nobody.troubles, "server", "the slots of a Cluster") from cause_of(
-                nobody.troubles
-            )
+        except NobodyError as ignore_reply:
+            raise nothing_known(
+                ignore_reply.troubles, "server", "the slots of a Cluster"
+            ) from cause_of(ignore_reply.troubles)
         self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
 
     async def _told_by(self, server: Endpoint) -> Sequence[Any] | None:
