@@ -17,7 +17,9 @@ from headgate import Concurrency, Limiter, Rate
 from headgate.stores.redis.session import session
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.tasks import begun, stop
+from tests.machine import scaled
 from tests.processes import finished
+from tests.servers import Server
 from tests.world import long, soon, until, waiting
 
 HOWS = ["closes", "closes_and_keeps", "closes_and_tells", "drops", "drops_all", "runs", "goes_on"]
@@ -60,6 +62,82 @@ def test_a_loop_that_runs_on_at_its_end_leaves_all_to_the_thread_that_takes_over
     In asyncio's debug mode they would raise.
     """
     assert finished(RUNS_ON) == "away\n"
+
+
+CLEANS_UP = """
+import asyncio, sys
+from time import monotonic
+from headgate import Concurrency, Limiter
+limiter = Limiter("x", Concurrency(1), store=sys.argv[1])
+async def use():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await limiter.acquire()
+async def main():
+    global permit, task
+    permit = await limiter.acquire()
+    task = asyncio.create_task(use())
+    await asyncio.sleep(0)
+asyncio.run(main(), debug=sys.argv[2] == "debug")
+permit.release()
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("mode", ["debug", "usual"])
+def test_a_task_that_has_to_queue_while_asyncio_run_cancels_it_ends_at_once(
+    own_server: Server, mode: str
+) -> None:
+    """F9, L2: another caller holds what the cleanup of the task asks for. Its wait is cancelled."""
+    assert finished(CLEANS_UP, own_server.user_url, mode, within=scaled(4.0)) == "ended\n"
+
+
+LAST_TURN = """
+import asyncio, sys, threading, time
+from redis import Redis
+from headgate import Concurrency, Limiter
+from headgate.stores.redis import queue
+from headgate.stores.redis.transport.client import Client
+limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
+say_goodbye, note = Client._say_goodbye, queue.note
+threads = []
+def note_late(session, operation):
+    while not session.client.ended:
+        time.sleep(0.0001)
+    note(session, operation)
+async def then_release(self):
+    await say_goodbye(self)
+    if not self._of_portal:
+        release = threading.Thread(target=permit.release)
+        threads.append(release)
+        release.start()
+        if sys.argv[2] == "before":
+            Redis(port=int(sys.argv[3])).client_pause(400)
+            release.join()
+        self.loop.call_soon(time.sleep, 0.05)
+async def main():
+    global permit
+    permit = await limiter.acquire()
+    if sys.argv[2] == "after":
+        queue.note = note_late
+Client._say_goodbye = then_release
+asyncio.run(main())
+threads[0].join()
+limiter.flush()
+print(limiter.status().limits[0].used)
+"""
+
+
+@pytest.mark.parametrize("when", ["after", "before"])
+def test_a_release_by_a_thread_in_the_turn_in_which_a_loop_ends_arrives(
+    own_server: Server, when: str
+) -> None:
+    """F9, S7: the thread notes its release just before or just after the portal takes over.
+
+    The server answers late, so that both threads would have a call on its way.
+    """
+    assert finished(LAST_TURN, own_server.user_url, when, own_server.port) == "0\n"
 
 
 @pytest.mark.parametrize("kind", ["permit", "place"])

@@ -129,7 +129,11 @@ class Lock:
             self.settle()
 
     def settle(self, attempts: int = ATTEMPTS) -> None:
-        """Run all deferred calls. An exception that comes meanwhile is raised after them, and has an earlier one as its context."""
+        """Run all deferred calls.
+
+        An exception that comes meanwhile is raised after them, and has an earlier one as its
+        context. One that comes before the first line of this method leaves them to the next caller.
+        """
         lock: Lock | None = self
         try:
             while lock is not None and lock.try_to_catch_up():

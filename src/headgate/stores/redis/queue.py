@@ -49,7 +49,7 @@ from headgate.stores.redis.protocol.messages import (
     ignore_reply,
     told_by,
 )
-from headgate.stores.redis.session.delivery import note, rescue
+from headgate.stores.redis.session.delivery import note, rescue, send_noted
 from headgate.stores.redis.session.lost_leases import log_lost
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.endpoint import SILENCE
@@ -301,7 +301,7 @@ class RedisQueue:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
             note(session, operation)
-            loop.call_soon_threadsafe(session.send_operations)
+            loop.call_soon_threadsafe(send_noted, session)
 
     def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
         """The errand that goes with an update: what it overrules, which the server may never have heard of."""
@@ -586,7 +586,7 @@ class RedisQueue:
                 session, Operation(words, ignore_reply)
             )  # a loop that never runs again leaves it to the portal
             try:
-                session.client.loop.call_soon_threadsafe(session.send_operations)
+                session.client.loop.call_soon_threadsafe(send_noted, session)
             except RuntimeError:  # it was closed this moment
                 self._by_portal(lambda _: rescue(session))
 

@@ -77,8 +77,22 @@ def lasts(session: Session) -> bool:
     )
 
 
+def unfinished(session: Session) -> list[PendingAcquire]:
+    """The acquires that were not sent, wait, or sleep until their moment."""
+    sleeping = (pending for _, pending, _ in session._reserved.queue)
+    return [*session._waiting.values(), *session._acquires, *sleeping]
+
+
 def halt(session: Session) -> None:
-    """The loop of `lane` does no more for it, though it may run on: another thread goes on with the lane."""
+    """The loop of `session` does no more for it, though it may run on.
+
+    Another thread goes on with the session. The callers are cancelled here, where their loop
+    still runs: asyncio lets no other thread do that.
+    """
+    for pending in unfinished(session):
+        abandon(pending.future)
+    for operation in unsaid(session):
+        operation.forget()
     if session._timer is not None:
         session._timer.cancel()
     session._reserved.halt()
@@ -88,12 +102,8 @@ def halt(session: Session) -> None:
 
 
 def move(session: Session, client: Client) -> None:
-    """Go on in the loop of `link`, where none of the callers waits: the former loop has ended."""
-    asked = [
-        *session._waiting.values(),
-        *session._acquires,
-        *(pending for _, pending, _ in session._reserved.queue),
-    ]
+    """Go on in the loop of `client`, where no caller waits: the former loop has ended."""
+    asked = unfinished(session)
     asked += session.renewal.expected - set(asked)
     session.client, session.node, session._timer, session._queued, session._hears = (
         client,
@@ -104,10 +114,7 @@ def move(session: Session, client: Client) -> None:
     )
     session._owed, session._sent, session._acquires = session._sent or session._owed, None, []
     session._reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
-    for operation in unsaid(session):
-        operation.forget()
     for pending in asked:
-        abandon(pending.future)
         session._give_up(pending)
     session.renewal.renew()
     session.queue.declare_in_time(client.loop)
@@ -140,6 +147,15 @@ def _leave(session: Session, pending: PendingAcquire) -> None:
     if pending.permit is not None and not session.handoff.hand_over(pending.permit):
         pending.permit.release()
     session._give_up(pending)
+
+
+def send_noted(session: Session) -> None:
+    """Send what was noted, in the loop that was the session's then. By now another may have it."""
+    if session.client.here and not session.client.closed:
+        session.send_operations()
+    else:
+        with suppress(RuntimeError):  # the process ends, and its leases too
+            portal().tell(partial(rescue, session))
 
 
 def rescue(session: Session) -> None:

@@ -170,7 +170,9 @@ class Client:
         self._said = False
 
     def _flush(self) -> None:
-        """One call for each lane, and one write for each connection."""
+        """One call for each session, and one write for each connection."""
+        if self._closed:
+            return
         sessions, self._ready = self._ready, []
         writers = [node for node in self._nodes.values() if node.keep()]
         for session in sessions:
@@ -587,11 +589,9 @@ class Client:
             stop(chore)
         for node in self._nodes.values():
             node.close()
-        for timer in (
-            self._offer,
-            self._despair,
-        ):  # the loop may run on, and the lanes are another thread's by then
-            if timer is not None:
+        self._subscriptions.halt()
+        for timer in (self._offer, self._despair):
+            if timer is not None:  # The loop may run on, and the sessions are another thread's.
                 timer.cancel()
         self._ready, self._paused = [], []
 

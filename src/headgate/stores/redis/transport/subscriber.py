@@ -97,6 +97,11 @@ class Subscriptions:
         for server in list(self._subscribers):
             self.drop(server)
 
+    def halt(self) -> None:
+        """Stop the timers. Their loop may run on."""
+        for subscriber in self._subscribers.values():
+            subscriber.halt()
+
     def tasks(self) -> list[asyncio.Task[None] | None]:
         return [subscriber.task for subscriber in self._subscribers.values()]
 
@@ -182,9 +187,12 @@ class Subscriber:
             self._subscribe(self._connection, next(iter(self.keys)))
         self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
-    def close(self) -> None:
+    def halt(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def close(self) -> None:
+        self.halt()
         if self.task is not None:
             stop(self.task)
 
