@@ -64,7 +64,7 @@ class Leases:
 
     # The store of this line, for a limiter
 
-    def line(self, name: str, declared: Declaration) -> Leases:
+    def queue(self, name: str, declared: Declaration) -> Leases:
         return self
 
     # What a test does to it

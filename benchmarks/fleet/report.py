@@ -40,7 +40,7 @@ class Report:
         self._start, self._end = start + max(plan.spread, RAMP * plan.seconds), end
         self._steady = [grant for grant in grants if self._start <= grant.granted < end]
         self._trip, self._slow_trip = median(seen.bare[WIRE]), median(seen.bare[REDIS_PY])
-        self.lines = list(self._queues())
+        self.lines = list(self._lines())
 
     @property
     def right(self) -> bool:

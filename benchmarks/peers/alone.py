@@ -12,8 +12,8 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import Any
 
-from benchmarks.nodes.bare import EmptyError
-from benchmarks.nodes.wire import Gate, Talk, loaded, opened, told
+from benchmarks.peers.bare import EmptyError
+from benchmarks.peers.wire import Gate, Talk, loaded, opened, told
 from benchmarks.stage import PERIOD, PLENTY, Maker, Opening, Stage
 
 SAY = b"return redis.call('PUBLISH', KEYS[1], '')"

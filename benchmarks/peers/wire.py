@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio.connection import Connection, parse_url
 
-from benchmarks.nodes.bare import PER_TOKEN, SCRIPT, EmptyError
+from benchmarks.peers.bare import PER_TOKEN, SCRIPT, EmptyError
 from benchmarks.stage import PLENTY, Maker, Opening, Stage
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.transport.connection import Connection
+    from headgate.stores.redis.transport.connection import Connection as Wire
 
     Asking = Callable[[str], asyncio.Future[Any]]
 
@@ -29,14 +29,14 @@ class Talk:
     def __init__(self, heard: Callable[[Any], None] | None = None) -> None:
         self._asked: deque[asyncio.Future[Any]] = deque()
         self._heard = heard or (lambda reply: self._asked.popleft().set_result(reply))
-        self._wire: Connection | None = None
+        self._wire: Wire | None = None
 
     async def open(self, url: str) -> None:
-        from headgate.stores.redis.transport.connection import Connection
+        from headgate.stores.redis.transport.connection import Connection as Wire
 
         connection = Connection(**parse_url(url), protocol=2)
         await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        self._wire = Connection(connection, self._heard, self._lost)
+        self._wire = Wire(connection, self._heard, self._lost)
 
     def _lost(self, error: Exception) -> None:
         for future in self._asked:

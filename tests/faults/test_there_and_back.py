@@ -181,8 +181,8 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
     limiter = elsewhere(name, Concurrency(2), url=redis_url, on_store_error="local", processes=2)
     with monkeypatch.context() as while_away:
         while_away.setattr(RedisStore, "away", lambda self, key: True)
-        while_away.setattr(RedisStore, "lane", None)
-        while_away.setattr(RedisStore, "shortcut", None)
+        while_away.setattr(RedisStore, "session", None)
+        while_away.setattr(RedisStore, "fast_path", None)
         for ask in WAYS:
             permit = await soon(ask(limiter))
             assert permit.fence == 0

@@ -535,9 +535,9 @@ class Fleet:
     def handed(self, lane: Session, permit: Permit, heir: Any) -> None:
         """Who has entered leaves its permit to another one."""
         assert isinstance(heir, PendingAcquire), "somebody takes it"
-        who = heir.session, heir.number
-        self.note(f"{lane.line.name}: {permit.key} goes to {who}")
-        self.witness.inherits(lane.line.name, who, permit, int(heir.waited * SECOND))
+        who = heir.session_id, heir.number
+        self.note(f"{lane.queue.name}: {permit.key} goes to {who}")
+        self.witness.inherits(lane.queue.name, who, permit, int(heir.waited * SECOND))
 
     # Rest ----------------------------------------------------------------------------------------------------------------
 

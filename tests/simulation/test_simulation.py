@@ -162,13 +162,13 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "a permit goes past others": (
         LocalHandoff,
         "heir",
-        lambda its, permit: any_heir(its.id),
+        lambda its, permit: any_heir(its._session),
         "S6",
     ),
     "a lease is counted from the reply": (
         LeaseRenewal,
         "believed",
-        lambda its, t, lease, *told: monotonic_of(its.id) + lease / 1e6 if lease else None,
+        lambda its, t, lease, *told: monotonic_of(its._session) + lease / 1e6 if lease else None,
         "S2",
     ),
 }
@@ -261,7 +261,7 @@ GONE_BACK = Plan(  # one holds and six wait; all are served, and then their name
 RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
     "doubt": lambda its: None,
     "ended": lambda its, session: [],
-    "last_reply": lambda its, known, server: f"{known} ok {server}" if its.id.waits else 0,
+    "last_reply": lambda its, known, server: f"{known} ok {server}" if its._session.waits else 0,
 }
 
 

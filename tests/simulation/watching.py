@@ -24,7 +24,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     )
 
     def _give_up(lane: Session, pending: PendingAcquire) -> None:
-        fleet.witness.gives_up(lane.key.encode(), (pending.session, pending.number))
+        fleet.witness.gives_up(lane.key.encode(), (pending.session_id, pending.number))
         give_up(lane, pending)
 
     def _hand_over(succession: LocalHandoff, permit: Permit) -> bool:

@@ -84,21 +84,24 @@ def unfinished(session: Session) -> list[PendingAcquire]:
 
 
 def halt(session: Session) -> None:
-    """The loop of `session` does no more for it, though it may run on.
-
-    Another thread goes on with the session. The callers are cancelled here, where their loop
-    still runs: asyncio lets no other thread do that.
-    """
-    for pending in unfinished(session):
-        abandon(pending.future)
-    for operation in unsaid(session):
-        operation.forget()
+    """The loop of `session` does no more for it, though it may run on."""
     if session._timer is not None:
         session._timer.cancel()
     session._reserved.halt()
     session._reply_timeouts.over()
     session.renewal.halt()
     session.handoff.halt()
+
+
+def cancel_callers(session: Session) -> None:
+    """Cancel what waits in the loop of `session`, before another thread goes on with the session.
+
+    This happens here, where that loop still runs: asyncio lets no other thread do it.
+    """
+    for pending in unfinished(session):
+        abandon(pending.future)
+    for operation in unsaid(session):
+        operation.forget()
 
 
 def move(session: Session, client: Client) -> None:

@@ -21,7 +21,15 @@ from redis.exceptions import AuthenticationError, ReadOnlyError
 from headgate.errors import StoreError
 from headgate.stores.redis.blocking.portal import GUARDIAN, portal, portal_loop
 from headgate.stores.redis.protocol.messages import without_claim
-from headgate.stores.redis.session.delivery import deliver, halt, lasts, move, unsaid, unsent
+from headgate.stores.redis.session.delivery import (
+    cancel_callers,
+    deliver,
+    halt,
+    lasts,
+    move,
+    unsaid,
+    unsent,
+)
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
@@ -557,6 +565,8 @@ class Client:
         sessions = [session for session in self.sessions.values() if lasts(session)]
         self.sessions.clear()
         if sessions and not self._of_portal:
+            for session in sessions:
+                cancel_callers(session)
             try:
                 portal().loop.call_soon_threadsafe(adopt, sessions)
             except RuntimeError:  # the process has ended, too
