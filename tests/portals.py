@@ -1,4 +1,4 @@
-"""The loop in which threads have their calls made (stores/redis/blocking/portal.py): a test may end it, and the next call makes another.
+"""The loop in which threads have their calls made (stores/redis/transport/portal.py): a test may end it, and the next call makes another.
 
 Here lives that ending. What is owed to a server that is gone is offered to it for as long as there is a loop: by the next hour
 somebody else's server may have its port.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from headgate.stores.redis.blocking import portal
+from headgate.stores.redis.transport import portal
 
 
 def end_portal() -> None:

@@ -97,7 +97,7 @@ ONLY_LUA = {
 LUA = re.compile(
     r"redis\.p?call|\b(?:KEYS|ARGV)\s*\[|^\s*(?:if .* then$|(?:for|while) .* do$)", re.MULTILINE
 )
-LONGEST_MODULE, LONGEST_FUNCTION = 730, 65
+LONGEST_MODULE, LONGEST_FUNCTION = 800, 65
 FILE_NAME = re.compile(r"(?<![\w/-])[\w/-]*\w\.(?:py|lua|md)\b")
 HOSTS = {
     "keepachangelog.com",
@@ -288,10 +288,9 @@ def above(path: Path) -> set[str]:
 
 
 CIRCLES = {
-    "stores/redis",
     "stores/memory/queue.py",
     "stores/memory/steps.py",
-}  # these modules still import one another, for types
+}  # They import one another, for types.
 
 
 def test_no_module_imports_itself_through_others() -> None:

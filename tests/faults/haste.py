@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis import fast_path
 from headgate.stores.redis.protocol import script
 from headgate.stores.redis.session import session
 from headgate.stores.redis.transport import client, endpoint, node, subscriber

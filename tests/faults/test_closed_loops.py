@@ -97,10 +97,10 @@ LAST_TURN = """
 import asyncio, sys, threading, time
 from redis import Redis
 from headgate import Concurrency, Limiter
-from headgate.stores.redis import queue
+from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.client import Client
 limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
-say_goodbye, note = Client._say_goodbye, queue.note
+say_goodbye, note = Client._say_goodbye, Session.note
 threads = []
 def note_late(session, operation):
     while not session.client.ended:
@@ -120,7 +120,7 @@ async def main():
     global permit
     permit = await limiter.acquire()
     if sys.argv[2] == "after":
-        queue.note = note_late
+        Session.note = note_late
 Client._say_goodbye = then_release
 asyncio.run(main())
 threads[0].join()

@@ -13,6 +13,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.redis.session.delivery import Delivery
 from headgate.stores.redis.transport.client import Client
 from tests.faults.scene import holders_of
 from tests.servers import Server, free_port
@@ -146,14 +147,14 @@ def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_foun
     permit.release()  # a loop that does not run has it now
     loop.close()
     found, go_on = threading.Event(), threading.Event()
-    end = Client._end
+    take_over = Delivery.take_over
 
-    def late(link: Client) -> None:
+    def late(its: Delivery, client: Client) -> None:
         found.set()
         go_on.wait(long())
-        end(link)
+        take_over(its, client)
 
-    monkeypatch.setattr(Client, "_end", late)
+    monkeypatch.setattr(Delivery, "take_over", late)
     with ThreadPoolExecutor() as threads:
         looking = threads.submit(asyncio.run, limiter.astatus())
         found.wait(long())

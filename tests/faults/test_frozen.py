@@ -13,8 +13,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, Rate, StoreError
-from headgate.stores.redis import queue
-from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis import fast_path, queue
 from headgate.stores.redis.session import reply_timeouts
 from headgate.stores.redis.transport import client, endpoint
 from tests.faults.absence import frozen, opened

@@ -14,8 +14,7 @@ from redis import Redis
 
 from headgate import Limiter, Rate, StoreError
 from headgate.stores.redis import queue
-from headgate.stores.redis.blocking import portal
-from headgate.stores.redis.transport import shutdown
+from headgate.stores.redis.transport import portal, shutdown
 from tests.faults.proxy import Proxy
 from tests.faults.scene import once_back
 from tests.machine import scaled

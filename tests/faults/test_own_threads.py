@@ -14,7 +14,7 @@ from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Permit, StoreError
 from headgate.stores.limit_history import Declarations
-from headgate.stores.redis.blocking.portal import portal
+from headgate.stores.redis.transport.portal import portal
 from tests.processes import Running, running
 from tests.servers import Server
 from tests.world import long

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.blocking import fast_path
-from headgate.stores.redis.blocking.portal import Portal
+from headgate.stores.redis import fast_path
 from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.transport.portal import Portal
 from tests.forking import CHILDREN, FORKED, fork_once, signal_main, signal_until_forked
 
 

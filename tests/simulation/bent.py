@@ -21,10 +21,9 @@ from typing import Any, TypeVar
 import redis.asyncio.connection
 import redis.utils
 
-from headgate.stores.redis import queue
-from headgate.stores.redis.blocking import fast_path
+from headgate.stores.redis import fast_path, queue
 from headgate.stores.redis.protocol import messages
-from headgate.stores.redis.session import delivery
+from headgate.stores.redis.session import session
 from headgate.stores.redis.transport import client, tasks, topology
 from tests.simulation.loop import World
 
@@ -112,6 +111,6 @@ def bent(world: World) -> list[tuple[Any, str, Any]]:
     ]
     changes += [
         (module, "os", types.SimpleNamespace(getpid=getpid))
-        for module in (messages, delivery, queue, client, fast_path)
+        for module in (messages, queue, client, fast_path, session)
     ]
     return [*changes, (logging.getLogger("headgate"), "disabled", True)]

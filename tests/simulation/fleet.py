@@ -25,13 +25,13 @@ from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores import registry
 from headgate.stores.redis import queue
-from headgate.stores.redis.blocking.portal import NoPortalError
 from headgate.stores.redis.protocol.messages import PendingAcquire
 from headgate.stores.redis.queue import RedisQueue
-from headgate.stores.redis.session import delivery
+from headgate.stores.redis.session import delivery, session
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.store import RedisStore, _by_identity
 from headgate.stores.redis.transport import client
+from headgate.stores.redis.transport.portal import NoPortalError
 from tests.history.checker import judged
 from tests.history.events import History
 from tests.history.simulated import Recorder
@@ -131,8 +131,9 @@ def no_portal() -> NoReturn:
 
 NO_PORTAL = [
     (module, function, instead)
-    for module in (delivery, queue, client)
+    for module in (delivery, queue, session, client)
     for function, instead in (("portal", no_portal), ("portal_loop", lambda: None))
+    if hasattr(module, function)
 ]
 
 

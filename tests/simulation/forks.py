@@ -6,7 +6,6 @@ there too, as a copy in which nothing happens any more.
 
 from __future__ import annotations
 
-import threading
 from copy import copy, deepcopy
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -51,12 +50,8 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
 
 def line_in(store: RedisStore, line: RedisQueue) -> RedisQueue:
     its = copy(line)
-    its._store, its._inside, its._said, its._lock = (
-        store,
-        Inside(),
-        deepcopy(line._said),
-        threading.Lock(),
-    )
+    its._store, its._inside, its.limits = store, Inside(), copy(line.limits)
+    its.limits._said = deepcopy(line.limits._said)
     return its
 
 

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, TypeVar
 
 from headgate.stores.redis import queue
-from headgate.stores.redis.blocking.portal import NoPortalError
 from headgate.stores.redis.transport.endpoint import Endpoint
+from headgate.stores.redis.transport.portal import NoPortalError
 from tests.simulation.loop import World
 from tests.simulation.network import LATEST, Network
 from tests.simulation.server import Connection

@@ -47,7 +47,7 @@ AT_ONCE = {
 NOT_CALLERS = {
     f"stores/redis/{name}.py"
     for name in (
-        "blocking/portal",
+        "transport/portal",
         "session/delivery",
         "transport/client",
         "transport/endpoint",
@@ -73,6 +73,7 @@ PROTOCOLS = {
         "Queue.learn",
     ],
     "permit.py": ["Issuer.arelease"],
+    "stores/redis/queue.py": ["Sessions.flush"],
     "stores/memory/fast_path.py": ["Pooled.enter_queue", "Pooled.moved"],
     "stores/fallback.py": ["Asked.acquire", "Asked.atake", "Asked.astatus"],
     "http/aiohttp.py": ["Opening.__aenter__", "Opening.__aexit__"],

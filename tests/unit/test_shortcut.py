@@ -7,7 +7,7 @@ import socket
 import warnings
 from typing import Any
 
-from headgate.stores.redis.blocking.fast_path import FastPath, Talk
+from headgate.stores.redis.fast_path import FastPath, Talk
 from headgate.stores.redis.transport.url import topology_of
 
 

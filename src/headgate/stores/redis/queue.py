@@ -12,9 +12,9 @@ import logging
 import os
 import threading
 from collections import Counter
-from functools import lru_cache, partial
+from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
@@ -25,10 +25,23 @@ from headgate.logs import log
 from headgate.permit import Permit, Refusal
 from headgate.request import Request, cost_text
 from headgate.stores.context_stack import Inside, visitor
-from headgate.stores.limit_history import HOLD, Declarations, in_words, warn_of_processes
+from headgate.stores.limit_history import in_words
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.memory.fast_path import shut
-from headgate.stores.redis.blocking.portal import (
+from headgate.stores.redis.limit_sync import LimitSync
+from headgate.stores.redis.protocol.messages import (
+    UNKNOWN,
+    Operation,
+    Statement,
+    ignore_reply,
+    told_by,
+)
+from headgate.stores.redis.session.delivery import move
+from headgate.stores.redis.session.lost_leases import log_lost
+from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.transport.endpoint import SILENCE
+from headgate.stores.redis.transport.failures import cannot
+from headgate.stores.redis.transport.portal import (
     Call,
     NoPortalError,
     answer_of,
@@ -37,34 +50,19 @@ from headgate.stores.redis.blocking.portal import (
     portal,
     portal_loop,
 )
-from headgate.stores.redis.protocol.messages import (
-    ASKED,
-    DECLARED,
-    KNOWN,
-    UNKNOWN,
-    UPDATED,
-    Operation,
-    Statement,
-    how_said,
-    ignore_reply,
-    told_by,
-)
-from headgate.stores.redis.session.delivery import note, rescue, send_noted
-from headgate.stores.redis.session.lost_leases import log_lost
-from headgate.stores.redis.session.session import Session
-from headgate.stores.redis.transport.endpoint import SILENCE
-from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.shutdown import report
 from headgate.stores.refusals import unknown_limiter
 from headgate.stores.status import Status, status_of, unused
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
     from collections.abc import Callable, Coroutine, Hashable, Sequence
 
     from headgate.gate.gate import Grant, Units
-    from headgate.stores.redis.blocking.fast_path import FastPath, Passed
+    from headgate.stores.redis.fast_path import FastPath, Passed
     from headgate.stores.redis.protocol.messages import Answer, PendingAcquire
-    from headgate.stores.redis.store import RedisStore
+    from headgate.stores.redis.transport.client import Client
+    from headgate.stores.redis.transport.topology import Topology
     from headgate.waiting import Waiting
 
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
@@ -77,25 +75,28 @@ ENDED = "this process has closed its connections."
 LOGS = 4  # windows that a log has room for
 
 
+class Sessions(Protocol):
+    """What a queue asks of its store."""
+
+    @property
+    def topology(self) -> Topology: ...
+    def session(self, queue: RedisQueue) -> Session: ...
+    def known_session(self, queue: RedisQueue, loop: AbstractEventLoop) -> Session | None: ...
+    def client(self) -> Client: ...
+    def end_closed(self) -> None: ...
+    def fast_path(self) -> FastPath: ...
+    async def flush(self, name: str) -> None: ...
+
+
 class RedisQueue:
     """The queue of one name on one server."""
 
-    def __init__(self, store: RedisStore, name: str, declared: Declaration) -> None:
+    def __init__(self, store: Sessions, name: str, declared: Declaration) -> None:
         self.name = name
         self.key = f"headgate:{{{name}}}"
-        self.declared = declared
-        self.declares = ASKED  # until an acquire declares the limits; and then, until a call has carried the declaration there
+        self.limits = LimitSync(name, declared)
         self._seen: tuple[Status, float] | None = None  # by the last reply to a look, and when
-        self._heard: Declaration | None = (
-            None  # what holds in the store, as long as nothing is declared here
-        )
-        self._said = Declarations()
-        self._turned_down: Declaration | None = (
-            None  # what we have declared, and another process has replaced just now
-        )
-        self._until = 0.0  # and until when it need not be declared again
         self._no_fast_path = 0.0  # in a pause of ours, which another connection might overtake
-        self._comes_again = False  # and it will be, by itself: no update holds
         self._warned = False  # that a thread blocks its event loop
         self.enter = self.enter_task = shut
         self._store = store
@@ -105,107 +106,32 @@ class RedisQueue:
         ] = []  # one for each loop, kept here alone while idle; other threads change the list: copy it
         self._inside = Inside()
 
-    # What is declared ----------------------------------------------------------------------------------------------------
-    #
-    # All loops and threads of the process change this, and none may wait for another: who has interrupted that one, in a signal
-    # handler or a finalizer, may wait for an answer of this loop. So there is no lock. Each change looks and assigns with no call
-    # and no new object between the two: Python runs neither a thread, nor a signal handler, nor a finalizer there.
+    @property
+    def declared(self) -> Declaration:
+        return self.limits.declared
 
     def follow(self, declared: Declaration) -> None:
-        """An acquire declares its limits: the last declaration wins, unless an update or another process has overruled it."""
-        known = self.declared
-        if self._may_declare(declared):
-            self._said.declare(declared.program)
-            if self.declared is known:  # and no signal handler has updated them meanwhile
-                self._turned_down, self.declared, self.declares = None, declared, DECLARED
+        """An acquire declares its limits."""
+        self.limits.follow(declared)
 
     def foresee(self, declared: Declaration) -> Declaration:
-        """What would hold for this process if `declared` were declared now."""
-        return declared if self._may_declare(declared) else self.declared
+        """The limits that would hold for this process if `declared` were declared now."""
+        return self.limits.foresee(declared)
 
-    def _may_declare(self, declared: Declaration) -> bool:
-        program, present, turned_down = declared.program, self.declared.program, self._turned_down
-        if turned_down and turned_down.program == program and monotonic() < self._until:
-            return False
-        known = program == present and self.declares != ASKED
-        return not (known or self._said.overruled(program, present))
+    def accept(self, declared: Declaration, known: bool) -> None:
+        """Go by these limits, if none are declared here.
 
-    def said(
-        self, asks: bool = True, operations: list[Operation] | None = None
-    ) -> tuple[Declaration, int]:
-        """The limits that a call names, and what it says of them: a call that `asks` for permits declares ours.
-
-        Read the other way round than they are written: earlier ones are no update.
+        They are the store's, or (not `known`) those of the present caller.
         """
-        if self.declares == ASKED:
-            if asks and self.declares == ASKED:
-                self.declares = DECLARED
-            if self._heard is not None and self.declares == ASKED:
-                return self._heard, how_said(ASKED, asks, operations or [])
-        declares = self.declares
-        return self.declared, how_said(declares, asks, operations or [])
-
-    def carried(self, program: str, how: int) -> None:
-        """A call that said so was carried out: unless something else was declared meanwhile, it is known."""
-        if how in (DECLARED, UPDATED) and self.declares == how and self.declared.program == program:
-            self.declares = KNOWN
-
-    def read(self, program: str) -> Declaration:
-        """The limits that the server says hold. When they are damaged, the next call declares ours again."""
-        try:
-            return read_program(program)
-        except ValueError:
-            self._turned_down, self.declares = None, self.declares or DECLARED
-            raise
-
-    def overruled(self, holds: Declaration) -> bool:
-        """Others have declared something else than was known here. False: so have we."""
-        known = self.declares == KNOWN
-        if known:
-            self.declared = holds
-        elif self.declares == ASKED:
-            self._heard = holds
-        return known or self.declares == ASKED
-
-    def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
-        """What we have declared must wait for `wait` microseconds (-1: as long as an update holds): what holds, holds for us.
-
-        False: something else was declared meanwhile.
-        """
-        until = monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
-        ours = self.declared
-        if self.declares != DECLARED or ours.program != program:
-            return False
-        self.declared, self.declares, self._turned_down = holds, KNOWN, ours
-        self._until, self._comes_again = until, wait >= 0
-        if (
-            wait >= 0
-        ):  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
-            warn_of_processes(self.name, program, holds.program)
-        return True
-
-    def declare_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See to it, in `loop`, that what was turned down is declared again: the loop that heard of it may be gone by then."""
-        ours, left = self._turned_down, self._until - monotonic()
-        if ours is None or not self._comes_again:
-            return
-        if left > 0:
-            loop.call_later(left, self._declare_again, ours)
-        else:
-            self._declare_again(ours)
-
-    def _declare_again(self, ours: Declaration) -> None:
-        """If nothing else was declared since."""
-        if self._turned_down is ours:
-            self._turned_down, self.declared, self.declares = None, ours, DECLARED
+        self.limits.accept(declared, known)
 
     # What is taken from the store ----------------------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
         """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
-        if self.declares == ASKED:
+        if not self.limits.known:
             self._check_known(await self.session().ask("declared"))
-        return self._heard or self.declared
+        return self.limits.present
 
     def learn_sync(self) -> Declaration:
         return self.blocking(self.learn)
@@ -216,7 +142,7 @@ class RedisQueue:
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
         """Do `act`, which `said` names, when the limits are known, and never wait for that."""
-        if self.declares != ASKED:
+        if self.limits.known:
             act()
             return
 
@@ -237,11 +163,6 @@ class RedisQueue:
                 act()
 
         self._post(Operation("declared", told))
-
-    def accept(self, declared: Declaration, known: bool) -> None:
-        """Go by these limits, if none are declared here: they are the store's, or (not `known`) those of the present caller."""
-        if self.declares == ASKED:
-            self.declared, self.declares = declared, KNOWN if known else ASKED
 
     # What is said of the name --------------------------------------------------------------------------------------------
 
@@ -300,23 +221,12 @@ class RedisQueue:
         elif (session := self._store.known_session(self, loop)) is None:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
-            note(session, operation)
-            loop.call_soon_threadsafe(send_noted, session)
+            session.note(operation)
+            loop.call_soon_threadsafe(session.send_noted)
 
     def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
-        """The errand that goes with an update: what it overrules, which the server may never have heard of."""
         self.check(declared)
-        if former is not None or self.declares == ASKED:
-            self._said.declare((former or self.declared).program)
-        said, program = self._said, declared.program
-        said.update(program)
-        said.overruling = program  # again, in one step with what follows: another thread may have updated them meanwhile
-        self._turned_down, self.declared, self.declares = None, declared, UPDATED
-        return f"update {self._said.last.replace(' ', ',') or '-'}"
-
-    def keys(self, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
-        """The keys that the script works on: all share one hash tag. What is replaced by a declaration may have had windows."""
-        return keys_of(self.key, declares != KNOWN or "window " in declared.program)
+        return self.limits.update(declared, former)
 
     def session(self) -> Session:
         """The lane in the running loop: mostly the same as before."""
@@ -349,7 +259,7 @@ class RedisQueue:
             session.client.loop if session.client.abandoned else None
         ):
             permit.release()
-        self._store.client().adopt(session)
+        move(session, self._store.client())
         if session not in self._sessions:
             self._sessions.append(session)
 
@@ -582,13 +492,13 @@ class RedisQueue:
         elif session.client.task is not None:
             session.post(words)
         else:
-            note(
-                session, Operation(words, ignore_reply)
+            session.note(
+                Operation(words, ignore_reply)
             )  # a loop that never runs again leaves it to the portal
             try:
-                session.client.loop.call_soon_threadsafe(send_noted, session)
+                session.client.loop.call_soon_threadsafe(session.send_noted)
             except RuntimeError:  # it was closed this moment
-                self._by_portal(lambda _: rescue(session))
+                self._by_portal(lambda _: session.rescue())
 
     def _by_portal(self, operation: Callable[[Session], None]) -> bool:
         """False when the process ends: so do its leases."""
@@ -640,8 +550,3 @@ def check_windows(name: str, declared: Declaration) -> None:
             f"Limiter({unquote(name)!r}) has {windows} Window limits (a text such as '100/minute' is one), "
             f"and on Redis it may have {LOGS}; drop some, or give a text a burst: '100/minute burst 20' is a Rate."
         )
-
-
-@lru_cache(maxsize=1024)
-def keys_of(key: str, log: bool) -> tuple[str, ...]:
-    return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")

@@ -11,19 +11,19 @@ import weakref
 from collections.abc import Hashable
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.errors import StoreError
 from headgate.gate.rules import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.waiters import no_loop
-from headgate.stores.redis.blocking.fast_path import FastPath
-from headgate.stores.redis.blocking.portal import portal_loop
+from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.queue import RedisQueue, check_windows
-from headgate.stores.redis.session.delivery import flush
+from headgate.stores.redis.session.delivery import Delivery, flush
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.client import Client
+from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.redis.transport.tasks import begun, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
@@ -46,6 +46,7 @@ class RedisStore:
         self._most = FEWEST_QUEUES
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
         self._fast_path: FastPath | None = None
+        self._delivery = Delivery()
         self._written: Written = {}
         STORES.add(self)
         weakref.finalize(self, retire, self._clients).atexit = False
@@ -74,7 +75,11 @@ class RedisStore:
 
     def session(self, queue: RedisQueue) -> Session:
         """The lane of `line` in the running loop."""
-        return self.client().session(queue)
+        client = self.client()
+        session = client.senders.get(queue.key)
+        if not isinstance(session, Session) or session.queue is not queue:
+            session = client.senders[queue.key] = Session(client, queue)
+        return session
 
     def client(self) -> Client:
         """The connections of the running loop."""
@@ -83,7 +88,7 @@ class RedisStore:
             raise no_loop()
         client = self._clients.get(loop)
         if client is None or client.closed:
-            client = self._clients[loop] = Client(self.topology)
+            client = self._clients[loop] = Client(self.topology, self._delivery)
             self.end_closed()
         return client
 
@@ -97,8 +102,9 @@ class RedisStore:
     def known_session(self, queue: RedisQueue, loop: asyncio.AbstractEventLoop) -> Session | None:
         """The lane of `line` in `loop`, if it is there already. Makes nothing: a signal handler may ask."""
         client = self._clients.get(loop)
-        session = None if client is None or client.closed else client.sessions.get(queue.key)
-        return session if session is not None and session.queue is queue else None
+        session = None if client is None or client.closed else client.senders.get(queue.key)
+        is_its = isinstance(session, Session) and session.queue is queue
+        return cast(Session, session) if is_its else None
 
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""

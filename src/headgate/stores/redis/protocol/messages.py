@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from math import inf
 from time import monotonic
@@ -25,6 +25,7 @@ from headgate.waiting import OnWait, Waiting, queued_at
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
+    from headgate.gate.rules import Declaration
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.script import Script
 
@@ -58,6 +59,19 @@ class Command(NamedTuple):
     script: Script
     words: tuple[Any, ...]
     for_others: bool = False  # it may give back what others wait for: they are to hear of that before we hear of anything
+
+
+def keys_of(key: str, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
+    """The keys that the script works on: all share one hash tag.
+
+    What is replaced by a declaration may have had windows.
+    """
+    return keys_with(key, declares != KNOWN or "window " in declared.program)
+
+
+@lru_cache(maxsize=1024)
+def keys_with(key: str, log: bool) -> tuple[str, ...]:
+    return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
 
 
 def without_claim(command: Command) -> Command:

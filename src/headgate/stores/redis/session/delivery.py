@@ -1,28 +1,26 @@
-"""Delivery: the releases and settings of a lane's callers reach the server, though their loop ends.
+"""Delivery: what the callers of a session gave back reaches the server, though their loop ends.
 
-Here lives waiting for that, naming those that have not arrived, and moving a lane from a loop that has ended to one that runs.
-This module belongs to session.py, and uses its state.
+Here lives waiting for that, naming those calls that have not arrived, and moving a session from a
+loop that has ended to one that runs. This module belongs to session.py, and uses its state.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from itertools import count
-from logging import WARNING
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headgate.errors import StoreError
 from headgate.keys import title
-from headgate.logs import log
-from headgate.stores.redis.blocking.portal import portal, portal_loop
 from headgate.stores.redis.protocol.messages import Operation, abandon, ignore_reply
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.reservations import Reservations
+from headgate.stores.redis.session.undelivered import SAID
+from headgate.stores.redis.transport.portal import portal
+from headgate.stores.redis.transport.shutdown import report
 from headgate.stores.redis.transport.tasks import pause
 
 if TYPE_CHECKING:
@@ -31,21 +29,46 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.messages import PendingAcquire
     from headgate.stores.redis.session.session import Session
     from headgate.stores.redis.transport.client import Client
+    from headgate.stores.redis.transport.shutdown import Unsent
 
-SAID = (
-    "release",
-    "settle",
-    "update",
-    "pause",
-    "resume",
-    "reset",
-    "drain",
-)  # the errands that a caller asked for
 LONGEST = 0.5  # seconds before another attempt, at most
 
 
+class Delivery:
+    """What the sessions of a client need when its loop ends, and before the process ends."""
+
+    def take_over(self, client: Client) -> None:
+        """The portal goes on with the sessions of `client` that owe or hold something."""
+        sessions = sessions_of(client)
+        for session in sessions:
+            halt(session)
+        lasting = [session for session in sessions if lasts(session)]
+        client.senders.clear()
+        if not lasting or client.of_portal:
+            return
+        for session in lasting:
+            cancel_callers(session)
+        try:
+            portal().loop.call_soon_threadsafe(adopt, lasting)
+        except RuntimeError:  # the process has ended, too
+            report(unsent(lasting))
+
+    async def deliver(self, client: Client, until: float) -> list[Unsent]:
+        """Wait until the calls have arrived, until `until` at most. Return what has not."""
+        sessions = [session for session in sessions_of(client) if unsaid(session)]
+        await asyncio.gather(*(deliver(session, until) for session in sessions))
+        return unsent(sessions)
+
+
+def sessions_of(client: Client) -> list[Session]:
+    return cast("list[Session]", [*client.senders.values(), *client.adopted])
+
+
 def unsaid(session: Session) -> list[Operation]:
-    """The errands that the server has not answered, and one for a call that may have granted something in vain."""
+    """The operations that the server has not answered.
+
+    One stands for a call that may have granted something in vain.
+    """
     sent = session._sent or session._owed
     in_vain = session._quits or (
         sent is not None and any(pending.future.done() for pending in sent.acquires)
@@ -57,30 +80,17 @@ def unsaid(session: Session) -> list[Operation]:
     ]
 
 
-def note(session: Session, operation: Operation) -> None:
-    """`errand` goes with the next call, whenever that is.
-
-    A signal handler, a finalizer or another thread may do this in the middle of any method of the lane.
-    """
-    session._operations.append(operation)
-
-
-def lasts(session: Session) -> bool:
-    """Whether the lane has to go on when its loop ends."""
-    renewal = session.renewal
-    return bool(
-        unsaid(session)
-        or session._waiting
-        or session._reserved.queue
-        or renewal.expected
-        or renewal.holds
-    )
-
-
 def unfinished(session: Session) -> list[PendingAcquire]:
     """The acquires that were not sent, wait, or sleep until their moment."""
     sleeping = (pending for _, pending, _ in session._reserved.queue)
     return [*session._waiting.values(), *session._acquires, *sleeping]
+
+
+def lasts(session: Session) -> bool:
+    """Whether the session has to go on when its loop ends."""
+    renewal = session.renewal
+    waits = session._waiting or session._reserved.queue
+    return bool(unsaid(session) or waits or renewal.expected or renewal.holds)
 
 
 def halt(session: Session) -> None:
@@ -104,79 +114,40 @@ def cancel_callers(session: Session) -> None:
         operation.forget()
 
 
+def adopt(sessions: Iterable[Session]) -> None:
+    """In the portal: go on with sessions whose loop has ended."""
+    for session in sessions:
+        session.queue.adopt(session)
+
+
 def move(session: Session, client: Client) -> None:
-    """Go on in the loop of `client`, where no caller waits: the former loop has ended."""
+    """Go on in the loop of `client`, once. No caller waits there: the former loop has ended."""
+    if not session.client.closed:
+        return
+    client.adopted.add(session)
     asked = unfinished(session)
     asked += session.renewal.expected - set(asked)
-    session.client, session.node, session._timer, session._queued, session._hears = (
-        client,
-        None,
-        None,
-        False,
-        False,
-    )
+    session.client, session.node, session._timer = client, None, None
+    session._queued = session._hears = False
     session._owed, session._sent, session._acquires = session._sent or session._owed, None, []
     session._reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
     for pending in asked:
         session._give_up(pending)
     session.renewal.renew()
-    session.queue.declare_in_time(client.loop)
-    session.send_operations()
-
-
-def leave(session: Session, pending: PendingAcquire) -> None:
-    """The coroutine that waits for `ticket` ends without its grant.
-
-    The collector may close it where its loop does not run: that loop may be stopped, closed or
-    another thread's. In the child of a fork the ticket belongs to the parent, and stays as it is.
-    """
-    if session.client.process != os.getpid():
-        return
-    abandon(pending.future)
-    if session.client.here and not session.client.closed:
-        _leave(session, pending)
-        return
-    loop, act = session.client.loop, partial(_leave, session, pending)
-    with suppress(RuntimeError):  # the process ends, and its leases too
-        if session.client.closed or loop is portal_loop():
-            portal().tell(act)
-        else:
-            loop.call_soon_threadsafe(act)
-
-
-def _leave(session: Session, pending: PendingAcquire) -> None:
-    if session.client.closed:
-        rescue(session)
-    if pending.permit is not None and not session.handoff.hand_over(pending.permit):
-        pending.permit.release()
-    session._give_up(pending)
-
-
-def send_noted(session: Session) -> None:
-    """Send what was noted, in the loop that was the session's then. By now another may have it."""
-    if session.client.here and not session.client.closed:
-        session.send_operations()
-    else:
-        with suppress(RuntimeError):  # the process ends, and its leases too
-            portal().tell(partial(rescue, session))
-
-
-def rescue(session: Session) -> None:
-    """In the portal: go on with a lane whose loop was closed."""
-    if session.client.closed:
-        session.client.end()
-        session.queue.adopt(session)
+    session.limits.declare_in_time(client.loop)
     session.send_operations()
 
 
 async def flush(sessions: Iterable[Session]) -> None:
-    """Wait until the server has answered all earlier errands. Raises StoreError when it cannot be asked.
+    """Wait until the server has answered all earlier operations.
 
-    It gathers futures, not coroutines: gather() would make tasks, and a closing loop would leave them pending.
+    Raises StoreError when it cannot be asked. Replies come in order, so one answer is enough.
+    It gathers futures, not coroutines: gather() would make tasks, and a closing loop would leave
+    them pending.
     """
     await asyncio.gather(
         *(session.answer_to("status -") for session in sessions if unsaid(session))
-    )  # replies come in order
+    )
 
 
 async def deliver(session: Session, until: float) -> None:
@@ -191,49 +162,11 @@ async def deliver(session: Session, until: float) -> None:
                     await asyncio.sleep(pause(attempt, LONGEST))
 
 
-def kept(session: Session, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
-    """Of errands whose server is away, those to offer again."""
-    owed = []
-    for operation in operations:
-        if operation.owed:
-            owed.append(operation)
-        else:
-            give_up(session, operation, error)
-    return owed
-
-
-def give_up(session: Session, operation: Operation, error: StoreError) -> None:
-    """Log an errand that is given up, if no caller waits for the answer."""
-    verb = operation.words.partition(" ")[0]
-    if operation.told is ignore_reply and verb in SAID:
-        log(
-            WARNING,
-            "%s: the server did not hear of a %s: %s",
-            title(session.queue.name),
-            verb,
-            error,
-        )
-
-
-def turned_away(
-    session: Session, operations: Iterable[Operation], error: StoreError
-) -> list[Operation]:
-    """Of errands that the server has refused, those to offer again: a settlement once too often would change something."""
-    again = []
-    for operation in operations:
-        operation.told(error)
-        if operation.words.startswith(("settle ", "rejoin ")):
-            give_up(session, operation, error)
-        elif operation.owed:
-            again.append(operation)
-    return again
-
-
-def unsent(sessions: Iterable[Session]) -> list[tuple[str, str, Counter[str]]]:
-    """For each limiter with undelivered calls: its name, the reason, and how often each method was called."""
+def unsent(sessions: Iterable[Session]) -> list[Unsent]:
+    """For each limiter with undelivered calls: its name, the reason, and each method's calls."""
     found = []
     for session in sessions:
         verbs = (operation.words.partition(" ")[0] for operation in unsaid(session))
         if words := Counter(verb for verb in verbs if verb in SAID):
-            found.append((title(session.queue.name), session.why, words))
+            found.append((title(session.name), session.why, words))
     return found

@@ -21,13 +21,13 @@ from headgate.stores.redis.session.lost_leases import log_lost
 if TYPE_CHECKING:
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.messages import Answer, PendingAcquire
-    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.session.conversation import Conversation
 
 
 class LeaseRenewal:
     """Of the permits of one lane."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Conversation) -> None:
         self._session = session
         # And the lease that each was granted or renewed for. A permit that dies leaves by a callback without Python code: a signal
         # handler may raise in such code, and Python hides what is raised in a callback.
@@ -67,7 +67,7 @@ class LeaseRenewal:
         self._held[ref(permit, self._held.pop)] = lease
         if lease == self._lease and permit.believed >= self._enough:
             return
-        third = min(lease, self._session.queue.declared.lease or lease) / 3_000_000
+        third = min(lease, self._session.declared.lease or lease) / 3_000_000
         self._renew_in(min(third, max(0.0, permit.believed - monotonic() - 2 * third)))
         self._lease, self._enough = lease, permit.believed
 
@@ -102,13 +102,13 @@ class LeaseRenewal:
         What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
         """
         known = self._known()
-        log_lost(self._session.queue.name, [permit for permit, _ in known])
+        log_lost(self._session.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
         self.halt()
         self._enough = inf
         if held:
             self._renew_in(
-                (self._session.queue.declared.lease or min(lease for _, lease in held)) / 3_000_000
+                (self._session.declared.lease or min(lease for _, lease in held)) / 3_000_000
             )
             operations = [
                 Operation(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease))
@@ -127,7 +127,7 @@ class LeaseRenewal:
 
         A task whose loop ends may receive its grant when the portal has taken the lane over: then the portal's loop does it.
         """
-        loop = self._session.client.loop
+        loop = self._session.loop
         if asyncio._get_running_loop() is not loop:
             with suppress(RuntimeError):  # it is closed, and nothing is renewed
                 loop.call_soon_threadsafe(self._renew_in, seconds)
@@ -148,12 +148,12 @@ class LeaseRenewal:
         else:
             permit.renewed(monotonic())
             if not self._lost:  # one line for all that this reply shows
-                self._session.client.loop.call_soon(self._log_lost)
+                self._session.loop.call_soon(self._log_lost)
             self._lost.append(permit)
 
     def _log_lost(self) -> None:
         lost, self._lost = self._lost, []
-        log_lost(self._session.queue.name, lost)
+        log_lost(self._session.name, lost)
 
 
 def renew(renewal: ReferenceType[LeaseRenewal]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.messages import PendingAcquire, Sent
-    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.session.conversation import Conversation
 
 DEAF = 6.0  # seconds without a word of the server's after which places and limits may be others': twice the lane's heartbeat
 SOON = 0.002  # seconds until the server hears of permits that were handed over: some round trips
@@ -26,7 +26,7 @@ SOON = 0.002  # seconds until the server hears of permits that were handed over:
 class LocalHandoff:
     """In one lane."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Conversation) -> None:
         self.letters = 0  # grants that were heard of, by mail
         self._session = session
         self._first_to = 0  # up to this number those who wait here are the first of the whole queue
@@ -50,7 +50,7 @@ class LocalHandoff:
         heir.settle(Grant(permit.t, permit.fence))
         self._session.withdraw(heir)
         if self._telling is None:
-            self._telling = self._session.client.loop.call_later(SOON, self._tell)
+            self._telling = self._session.loop.call_later(SOON, self._tell)
         return True
 
     def halt(self) -> None:
@@ -74,7 +74,7 @@ class LocalHandoff:
             and not first.future.done()
         ):
             return None
-        declared = session.queue.declared
+        declared = session.declared
         allowed = declared.timeless and self._program == declared.program and not session.paused
         now = monotonic()
         certain = (

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from headgate.stores.redis.protocol.messages import Operation, ignore_reply
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.session.conversation import Conversation
+    from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 
 WAITER = 10.0  # seconds for which the script keeps the places of a silent session (shared.lua)
 KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
@@ -25,8 +26,9 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 class Recovery:
     """The recovery of one lane."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Conversation, renewal: LeaseRenewal) -> None:
         self._session = session
+        self._renewal = renewal
         self.doubts = False  # the connection was lost since the last call
         self._ended: dict[
             str, float
@@ -72,7 +74,7 @@ class Recovery:
         ]
 
     def _held_in(self, session_id: str) -> str:
-        return ",".join(self._session.renewal.numbers_of(session_id)) or "-"
+        return ",".join(self._renewal.numbers_of(session_id)) or "-"
 
     # Grants that no caller waits for -------------------------------------------------------------------------------------
 

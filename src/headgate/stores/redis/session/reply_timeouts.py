@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from headgate.stores.redis.protocol.messages import PendingAcquire
-    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.session.conversation import Conversation
 
 
 class ReplyTimeouts:
     """Of the callers of one lane."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Conversation) -> None:
         self._session = session
         self._timer: TimerHandle | None = None
 
     def listen(self, pending: PendingAcquire, seconds: float) -> None:
-        pending.hope = self._session.client.loop.time() + seconds
+        pending.hope = self._session.loop.time() + seconds
         self._look_at(pending.hope)
 
     def limit_wait(self, pending: PendingAcquire) -> None:
@@ -39,16 +39,14 @@ class ReplyTimeouts:
             ):  # it waits for the second time: its session had lapsed, or it was held back
                 pending.deadline.cancel()
             left = pending.request.max_sleep / 1_000_000 - (monotonic() - pending.start)
-            pending.deadline = self._session.client.loop.call_later(
+            pending.deadline = self._session.loop.call_later(
                 max(0.0, left), self._too_late, pending
             )
 
     def _too_late(self, pending: PendingAcquire) -> None:
         if not pending.t:
             delay = 0.0 if pending.due == inf else max(0.0, pending.due - monotonic())
-            pending.settle(
-                too_long(self._session.queue.name, pending.request, int(delay * 1_000_000))
-            )
+            pending.settle(too_long(self._session.name, pending.request, int(delay * 1_000_000)))
 
     def over(self) -> None:
         """All were answered."""
@@ -59,13 +57,13 @@ class ReplyTimeouts:
     def _look_at(self, moment: float) -> None:
         if self._timer is None or self._timer.when() > moment:
             self.over()
-            self._timer = self._session.client.loop.call_at(moment, self._look)
+            self._timer = self._session.loop.call_at(moment, self._look)
 
     def _look(self) -> None:
         self._timer = None
         unheard = self._session.unheard()
         for pending in unheard:
-            if pending.hope <= self._session.client.loop.time():
+            if pending.hope <= self._session.loop.time():
                 self._lose(pending)
         hopes = [pending.hope for pending in unheard if not (pending.t or pending.future.done())]
         if (moment := min(hopes, default=inf)) < inf:
@@ -75,8 +73,6 @@ class ReplyTimeouts:
         """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
         silent = self._session.silence(pending)
         if silent < SILENCE:
-            pending.hope = self._session.client.loop.time() + SILENCE - silent
+            pending.hope = self._session.loop.time() + SILENCE - silent
         elif not pending.t:
-            self._session.client.fail(
-                self._session, [pending], self._session.client.cannot(TimeoutError())
-            )
+            self._session.fail([pending], self._session.cannot(TimeoutError()))

@@ -7,11 +7,13 @@ decides nothing. Every method runs in the lane's own loop.
 from __future__ import annotations
 
 import functools
+import os
 from collections import OrderedDict
+from contextlib import suppress
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from headgate.errors import StoreError
@@ -23,32 +25,36 @@ from headgate.stores.redis.protocol.messages import (
     Operation,
     PendingAcquire,
     Sent,
+    abandon,
     answers_in,
     back,
     chores,
     heard,
     ignore_reply,
+    keys_of,
     letters_in,
     runs,
     settle,
 )
 from headgate.stores.redis.protocol.script import library
-from headgate.stores.redis.session.delivery import kept, leave, turned_away
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.reservations import Reservations
+from headgate.stores.redis.session.undelivered import kept, turned_away
+from headgate.stores.redis.transport.client import retry_for
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.transport.failures import refused
+from headgate.stores.redis.transport.portal import portal
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
-    from asyncio import Future, TimerHandle
+    from asyncio import AbstractEventLoop, Future, TimerHandle
     from collections.abc import Iterable, Sequence
 
     from headgate.gate.rules import Declaration
-    from headgate.stores.redis.queue import RedisQueue
+    from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
 
@@ -60,12 +66,24 @@ MOST = 1000  # callers in one call (S9)
 FAR = 50  # places in the queue, from where on a round trip more or less makes no difference
 
 
-class Session:
-    """The traffic of one name on one link."""
+class Home(Protocol):
+    """The queue that a session belongs to."""
 
-    def __init__(self, client: Client, queue: RedisQueue) -> None:
+    @property
+    def key(self) -> str: ...
+    @property
+    def limits(self) -> LimitSync: ...
+    def leave_closed(self) -> None: ...
+    def adopt(self, session: Session) -> None: ...
+
+
+class Session:
+    """The traffic of one name on one client."""
+
+    def __init__(self, client: Client, queue: Home) -> None:
         self.client = client
         self.queue = queue
+        self.limits = queue.limits
         self.key = queue.key
         self.node: Node | None = None  # where its calls go: the link's to know, as is
         self.met: bool | None = None  # whether the last was answered; None: there was none
@@ -107,8 +125,8 @@ class Session:
         self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
         self.renewal = LeaseRenewal(self)
         self.handoff = LocalHandoff(self)
-        self.recovery = Recovery(self)
-        queue.declare_in_time(client.loop)
+        self.recovery = Recovery(self, self.renewal)
+        self.limits.declare_in_time(client.loop)
 
     # What the line asks for ----------------------------------------------------------------------------------------------
 
@@ -125,10 +143,10 @@ class Session:
             return await (
                 pending.future
                 if request.on_wait is None
-                else heard(pending, request.on_wait, self.queue.name)
+                else heard(pending, request.on_wait, self.limits.name)
             ), pending
         except BaseException:
-            leave(self, pending)
+            self.leave(pending)
             raise
         finally:
             request.closing.end(ref(pending))
@@ -167,6 +185,18 @@ class Session:
         return not any(waits) and not self.renewal.planned
 
     @property
+    def name(self) -> str:
+        return self.limits.name
+
+    @property
+    def declared(self) -> Declaration:
+        return self.limits.declared
+
+    @property
+    def loop(self) -> AbstractEventLoop:
+        return self.client.loop
+
+    @property
     def owes(self) -> bool:
         """Whether there is something that the server has to hear, though nobody waits for the answer."""
         return bool(self._operations or self._owed or self._quits)
@@ -196,6 +226,28 @@ class Session:
     def send_operations(self) -> None:
         if self.owes:
             self._send()
+
+    def note(self, operation: Operation) -> None:
+        """`operation` goes with the next call, whenever that is.
+
+        A signal handler, a finalizer or another thread may do this in the middle of any method.
+        """
+        self._operations.append(operation)
+
+    def send_noted(self) -> None:
+        """Send what was noted, in the loop that was the session's then. By now another may have it."""
+        if self.client.here and not self.client.closed:
+            self.send_operations()
+        else:
+            with suppress(RuntimeError):  # the process ends, and its leases too
+                portal().tell(self.rescue)
+
+    def rescue(self) -> None:
+        """In the portal: go on, if the session's loop was closed."""
+        if self.client.closed:
+            self.client.end()
+            self.queue.adopt(self)
+        self.send_operations()
 
     def look(self) -> None:
         """Leave the lanes of closed loops. Ask for news if a task waits."""
@@ -242,7 +294,7 @@ class Session:
     def _next(self) -> Sent:
         self._call += 1
         acquires, operations = self._load()
-        declared, how = self.queue.said(bool(acquires or self._waiting), operations)
+        declared, how = self.limits.said(bool(acquires or self._waiting), operations)
         command = self._written(acquires, operations, declared, how)
         ahead, letters = self.handoff.ahead(), self.handoff.letters
         for pending in acquires:
@@ -269,7 +321,7 @@ class Session:
         declared: Declaration,
         declares: int,
     ) -> Command:
-        waits, keys = bool(self._waiting), self.queue.keys(declared, declares)
+        waits, keys = bool(self._waiting), keys_of(self.key, declared, declares)
         header: tuple[Any, ...] = (len(keys), *keys, declared.program, self.id, self._call)
         if (
             self._calm
@@ -348,7 +400,7 @@ class Session:
             self._granted(pending, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
-        self.queue.carried(sent.program, sent.how)
+        self.limits.carried(sent.program, sent.how)
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         self.handoff.answered(sent, self._server, declared=sent.declares)
         head, mine = int(words[1]), words[2] == "1"
@@ -391,11 +443,11 @@ class Session:
         if kind == "grant":
             self._granted(pending, Grant(number, fence), self.lease, self._server)
         elif kind == "never":
-            pending.settle(never(self.queue.name, self.queue.declared, pending.request))
+            pending.settle(never(self.limits.name, self.limits.declared, pending.request))
         elif kind == "full":
-            pending.settle(queue_full(self.queue.name, pending.request, number, fence))
+            pending.settle(queue_full(self.limits.name, pending.request, number, fence))
         else:
-            pending.settle(too_long(self.queue.name, pending.request, number))
+            pending.settle(too_long(self.limits.name, pending.request, number))
 
     def _wait(self, pending: PendingAcquire, delay: int, position: int) -> None:
         pending.due = monotonic() + delay / 1_000_000 if delay else inf
@@ -452,7 +504,7 @@ class Session:
             if pending is None:
                 continue  # heard before, or the state has gone back
             if t < 0:
-                pending.settle(never(self.queue.name, self.queue.declared, pending.request))
+                pending.settle(never(self.limits.name, self.limits.declared, pending.request))
             else:
                 self._granted(pending, Grant(t, fence), lease, server)
         if pause is not None:
@@ -514,7 +566,44 @@ class Session:
             if self._reserved.precedes_pause(grant):  # and is heard of only now
                 self._hold_back()
 
+    def fail(self, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
+        """Their callers get `error`."""
+        failed = [pending for pending in acquires if not pending.future.done()]
+        for pending in failed:
+            pending.settle(error)
+        if any(pending.request.raises for pending in failed):
+            self.client.note_outage(self, error)
+
+    def cannot(self, lost: BaseException) -> StoreError:
+        return self.client.cannot(lost)
+
     # Giving up -----------------------------------------------------------------------------------------------------------
+
+    def leave(self, pending: PendingAcquire) -> None:
+        """The coroutine that waits for `pending` ends without its grant.
+
+        The collector may close it where its loop does not run: that loop may be stopped, closed or
+        another thread's. In the child of a fork it belongs to the parent, and stays as it is.
+        """
+        client = self.client
+        if client.process != os.getpid():
+            return
+        abandon(pending.future)
+        if client.here and not client.closed:
+            self._leave(pending)
+            return
+        with suppress(RuntimeError):  # the process ends, and its leases too
+            if client.closed or client.of_portal:
+                portal().tell(functools.partial(self._leave, pending))
+            else:
+                client.loop.call_soon_threadsafe(self._leave, pending)
+
+    def _leave(self, pending: PendingAcquire) -> None:
+        if self.client.closed:
+            self.rescue()
+        if pending.permit is not None and not self.handoff.hand_over(pending.permit):
+            pending.permit.release()
+        self._give_up(pending)
 
     def _give_up(self, pending: PendingAcquire) -> None:
         """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
@@ -545,7 +634,7 @@ class Session:
         )  # early: the next reply has what they had
         self._owed, self._queued, self._calm = sent, False, False
         operations, self._operations = self._operations, []
-        self._operations[:0] = kept(self, operations, error)
+        self._operations[:0] = kept(self.name, operations, error)
         for operation in operations + (sent.operations if sent else []):
             operation.told(error)
         on_its_way = (
@@ -563,7 +652,7 @@ class Session:
             OrderedDict(),
             [],
         )
-        self.client.fail(self, acquires, error)
+        self.fail(acquires, error)
         self._reply_timeouts.over()
         self._in_vain += 1
         if self.owes:
@@ -574,9 +663,17 @@ class Session:
         over = [
             pending
             for pending in self.unanswered()
-            if pending.request.max_sleep == 0 or spent >= self.client.retry_for(pending)
+            if pending.request.max_sleep == 0 or spent >= retry_for(pending.request.retry_for)
         ]
-        self.client.fail(self, over, self.client.cannot(lost))
+        self.fail(over, self.client.cannot(lost))
+
+    def doubt(self) -> None:
+        """The connection is lost."""
+        self.recovery.doubt()
+
+    def patience(self) -> list[float | None]:
+        """For how many seconds each caller lets a server be looked for."""
+        return [pending.request.retry_for for pending in self.unanswered()]
 
     def unanswered(self) -> list[PendingAcquire]:
         """All who wait for the server: for a first answer, or for their turn."""
@@ -619,9 +716,9 @@ class Session:
         begun = (
             "script" in refusal
         )  # otherwise it was turned away at the door: the server may not write, or is full
-        error = refused(self.client.topology, self.queue.name, refusal, lost)
-        self._operations += turned_away(self, sent.operations if sent else [], error)
-        self.client.fail(self, sent.acquires if sent else (), error)
+        error = refused(self.client.topology, self.limits.name, refusal, lost)
+        self._operations += turned_away(self.name, sent.operations if sent else [], error)
+        self.fail(sent.acquires if sent else (), error)
         for pending in sent.acquires if sent else []:
             self._waiting.pop(pending.number, None)
             if begun and not pending.t:
@@ -643,7 +740,7 @@ class Session:
             return
         if verdict in ("stale", "held"):
             wait = int(words.pop(0)) if verdict == "held" else None
-            self._learn(sent, wait, self.queue.read(" ".join(words)))
+            self._learn(sent, wait, self.limits.read(" ".join(words)))
         else:
             acquires = list(self._waiting.values())
         if not self._quits:  # the last word of a session is written anew
@@ -661,9 +758,9 @@ class Session:
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:
         """Other limits hold. Ours, if the call has declared them, may be declared again after `wait`; -1: an update holds."""
-        if wait is not None and self.queue.turned_down(sent.program, holds, wait):
-            self.queue.declare_in_time(self.client.loop)
-        elif wait is not None or not self.queue.overruled(holds):
+        if wait is not None and self.limits.turned_down(sent.program, holds, wait):
+            self.limits.declare_in_time(self.client.loop)
+        elif wait is not None or not self.limits.overruled(holds):
             return  # something else was declared since the call was sent
         self.renewal.renew()
 

@@ -13,40 +13,26 @@ import secrets
 import threading
 from contextlib import suppress
 from itertools import chain, compress, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from redis.exceptions import AuthenticationError, ReadOnlyError
 
 from headgate.errors import StoreError
-from headgate.stores.redis.blocking.portal import GUARDIAN, portal, portal_loop
 from headgate.stores.redis.protocol.messages import without_claim
-from headgate.stores.redis.session.delivery import (
-    cancel_callers,
-    deliver,
-    halt,
-    lasts,
-    move,
-    unsaid,
-    unsent,
-)
-from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
-from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node
+from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node, Sender
 from headgate.stores.redis.transport.outages import outages_of
-from headgate.stores.redis.transport.shutdown import register, report
+from headgate.stores.redis.transport.portal import GUARDIAN, portal_loop
+from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.subscriber import Subscriptions
 from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import Sentinel
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable
-
-    from headgate.stores.redis.protocol.messages import PendingAcquire
-    from headgate.stores.redis.queue import RedisQueue
     from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
 PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
@@ -58,30 +44,36 @@ LEFT = ReadOnlyError, NotThereError  # why a connection ends whose server is no 
 SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
 
 
+class Keeper(Protocol):
+    """What goes on with the senders of a client whose loop ends."""
+
+    def take_over(self, client: Client) -> None: ...
+    async def deliver(self, client: Client, until: float) -> list[Unsent]: ...
+
+
 class Client:
     """The connections of one event loop to one store: one for each server that has names of ours, and one to listen."""
 
-    def __init__(self, topology: Topology) -> None:
+    def __init__(self, topology: Topology, keeper: Keeper) -> None:
         self.id = secrets.token_hex(16)  # 128 bits: nobody else's, after a fork neither
         self.topology = topology
+        self._keeper = keeper
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        self.sessions: WeakValueDictionary[str, Session] = (
-            WeakValueDictionary()
-        )  # each is its line's to keep
-        self._adopted: WeakSet[Session] = (
-            WeakSet()
-        )  # from loops that have ended; they have sessions of their own
+        # By key. The queues keep them.
+        self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
+        # From loops that have ended. Another sender of this loop may have the same key.
+        self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
         self.ended = False  # the portal has what the lanes owe and hold
         self._ending = (
             threading.RLock()
         )  # reentrant, because a signal handler may end the link, too
         self.abandoned = False  # the loop did not run then: its tasks never end by themselves
-        self._of_portal = self.loop is portal_loop()
+        self.of_portal = self.loop is portal_loop()
         self._session_count = 0
-        self._ready: list[Session] = []
+        self._ready: list[Sender] = []
         self._said = False  # something was sent at once in this turn of the loop
         self._nodes: dict[Endpoint, Node] = {}
         self._paused: list[Call] = []  # to be sent again in a moment
@@ -100,7 +92,7 @@ class Client:
         self._despair: asyncio.TimerHandle | None = (
             None  # of the first who will have hoped for long enough
         )
-        self._owing: dict[Session, None] = {}  # something, to a server that was away
+        self._owing: dict[Sender, None] = {}  # something, to a server that was away
         self._offer: asyncio.TimerHandle | None = None  # of what they owe
         self._quiet: asyncio.Future[None] | None = None
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
@@ -137,40 +129,27 @@ class Client:
         """In the child of a fork: nothing of this is here."""
         self.thread = 0
 
-    def session(self, queue: RedisQueue) -> Session:
-        """The lane of `line` on this link."""
-        session = self.sessions.get(queue.key)
-        if session is None or session.queue is not queue:
-            session = self.sessions[queue.key] = Session(self, queue)
-        return session
-
-    def adopt(self, session: Session) -> None:
-        """Go on with a lane whose loop has ended, once."""
-        if session.client.closed:
-            self._adopted.add(session)
-            move(session, self)
-
     def new_session_id(self) -> str:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
     # Sending -------------------------------------------------------------------------------------------------------------
 
-    def ready(self, session: Session) -> None:
-        """`lane` has something to send: at the end of this turn of the loop, so that who comes together travels together."""
+    def ready(self, sender: Sender) -> None:
+        """`sender` has something to send: at the end of this turn of the loop, so that who comes together travels together."""
         if not self._ready:
             self.loop.call_soon(self._flush)
-        self._ready.append(session)
+        self._ready.append(sender)
 
-    def at_once(self, session: Session) -> None:
-        """`lane` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
-        node = session.node
+    def at_once(self, sender: Sender) -> None:
+        """`sender` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
+        node = sender.node
         if node is None or node.busy_or_gone or (self._said and not node.keeps()):
-            self.ready(session)
+            self.ready(sender)
         else:
             first, self._said = not self._said, True
             now = self.loop.time()
-            node.say(Call(session, session.command(), now, now))
+            node.say(Call(sender, sender.command(), now, now))
             if first:  # the server is at work already
                 self.loop.call_soon(self._turned)
 
@@ -181,11 +160,11 @@ class Client:
         """One call for each session, and one write for each connection."""
         if self._closed:
             return
-        sessions, self._ready = self._ready, []
+        senders, self._ready = self._ready, []
         writers = [node for node in self._nodes.values() if node.keep()]
-        for session in sessions:
+        for sender in senders:
             now = self.loop.time()
-            self.send(Call(session, session.command(), now, now))
+            self.send(Call(sender, sender.command(), now, now))
         for node in writers:
             node.write()
 
@@ -211,30 +190,30 @@ class Client:
     def _node_for(self, call: Call) -> Node | None:
         if call.there is not None:
             return self._nodes.get(call.there)
-        session = call.session
-        if session.node is None or session.node.gone:
-            server = self.topology.where(session.key)
-            session.node = None if server is None else self._nodes.get(server)
-        return session.node
+        sender = call.sender
+        if sender.node is None or sender.node.gone:
+            server = self.topology.where(sender.key)
+            sender.node = None if server is None else self._nodes.get(server)
+        return sender.node
 
     # Hearing -------------------------------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
-            call.session.met = False
+            call.sender.met = False
             if str(reply).startswith((*UNREADY, "READONLY")):
                 self._away.add(self._part(node.endpoint))
         else:
-            call.session.met = self._met = True
+            call.sender.met = self._met = True
             if self._outages.since:
                 for part in {self._part(node.endpoint), None}:
                     self._outages.ends(part, self.loop)
             if self._attempts or self._given_up or self._away:
                 self._reached(node)
         try:
-            call.session.answered(reply)
+            call.sender.answered(reply)
         except Exception as senseless:
-            call.session.failed(self.cannot(senseless))
+            call.sender.failed(self.cannot(senseless))
             node.cut(senseless)
         self._stir()
 
@@ -251,8 +230,8 @@ class Client:
         for call in calls:
             self._go_another_way(call._replace(there=None), node.endpoint, lost)
         self._subscriptions.lost(node.endpoint, left=isinstance(lost, LEFT))
-        for session in [session for session in self.sessions.values() if session.node is node]:
-            session.recovery.doubt()
+        for sender in [sender for sender in self.senders.values() if sender.node is node]:
+            sender.doubt()
 
     def _go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""
@@ -286,8 +265,8 @@ class Client:
         return self._knows(call) and self.loop.time() < self._despairs_at(call)
 
     def _knows(self, call: Call) -> bool:
-        if call.session.met is not None:
-            return call.session.met
+        if call.sender.met is not None:
+            return call.sender.met
         return self._met and self._part(self._place(call)) not in self._given_up
 
     def _part(self, server: Endpoint | None) -> Endpoint | None:
@@ -305,11 +284,7 @@ class Client:
 
     def _despairs_at(self, call: Call) -> float:
         """When the last caller whom `call` answers has retried for long enough."""
-        return call.first + max(map(self.retry_for, call.session.unanswered()), default=OUTAGE)
-
-    def retry_for(self, pending: PendingAcquire) -> float:
-        """For how many seconds its caller lets a server be looked for."""
-        return OUTAGE if pending.request.retry_for is None else pending.request.retry_for
+        return call.first + max(map(retry_for, call.sender.patience()), default=OUTAGE)
 
     def _nobody_hopes(self) -> None:
         if self._despair is not None:
@@ -333,35 +308,31 @@ class Client:
 
     def is_there(self, call: Call) -> None:
         """Its server has answered, though not to the point."""
-        if call.session.met is None:
+        if call.sender.met is None:
             self._met = True
             self._given_up.discard(self._part(self._place(call)))
 
     def _give_up(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         for parts in (self._given_up, self._away):
             parts.add(self._part(server))
-        call.session.met = False
-        call.session.failed(self.cannot(lost))
+        call.sender.met = False
+        call.sender.failed(self.cannot(lost))
         self._stir()
 
-    def fail(self, session: Session, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
-        """The callers of `tickets` get `error`."""
-        failed = [pending for pending in acquires if not pending.future.done()]
-        for pending in failed:
-            pending.settle(error)
-        if any(pending.request.raises for pending in failed):
-            self._outages.begins(self._part(self.topology.where(session.key)), error)
+    def note_outage(self, sender: Sender, error: StoreError) -> None:
+        """Callers of `sender` have failed with `error`."""
+        self._outages.begins(self._part(self.topology.where(sender.key)), error)
 
     def cannot(self, lost: BaseException) -> StoreError:
         return cannot(self.topology, lost)
 
     # Owing ---------------------------------------------------------------------------------------------------------------
 
-    def offer_later(self, session: Session, attempt: int) -> None:
-        """What `lane` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
-        owed at once, so that many lanes ask no more often than one.
+    def offer_later(self, sender: Sender, attempt: int) -> None:
+        """What `sender` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
+        owed at once, so that many senders ask no more often than one.
         """
-        self._owing[session] = None
+        self._owing[sender] = None
         if self._offer is None:
             self._offer = self.loop.call_later(pause(attempt, REVIVAL), self._offer_all)
 
@@ -370,8 +341,8 @@ class Client:
             self._offer.cancel()
             self._offer = None
         owing, self._owing = self._owing, {}
-        for session in owing:
-            session.send_operations()
+        for sender in owing:
+            sender.send_operations()
 
     # Connecting ----------------------------------------------------------------------------------------------------------
 
@@ -430,11 +401,11 @@ class Client:
             return True
         lost = trouble or NotThereError("no server has this name's slot")
         self._go_another_way(call._replace(there=None), server, lost)
-        call.session.adrift(lost, self.loop.time() - call.first)
+        call.sender.adrift(lost, self.loop.time() - call.first)
         return False
 
     def _place(self, call: Call) -> Endpoint | None:
-        return call.there or self.topology.where(call.session.key)
+        return call.there or self.topology.where(call.sender.key)
 
     async def _connect(self, server: Endpoint) -> None:
         connection = await server.connected()
@@ -468,7 +439,7 @@ class Client:
 
     def _leave_unused(self) -> None:
         """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
-        used = {session.node for session in self.sessions.values()}
+        used = {sender.node for sender in self.senders.values()}
         for server, node in list(self._nodes.items()):
             if server not in self._stranded and node not in used and not (node.calls or node.held):
                 self.leave(node)
@@ -555,30 +526,16 @@ class Client:
         with self._ending:
             if not self.ended:
                 self.abandoned = not self.loop.is_running()
-                self._end()
+                self._close()
+                self._keeper.take_over(self)
                 self.ended = True
 
-    def _end(self) -> None:
-        self._close()
-        for session in list(self.sessions.values()):
-            halt(session)
-        sessions = [session for session in self.sessions.values() if lasts(session)]
-        self.sessions.clear()
-        if sessions and not self._of_portal:
-            for session in sessions:
-                cancel_callers(session)
-            try:
-                portal().loop.call_soon_threadsafe(adopt, sessions)
-            except RuntimeError:  # the process has ended, too
-                report(unsent(sessions))
+    async def deliver(self, until: float) -> list[Unsent]:
+        """Wait until all that was said here has arrived, at most until `until` by the monotonic clock.
 
-    async def deliver(self, until: float) -> list[tuple[str, str, Counter[str]]]:
-        """Wait until all that was said here has arrived, at most until then by the monotonic clock. Return what has not."""
-        sessions = [
-            session for session in (*self.sessions.values(), *self._adopted) if unsaid(session)
-        ]
-        await asyncio.gather(*(deliver(session, until) for session in sessions))
-        return unsent(sessions)
+        Return what has not.
+        """
+        return await self._keeper.deliver(self, until)
 
     def _chores(self) -> list[asyncio.Task[None]]:
         return [
@@ -623,7 +580,6 @@ class Client:
         )
 
 
-def adopt(sessions: Iterable[Session]) -> None:
-    """In the portal: go on with lanes whose loop has ended."""
-    for session in sessions:
-        session.queue.adopt(session)
+def retry_for(seconds: float | None) -> float:
+    """For how many seconds a caller lets a server be looked for. None: it has not said."""
+    return OUTAGE if seconds is None else seconds

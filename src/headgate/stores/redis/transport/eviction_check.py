@@ -14,7 +14,11 @@ from hiredis import HiredisError
 from headgate.logs import log
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.transport.node import Node
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable
+
+    from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.topology import Topology
 
 EVERY = 600.0  # seconds: a policy can be changed while a server runs
 _warned: set[str] = set()  # each server once
@@ -23,19 +27,28 @@ _warned: set[str] = set()  # each server once
 class Eviction:
     """What one server does when its memory is full."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._timer = node.client.loop.call_later(0.0, self._ask)
+    def __init__(
+        self,
+        loop: AbstractEventLoop,
+        topology: Topology,
+        endpoint: Endpoint,
+        send: Callable[..., None],
+    ) -> None:
+        self._loop = loop
+        self._topology = topology
+        self._endpoint = endpoint
+        self._send = send
+        self._timer = loop.call_later(0.0, self._ask)
 
     def _ask(self) -> None:
-        if self._node.client.topology.informs:
-            self._node.send(self._told, "INFO", "memory")
-            self._timer = self._node.client.loop.call_later(EVERY, self._ask)
+        if self._topology.informs:
+            self._send(self._told, "INFO", "memory")
+            self._timer = self._loop.call_later(EVERY, self._ask)
 
     def _told(self, reply: Any) -> None:
-        where = str(self._node.endpoint)
+        where = str(self._endpoint)
         if isinstance(reply, HiredisError):
-            self._node.client.topology.informs = not str(reply).startswith("NOPERM")
+            self._topology.informs = not str(reply).startswith("NOPERM")
         elif (policy := dangerous(reply.decode())) and where not in _warned:
             _warned.add(where)
             log(

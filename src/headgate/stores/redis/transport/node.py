@@ -10,7 +10,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from redis.asyncio.connection import AbstractConnection
 
-    from headgate.stores.redis.session.session import Session
-    from headgate.stores.redis.transport.client import Client
+    from headgate.errors import StoreError
     from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.topology import Topology
 
 LIBRARY = "library"
 IDLE = 60.0  # seconds after which one of several servers is left that nothing was said to
@@ -56,10 +56,31 @@ COURTESY = ("PING",)
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
 
+class Sender(Protocol):
+    """The source of calls under one key. The transport knows no more of it."""
+
+    node: Node | None  # the connection that its calls use, as far as the client knows
+    met: bool | None  # whether its last call was answered; None: it has made none
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def waits(self) -> bool: ...
+    def command(self) -> Command: ...
+    def answered(self, reply: Any) -> None: ...
+    def failed(self, error: StoreError) -> None: ...
+    def adrift(self, lost: BaseException, spent: float) -> None: ...
+    def heard(self, notification: str) -> None: ...
+    def look(self) -> None: ...
+    def doubt(self) -> None: ...
+    def patience(self) -> list[float | None]: ...
+    def send_operations(self) -> None: ...
+
+
 class Call(NamedTuple):
     """One command on its way."""
 
-    session: Session
+    sender: Sender
     command: Command
     first: float  # when it was sent for the first time, by the loop's clock, and
     sent: float  # for the last time
@@ -71,10 +92,30 @@ class Call(NamedTuple):
     by_text: bool = False  # it brings the script that it names
 
 
+class Router(Protocol):
+    """What a node asks of the client that has made it."""
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def topology(self) -> Topology: ...
+    def answered(self, call: Call, reply: Any, node: Node) -> None: ...
+    def lost(self, node: Node, calls: list[Call], lost: Exception) -> None: ...
+    def leave(self, node: Node) -> None: ...
+    def look_beyond(self, node: Node) -> None: ...
+    def strand(self, call: Call) -> None: ...
+    def send_again(self, call: Call) -> None: ...
+    def send_later(self, call: Call) -> None: ...
+    def hopes(self, call: Call) -> bool: ...
+    def hope_until(self, call: Call) -> None: ...
+    def is_there(self, call: Call) -> None: ...
+    def next_pause(self, server: Endpoint | None) -> float: ...
+
+
 class Node:
     """One connection. Replies come in the order of what was sent: a call's, or what hears anything else."""
 
-    def __init__(self, client: Client, endpoint: Endpoint, connection: AbstractConnection) -> None:
+    def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
         self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
         self.gone = False
@@ -97,7 +138,7 @@ class Node:
             self._connection.write,
         )
         self._courteous = True
-        self._eviction = Eviction(self)
+        self._eviction = Eviction(self._loop, client.topology, endpoint, self.send)
 
     @property
     def busy_or_gone(self) -> bool:
@@ -214,7 +255,7 @@ class Node:
             self._begin(call)
             return
         if refusal.startswith("CLUSTERDOWN"):
-            call.session.node = None
+            call.sender.node = None
             self.client.look_beyond(self)
         demoted = refusal.startswith("READONLY")
         self.client.is_there(call)
@@ -269,9 +310,9 @@ class Node:
     def send_on(self) -> None:
         """Who has been held, and whose name is at another server by now, is sent there."""
         held, where = self._let_go(), self.client.topology.where
-        self.held.extend(call for call in held if where(call.session.key) is self.endpoint)
+        self.held.extend(call for call in held if where(call.sender.key) is self.endpoint)
         for call in held:
-            if where(call.session.key) is not self.endpoint:
+            if where(call.sender.key) is not self.endpoint:
                 self.client.send_again(call)
 
     def _let_go(self) -> deque[Call]:
@@ -295,7 +336,7 @@ class Node:
         self.ready()
         if word == "MOVED":
             self.client.topology.moved(int(slot), server)
-            call.session.node = None
+            call.sender.node = None
         there = server if word == "ASK" else None
         onward = call._replace(command=without_claim(call.command), there=there, sent_on=True)
         if call.sent_on:

@@ -16,10 +16,14 @@ from time import monotonic
 from typing import Protocol
 from weakref import WeakSet
 
-from headgate.stores.redis.blocking.portal import STARTED, close_portal, portal, portal_loop
+from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 
 LONGEST = 5.0  # seconds that the end of a process waits for a server, at most
 LAST = -100  # the priority among multiprocessing's finalizers: after those of the user, before the last log lines
+
+
+# Of a limiter: its name, the reason, and each method with the number of its calls.
+Unsent = tuple[str, str, Counter[str]]
 
 
 class Client(Protocol):
@@ -32,7 +36,7 @@ class Client(Protocol):
     @property
     def closed(self) -> bool: ...
     def end(self) -> None: ...
-    async def deliver(self, until: float) -> Sequence[tuple[str, str, Counter[str]]]: ...
+    async def deliver(self, until: float) -> Sequence[Unsent]: ...
 
 
 LINKS: WeakSet[Client] = WeakSet()  # those of this process that are not closed
@@ -85,14 +89,14 @@ def deliver() -> None:
         report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
 
 
-async def _deliver(until: float) -> list[tuple[str, str, Counter[str]]]:
+async def _deliver(until: float) -> list[Unsent]:
     """In the portal: it takes over the calls of loops that do not run any more."""
     here = asyncio.get_running_loop()
     for client in list(LINKS):
         if client.loop is not here and not client.loop.is_running():
             client.end()
     await asyncio.sleep(0)  # after this turn the portal has taken them over
-    unsent: list[tuple[str, str, Counter[str]]] = []
+    unsent: list[Unsent] = []
     delivered = [
         client.deliver(until) if client.loop is here else _elsewhere(client, until)
         for client in list(LINKS)
@@ -103,7 +107,7 @@ async def _deliver(until: float) -> list[tuple[str, str, Counter[str]]]:
     return unsent
 
 
-async def _elsewhere(client: Client, until: float) -> Sequence[tuple[str, str, Counter[str]]]:
+async def _elsewhere(client: Client, until: float) -> Sequence[Unsent]:
     """In the loop of another thread, which may be blocked, or end at any moment."""
     work = client.deliver(until)
     try:
@@ -114,7 +118,7 @@ async def _elsewhere(client: Client, until: float) -> Sequence[tuple[str, str, C
         return []
 
 
-def report(unsent: Iterable[tuple[str, str, Counter[str]]]) -> None:
+def report(unsent: Iterable[Unsent]) -> None:
     """One line for each limiter."""
     for title, why, words in unsent:
         what = ", ".join(

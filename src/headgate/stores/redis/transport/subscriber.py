@@ -16,7 +16,7 @@ answers the calls. Then the script notifies the channel of the link, which every
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hiredis import HiredisError
 from redis.exceptions import ResponseError
@@ -27,39 +27,53 @@ from headgate.stores.redis.transport.tasks import begun, pause, stop, trouble_of
 from headgate.stores.redis.transport.topology import slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, MutableMapping
 
-    from headgate.stores.redis.session.session import Session
-    from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.endpoint import Endpoint
+    from headgate.stores.redis.transport.node import Sender
+    from headgate.stores.redis.transport.topology import Topology
 
 LONGEST = 5.0  # seconds before another attempt, at most
+
+
+class Listener(Protocol):
+    """What the subscriptions ask of the client that has made them."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def topology(self) -> Topology: ...
+    @property
+    def senders(self) -> MutableMapping[str, Sender]: ...
+    def reaches(self, server: Endpoint) -> bool: ...
 
 
 class Subscriptions:
     """All subscriptions of one event loop."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Listener) -> None:
         self._client = client
         self._subscribers: dict[Endpoint, Subscriber] = {}
 
-    def listen(self, session: Session) -> None:
+    def listen(self, sender: Sender) -> None:
         """`lane` has waiters: subscribe for it, on the server that answers its calls."""
-        if session.node is None or session.node.gone:
+        if sender.node is None or sender.node.gone:
             return  # the next reply comes by another connection
-        subscriber = self._subscriber(session.node.endpoint)
-        if session.key not in subscriber.keys:
-            self._leave(session.key)
-            subscriber.join(session.key)
+        subscriber = self._subscriber(sender.node.endpoint)
+        if sender.key not in subscriber.keys:
+            self._leave(sender.key)
+            subscriber.join(sender.key)
         subscriber.watch()
 
-    def counts(self, session: Session) -> bool:
+    def counts(self, sender: Sender) -> bool:
         """Whether the server that keeps the name counts this link among those that it notifies."""
-        node, topology = session.node, self._client.topology
+        node, topology = sender.node, self._client.topology
         if node is None or (topology.several and not (topology.sharded and topology.functions)):
             return False  # a script does not know which server runs it
         subscriber = self._subscribers.get(node.endpoint)
-        return subscriber is not None and subscriber.stands(session.key)
+        return subscriber is not None and subscriber.stands(sender.key)
 
     def lost(self, server: Endpoint, left: bool) -> None:
         """The connection for calls to `server` is lost; `left`: another server may have its place.
@@ -88,8 +102,8 @@ class Subscriptions:
     def look(self, keys: Iterable[str]) -> None:
         """The lanes of `keys` ask for what was announced while they were not subscribed."""
         for key in list(keys):
-            if key in self._client.sessions:
-                self._client.sessions[key].look()
+            if key in self._client.senders:
+                self._client.senders[key].look()
 
     def do_without_sharding(self) -> None:
         """A server of the Cluster has no sharded channels, or this user may not use them."""
@@ -127,7 +141,7 @@ class Subscriptions:
 class Subscriber:
     """One connection, subscribed on one server for the names of `keys`."""
 
-    def __init__(self, ears: Subscriptions, client: Client, server: Endpoint) -> None:
+    def __init__(self, ears: Subscriptions, client: Listener, server: Endpoint) -> None:
         self.keys: set[str] = set()  # of lanes that had waiters at the last look
         self.task: asyncio.Task[None] | None = None
         self._subscriptions = ears
@@ -204,7 +218,7 @@ class Subscriber:
         return f"headgate:{self._client.id}"
 
     def _waits(self, key: str) -> bool:
-        return key in self._client.sessions and self._client.sessions[key].waits
+        return key in self._client.senders and self._client.senders[key].waits
 
     def _subscribe(self, wire: Connection, key: str) -> None:
         if self._asked is None:
@@ -261,8 +275,8 @@ class Subscriber:
     def _heard(self, kind: bytes, channel: bytes, words: Any) -> None:
         if kind in (b"message", b"smessage"):
             key, _, rest = words.decode().partition(" ")
-            if key in self._client.sessions:
-                self._client.sessions[key].heard(rest)
+            if key in self._client.senders:
+                self._client.senders[key].heard(rest)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._confirmed(channel.decode())
         elif kind == b"sunsubscribe":

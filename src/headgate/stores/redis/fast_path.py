@@ -15,12 +15,13 @@ from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from hiredis import HiredisError, Reader
 
 from headgate.forks import forked
 from headgate.gate.gate import Grant
+from headgate.stores.redis.protocol.messages import keys_of
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import packed
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, SILENCE
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from headgate.permit import Permit
     from headgate.request import Request
-    from headgate.stores.redis.queue import RedisQueue
+    from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
@@ -45,6 +46,19 @@ class Passed(NamedTuple):
     caller: str
     believed: float | None
     lease: int
+
+
+class Asking(Protocol):
+    """The queue that an acquire belongs to."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def limits(self) -> LimitSync: ...
+    def found(self, request: Request, found: Passed, waited: float, home: FastPath) -> Permit: ...
+    def unsure(self, caller: str) -> None: ...
 
 
 class FastPath:
@@ -62,9 +76,9 @@ class FastPath:
         self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
-    def acquire(self, queue: RedisQueue, request: Request) -> Permit | None:
+    def acquire(self, queue: Asking, request: Request) -> Permit | None:
         """A permit for this instant; None: ask properly."""
-        if queue.declares or self._busy:
+        if queue.limits.declares or self._busy:
             return None
         self._busy = True  # no call stands since it was looked at, so no other thread and no signal handler comes in between
         try:
@@ -85,18 +99,18 @@ class FastPath:
             talk.close()
         self._opened.put(None)
 
-    def _ask(self, server: Endpoint, queue: RedisQueue, request: Request) -> Permit | None:
+    def _ask(self, server: Endpoint, queue: Asking, request: Request) -> Permit | None:
         start, patience = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
         if server not in self._talks and not self._open(server, patience):
             return None
         self._calls += 1
         caller, declared, permit = (
             f"{self.id}:{self._calls}:{request.text}",
-            queue.declared,
+            queue.limits.declared,
             None,
         )
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
-        keys = queue.keys(declared)
+        keys = keys_of(queue.key, declared)
         header = (len(keys), *keys, declared.program, self.id, self._calls)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:

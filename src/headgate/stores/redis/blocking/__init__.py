@@ -1,1 +1,0 @@
-"""For threads that have no event loop."""

@@ -1,0 +1,62 @@
+"""Operations that the server did not carry out: those to offer again, and the log lines of the others."""
+
+from __future__ import annotations
+
+from logging import WARNING
+from typing import TYPE_CHECKING
+
+from headgate.keys import title
+from headgate.logs import log
+from headgate.stores.redis.protocol.messages import Operation, ignore_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headgate.errors import StoreError
+
+# The operations that a caller asked for.
+SAID = (
+    "release",
+    "settle",
+    "update",
+    "pause",
+    "resume",
+    "reset",
+    "drain",
+)
+
+
+def kept(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
+    """Of operations whose server is away, those to offer again."""
+    owed = []
+    for operation in operations:
+        if operation.owed:
+            owed.append(operation)
+        else:
+            give_up(name, operation, error)
+    return owed
+
+
+def give_up(name: str, operation: Operation, error: StoreError) -> None:
+    """Log an operation that is given up, if no caller waits for the answer."""
+    verb = operation.words.partition(" ")[0]
+    if operation.told is ignore_reply and verb in SAID:
+        log(
+            WARNING,
+            "%s: the server did not hear of a %s: %s",
+            title(name),
+            verb,
+            error,
+        )
+
+
+def turned_away(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
+    """Of operations that the server has refused, those to offer again: a settlement once too often would change something."""
+    again = []
+    for operation in operations:
+        operation.told(error)
+        if operation.words.startswith(("settle ", "rejoin ")):
+            give_up(name, operation, error)
+        elif operation.owed:
+            again.append(operation)
+    return again
