@@ -108,7 +108,7 @@ def note_late(session, operation):
     note(session, operation)
 async def then_release(self):
     await say_goodbye(self)
-    if not self._of_portal:
+    if not self.of_portal:
         release = threading.Thread(target=permit.release)
         threads.append(release)
         release.start()
