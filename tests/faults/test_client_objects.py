@@ -102,7 +102,7 @@ async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(
         pass
     gc.collect()
 
-    assert Limiter(name, Concurrency(1), store=client)._queue.declares == 0  # type: ignore[attr-defined]
+    assert Limiter(name, Concurrency(1), store=client)._queue.limits.declares == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
 async def nothing_on_its_way(limiter: Limiter) -> None:
     """Wait until the session is subscribed and has the reply to its last call: once subscribed, it asks for news."""
     session = limiter._queue.session()
-    await eventually(lambda: session.client.counts(session) and session._sent is None)
+    await eventually(lambda: session.client.counts(session) and session.traffic.sent is None)
 
 
 async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
@@ -175,7 +175,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
 def waits(limiter: Limiter) -> bool:
     """Whether a caller of `limiter` waits, and no call is in flight."""
     session = limiter._queue.session()
-    return bool(session._waiting) and session._sent is None
+    return bool(session.traffic.waiting) and session.traffic.sent is None
 
 
 async def granted_in_turn(here: Limiter, other: Limiter) -> Permit:

@@ -14,6 +14,7 @@ from redis import Redis
 
 from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError, logs
 from headgate.limits import Limit
+from headgate.stores.redis.session import session
 from tests.faults.haste import HOLD
 from tests.faults.proxy import Proxy
 from tests.faults.scene import (
@@ -374,16 +375,16 @@ async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost
     """Given a call that names its limits already, when a thread updates them, then the call does not pass for the update (F11)."""
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await soon(declare(limiter))
-    keys = limiter._queue.keys
+    keys_of = session.keys_of
 
     def meanwhile(*asked: Any) -> tuple[str, ...]:
         monkeypatch.undo()
         thread = threading.Thread(target=limiter.update, args=[TWO])
         thread.start()
         thread.join()
-        return keys(*asked)
+        return keys_of(*asked)
 
-    monkeypatch.setattr(limiter._queue, "keys", meanwhile)
+    monkeypatch.setattr(session, "keys_of", meanwhile)
     await soon(limiter.astatus())
 
     await until(lambda status: status.limits[0].capacity == 2, other)

@@ -11,7 +11,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
 from headgate.declaring import Undeclared
 from headgate.request import Request
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import session, traffic
 from headgate.stores.redis.session.session import Session
 from tests.faults.proxy import Proxy
 from tests.faults.scene import (
@@ -62,7 +62,7 @@ async def asleep(limiter: Limiter) -> list[asyncio.Task[Permit]]:
     await limiter.acquire()
     callers = [asyncio.create_task(enter(limiter)) for _ in range(2)]
     await waiting(limiter, 1)
-    assert len(lane_of(limiter)._reserved.queue) == 1
+    assert len(lane_of(limiter).traffic.reserved.queue) == 1
     return callers
 
 
@@ -83,8 +83,8 @@ async def test_who_sleeps_elsewhere_waits_again_in_front(
 
     numbers = [who.split(":")[1] for who in everybody(admin, name) if ":" in who]
     assert numbers == ["2", "3"]
-    assert list(lane_of(there)._waiting) == [2, 3]
-    assert not lane_of(there)._reserved.queue
+    assert list(lane_of(there).traffic.waiting) == [2, 3]
+    assert not lane_of(there).traffic.reserved.queue
     await gone(callers, here)
     assert used(await here.astatus()) == [0]  # of the bucket as it will be when it is over
 
@@ -100,7 +100,7 @@ async def test_several_come_back_in_the_order_in_which_they_were_granted(
         callers.append(asyncio.create_task(enter(limiter)))
         await asyncio.sleep(0)
         await limiter.astatus()  # arrives behind it
-    assert sum(len(lane_of(limiter)._reserved.queue) for limiter in (here, there)) == 4
+    assert sum(len(lane_of(limiter).traffic.reserved.queue) for limiter in (here, there)) == 4
 
     await there.apause(PAUSE)
     await waiting(here, 4)
@@ -129,16 +129,16 @@ async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there:
     callers = await asleep(there)
     its = lane_of(there)
     looks = asyncio.create_task(there.astatus())
-    while its._sent is None:  # noqa: ASYNC110 - there is no event: it is to be seen before the reply is there
+    while its.traffic.sent is None:  # noqa: ASYNC110 - there is no event: it is to be seen before the reply is there
         await asyncio.sleep(0)
 
     its.heard(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
 
     assert its.paused
-    assert not its._reserved.queue
+    assert not its.traffic.reserved.queue
     await looks
     await eventually(
-        lambda: its._reserved.queue
+        lambda: its.traffic.reserved.queue
     )  # the server knows nothing of that pause: what it grants anew is not given back
     await gone(callers, here)
 
@@ -149,13 +149,13 @@ async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(
     """S3: given one whose booking was moved, when the former grant is told once more, then it goes on waiting."""
     callers = await asleep(there)
     its = lane_of(there)
-    _, pending, grant = its._reserved.queue[0]
+    _, pending, grant = its.traffic.reserved.queue[0]
 
     await there.apause(PAUSE)
     its.heard(f"{its.id} {grant.t} -1 {pending.number} 1 0 {grant.fence - grant.t} 0")
     await waiting(here, 2)
 
-    assert not its._reserved.queue
+    assert not its.traffic.reserved.queue
     assert [caller.done() for caller in callers] == [False, False]
     await gone(callers, here)
 
@@ -171,7 +171,7 @@ async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(
     callers[0].cancel()
     await waiting(here, 1)
 
-    assert list(lane_of(there)._waiting) == [3]
+    assert list(lane_of(there).traffic.waiting) == [3]
     await gone(callers[1:], here)
 
 
@@ -184,7 +184,7 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(
     caller = asyncio.create_task(there._queue.acquire(Request({}, round(AHEAD * 1_000_000))))
     await asyncio.sleep(0)
     await there.astatus()
-    (_, pending, _), *_ = lane_of(there)._reserved.queue
+    (_, pending, _), *_ = lane_of(there).traffic.reserved.queue
     pending.request = Request({}, round(max_sleep * 1_000_000))  # as if so much less of it was left
 
     await here.apause(PAUSE)
@@ -208,7 +208,7 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(
     callers = [asyncio.create_task(enter(there)) for _ in range(2)]
     await waiting(there, 1)
     its = lane_of(there)
-    admin.zrem(f"headgate:{{{name}}}:who", f"+{its._reserved.queue[0][1].caller}")
+    admin.zrem(f"headgate:{{{name}}}:who", f"+{its.traffic.reserved.queue[0][1].caller}")
 
     await here.apause(PAUSE)
     await waiting(here, 2)
@@ -216,13 +216,13 @@ async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(
     assert [
         who.split(":")[1] for who in everybody(admin, name) if ":" in who and who[0] != "+"
     ] == ["3", "4"]
-    assert list(its._waiting) == [3, 4]
+    assert list(its.traffic.waiting) == [3, 4]
     await permit.arelease()
     await gone(callers, here)
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("most", [session.MOST, 1])
+@pytest.mark.parametrize("most", [traffic.MOST, 1])
 async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_when_it_is_there(
     name: str,
     proxy: Proxy,
@@ -237,10 +237,10 @@ async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_w
     """
     limiter, other = Limiter(name, SLOW, store=proxy.url), elsewhere(name, SLOW, url=redis_url)
     callers, its = await asleep(limiter), lane_of(limiter)
-    monkeypatch.setattr(session, "MOST", most)
+    monkeypatch.setattr(traffic, "MOST", most)
     proxy.replies.hold()
     looks = asyncio.create_task(limiter.astatus())
-    await eventually(lambda: its._sent is not None)
+    await eventually(lambda: its.traffic.sent is not None)
 
     its.heard(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
     proxy.refuses = True
@@ -259,9 +259,9 @@ async def test_a_pause_of_a_server_that_is_away_is_not_made_up_for(name: str) ->
 
     limiter.pause(PAUSE)
     its = lane_of(limiter)
-    await eventually(lambda: not (its._queued or its._sent))
+    await eventually(lambda: not (its._queued or its.traffic.sent))
 
-    assert not its._operations
+    assert not its.traffic.operations
 
 
 async def test_a_lane_knows_that_a_pause_was_ended(here: Limiter, there: Limiter) -> None:
@@ -271,7 +271,7 @@ async def test_a_lane_knows_that_a_pause_was_ended(here: Limiter, there: Limiter
     await there.apause(60)
     await here.astatus()
     assert [lane.paused for lane in sessions] == [True, True]
-    bookings = sessions[0]._reserved
+    bookings = sessions[0].traffic.reserved
     told_at, left = bookings._told_at, 60_000_000
 
     await here.aresume()

@@ -12,7 +12,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError, Window
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import session, traffic
 from tests.faults.haste import WAITER
 from tests.faults.proxy import Proxy, Way
 from tests.faults.scene import believed_until, content_of, elsewhere, enter, eventually, once_back
@@ -194,7 +194,7 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     S7: one of them may be granted the place before the server hears that they are gone: then it is given back.
     """
     limit = Concurrency(1, lease=30.0)
-    monkeypatch.setattr(session, "MOST", 100)
+    monkeypatch.setattr(traffic, "MOST", 100)
     monkeypatch.setattr(
         session, "HEARTBEAT", 0.6 * WAITER
     )  # so that heartbeats alone would take too long to clear the queue

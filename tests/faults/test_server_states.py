@@ -268,7 +268,7 @@ async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
     own_admin.config_set("min-replicas-to-write", 0)
 
     session = limiter._queue._store.session(limiter._queue)
-    assert (session._operations, session._gone) == ([], {})
+    assert (session.traffic.operations, session.traffic.abandoned) == ([], {})
 
 
 @pytest.mark.usefixtures("hurried")

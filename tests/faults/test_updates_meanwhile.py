@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.limit_sync import LimitSync
 from tests.faults.scene import client_of_its_own
 from tests.processes import finished
 from tests.world import LONG, declare, soon, until
@@ -103,17 +103,17 @@ async def test_an_update_holds_whatever_is_heard_meanwhile(
 
     It comes at each moment of that step at which Python may run another thread or a signal handler.
     """
-    whole = getattr(RedisQueue, heard)
+    whole = getattr(LimitSync, heard)
     for at in range(MANY):
         scene = Scene(f"{name}-{at}", redis_url)
         moment = At(at, lambda scene=scene: by(lambda: scene.limiter.update(TWO)))
 
-        def hears(line: RedisQueue, *what: Any, moment: At = moment, scene: Scene = scene) -> Any:
-            if line is not scene.limiter._queue or moment.reached:
+        def hears(line: LimitSync, *what: Any, moment: At = moment, scene: Scene = scene) -> Any:
+            if line is not scene.limiter._queue.limits or moment.reached:
                 return whole(line, *what)
             return moment.during(lambda: whole(line, *what))
 
-        monkeypatch.setattr(RedisQueue, heard, hears)
+        monkeypatch.setattr(LimitSync, heard, hears)
         await soon(HEARD[heard](scene))
         monkeypatch.undo()
         if not moment.reached:

@@ -22,6 +22,7 @@ from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.traffic import Traffic
 from headgate.stores.redis.transport import node, topology
 from headgate.stores.redis.transport.client import Client
 from tests.simulation.fleet import run
@@ -158,7 +159,7 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
     "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
-    "who gives up stays in the queue": (Session, "_cancel", lambda lane, pending: None, "S7"),
+    "who gives up stays in the queue": (Traffic, "cancel", lambda traffic, pending: None, "S7"),
     "a permit goes past others": (
         LocalHandoff,
         "heir",
@@ -194,11 +195,11 @@ def monotonic_of(lane: Session) -> float:
 
 def any_heir(lane: Session) -> PendingAcquire | None:
     """Whoever waits here, wherever in the queue."""
-    on_its_way = lane._sent.acquires if lane._sent else []
+    on_its_way = lane.traffic.sent.acquires if lane.traffic.sent else []
     return next(
         (
             pending
-            for pending in lane._waiting.values()
+            for pending in lane.traffic.waiting.values()
             if pending.enters and pending not in on_its_way
         ),
         None,

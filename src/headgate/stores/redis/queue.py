@@ -272,7 +272,7 @@ class RedisQueue:
 
     def idle(self) -> bool:
         """Whether nothing would be missed if this line were forgotten."""
-        return all(session.idle() for session in list(self._sessions))
+        return all(session.idle for session in list(self._sessions))
 
     def forked(self) -> None:
         """In the child of a fork: lanes are the parent's."""

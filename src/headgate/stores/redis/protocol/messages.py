@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.script import Script
 
+MOST = 1000  # callers in one call (S9)
 Answer = Sequence[Any] | StoreError
 TOGETHER = (
     "release",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from headgate.errors import StoreError
 from headgate.keys import title
-from headgate.stores.redis.protocol.messages import Operation, abandon, ignore_reply
+from headgate.stores.redis.protocol.messages import abandon
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.reservations import Reservations
 from headgate.stores.redis.session.undelivered import SAID
@@ -26,7 +26,6 @@ from headgate.stores.redis.transport.tasks import pause
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headgate.stores.redis.protocol.messages import PendingAcquire
     from headgate.stores.redis.session.session import Session
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.shutdown import Unsent
@@ -55,7 +54,7 @@ class Delivery:
 
     async def deliver(self, client: Client, until: float) -> list[Unsent]:
         """Wait until the calls have arrived, until `until` at most. Return what has not."""
-        sessions = [session for session in sessions_of(client) if unsaid(session)]
+        sessions = [session for session in sessions_of(client) if session.traffic.unsaid()]
         await asyncio.gather(*(deliver(session, until) for session in sessions))
         return unsent(sessions)
 
@@ -64,40 +63,18 @@ def sessions_of(client: Client) -> list[Session]:
     return cast("list[Session]", [*client.senders.values(), *client.adopted])
 
 
-def unsaid(session: Session) -> list[Operation]:
-    """The operations that the server has not answered.
-
-    One stands for a call that may have granted something in vain.
-    """
-    sent = session._sent or session._owed
-    in_vain = session._quits or (
-        sent is not None and any(pending.future.done() for pending in sent.acquires)
-    )
-    return [
-        *(sent.operations if sent else ()),
-        *session._operations,
-        *([Operation("cancel", ignore_reply)] if in_vain else ()),
-    ]
-
-
-def unfinished(session: Session) -> list[PendingAcquire]:
-    """The acquires that were not sent, wait, or sleep until their moment."""
-    sleeping = (pending for _, pending, _ in session._reserved.queue)
-    return [*session._waiting.values(), *session._acquires, *sleeping]
-
-
 def lasts(session: Session) -> bool:
     """Whether the session has to go on when its loop ends."""
     renewal = session.renewal
-    waits = session._waiting or session._reserved.queue
-    return bool(unsaid(session) or waits or renewal.expected or renewal.holds)
+    waits = session.traffic.waiting or session.traffic.reserved.queue
+    return bool(session.traffic.unsaid() or waits or renewal.expected or renewal.holds)
 
 
 def halt(session: Session) -> None:
     """The loop of `session` does no more for it, though it may run on."""
     if session._timer is not None:
         session._timer.cancel()
-    session._reserved.halt()
+    session.traffic.reserved.halt()
     session._reply_timeouts.over()
     session.renewal.halt()
     session.handoff.halt()
@@ -108,9 +85,9 @@ def cancel_callers(session: Session) -> None:
 
     This happens here, where that loop still runs: asyncio lets no other thread do it.
     """
-    for pending in unfinished(session):
+    for pending in session.traffic.unfinished():
         abandon(pending.future)
-    for operation in unsaid(session):
+    for operation in session.traffic.unsaid():
         operation.forget()
 
 
@@ -125,12 +102,13 @@ def move(session: Session, client: Client) -> None:
     if not session.client.closed:
         return
     client.adopted.add(session)
-    asked = unfinished(session)
+    traffic = session.traffic
+    asked = traffic.unfinished()
     asked += session.renewal.expected - set(asked)
     session.client, session.node, session._timer = client, None, None
     session._queued = session._hears = False
-    session._owed, session._sent, session._acquires = session._sent or session._owed, None, []
-    session._reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
+    traffic.owed, traffic.sent, traffic.acquires = traffic.sent or traffic.owed, None, []
+    traffic.reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
     for pending in asked:
         session._give_up(pending)
     session.renewal.renew()
@@ -146,7 +124,7 @@ async def flush(sessions: Iterable[Session]) -> None:
     them pending.
     """
     await asyncio.gather(
-        *(session.answer_to("status -") for session in sessions if unsaid(session))
+        *(session.answer_to("status -") for session in sessions if session.traffic.unsaid())
     )
 
 
@@ -166,7 +144,7 @@ def unsent(sessions: Iterable[Session]) -> list[Unsent]:
     """For each limiter with undelivered calls: its name, the reason, and each method's calls."""
     found = []
     for session in sessions:
-        verbs = (operation.words.partition(" ")[0] for operation in unsaid(session))
+        verbs = (operation.words.partition(" ")[0] for operation in session.traffic.unsaid())
         if words := Counter(verb for verb in verbs if verb in SAID):
             found.append((title(session.name), session.why, words))
     return found

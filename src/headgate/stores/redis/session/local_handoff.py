@@ -66,7 +66,7 @@ class LocalHandoff:
     def heir(self, permit: Permit) -> PendingAcquire | None:
         """Who may have `permit`, as far as we know."""
         session = self._session
-        first = session.first()
+        first = session.traffic.first()
         if first is None or not (
             self._open
             and first.number <= self._first_to
@@ -86,8 +86,8 @@ class LocalHandoff:
 
     def ahead(self) -> int:
         """How many would stand before who is asked for now, if nobody else came in between; -1: others are there already."""
-        count, last = self._session.crowd()
-        return count if last <= self._first_to else -1
+        traffic = self._session.traffic
+        return len(traffic.waiting) if traffic.last_number() <= self._first_to else -1
 
     def joined(self, sent: Sent, ahead: int | None) -> None:
         """The first of those of a call who wait has so many before it; None: nobody waits."""

@@ -61,7 +61,7 @@ class ReplyTimeouts:
 
     def _look(self) -> None:
         self._timer = None
-        unheard = self._session.unheard()
+        unheard = self._session.traffic.unheard()
         for pending in unheard:
             if pending.hope <= self._session.loop.time():
                 self._lose(pending)
@@ -71,7 +71,7 @@ class ReplyTimeouts:
 
     def _lose(self, pending: PendingAcquire) -> None:
         """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
-        silent = self._session.silence(pending)
+        silent = self._session.traffic.silence(pending)
         if silent < SILENCE:
             pending.hope = self._session.loop.time() + SILENCE - silent
         elif not pending.t:

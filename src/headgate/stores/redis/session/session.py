@@ -41,7 +41,7 @@ from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
-from headgate.stores.redis.session.reservations import Reservations
+from headgate.stores.redis.session.traffic import Traffic
 from headgate.stores.redis.session.undelivered import kept, turned_away
 from headgate.stores.redis.transport.client import retry_for
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT
@@ -62,7 +62,6 @@ HORIZON = 50_000  # microseconds: moments so near are booked now, and slept unti
 MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
 HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that it lives: a third of the script's WAITER
 GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
-MOST = 1000  # callers in one call (S9)
 FAR = 50  # places in the queue, from where on a round trip more or less makes no difference
 
 
@@ -93,21 +92,8 @@ class Session:
             0,
             0,
         )  # the last of them that was carried out, as far as we know, and the server's clock then
-        self._acquires: list[PendingAcquire] = []  # to be sent
-        self._operations: list[Operation] = []  # to be sent
-        self._sent: Sent | None = None
-        self._owed: Sent | None = (
-            None  # a call of which nobody knows whether it was run: sent again before any other
-        )
-        self._waiting: OrderedDict[int, PendingAcquire] = (
-            OrderedDict()
-        )  # asked, in order; a dict forgets its first slowly
-        self._gone: dict[
-            int, PendingAcquire
-        ] = {}  # given up, and perhaps granted before the server hears of that
-        self._reserved = Reservations(client.loop)  # granted, and sleeping until their moments
+        self.traffic = Traffic(client.loop)
         self._early: list[str] = []  # announcements that were faster than the reply before them
-        self._quits = False  # more waiters than a call can name have given up: the session ends, with all its places
         self._queued = False  # the link knows that there is something to send
         self._hears = False  # a reply is being read: what it says at its end must be known before anything is sent
         self._wanted = False  # and then there will be something to send
@@ -138,7 +124,7 @@ class Session:
             self._reply_timeouts.listen(pending, request.max_sleep / 1_000_000 or REPLY_TIMEOUT)
         try:
             request.closing.begin(ref(pending))
-            self._acquires.append(pending)
+            self.traffic.acquires.append(pending)
             self._send()
             return await (
                 pending.future
@@ -169,20 +155,8 @@ class Session:
         self.run([Operation(words, ignore_reply)])
 
     def run(self, operations: list[Operation]) -> None:
-        self._operations += operations
+        self.traffic.operations += operations
         self._send()
-
-    def idle(self) -> bool:
-        """Whether nothing would be missed if this lane were forgotten."""
-        waits = (
-            self._acquires,
-            self._queued,
-            self._sent,
-            self.owes,
-            self._waiting,
-            self._reserved.queue,
-        )
-        return not any(waits) and not self.renewal.planned
 
     @property
     def name(self) -> str:
@@ -197,34 +171,26 @@ class Session:
         return self.client.loop
 
     @property
-    def owes(self) -> bool:
-        """Whether there is something that the server has to hear, though nobody waits for the answer."""
-        return bool(self._operations or self._owed or self._quits)
+    def idle(self) -> bool:
+        """Whether the process loses nothing when it drops this session."""
+        return self.traffic.idle and not self._queued and not self.renewal.planned
 
     @property
     def waits(self) -> bool:
-        return bool(self._waiting)
+        return bool(self.traffic.waiting)
 
     @property
     def paused(self) -> bool:
         """Whether nobody passes at present, as far as is known here."""
-        return self._reserved.pause_left > 0
-
-    def first(self) -> PendingAcquire | None:
-        """Who waits here before all others."""
-        return next(iter(self._waiting.values())) if self._waiting else None
-
-    def crowd(self) -> tuple[int, int]:
-        """How many wait here, and the number of the last of them."""
-        return len(self._waiting), next(reversed(self._waiting), 0)
+        return self.traffic.reserved.pause_left > 0
 
     def withdraw(self, pending: PendingAcquire) -> None:
         """It needs its place no more; the next call says so."""
-        del self._waiting[pending.number]
-        self._cancel(pending)
+        del self.traffic.waiting[pending.number]
+        self.traffic.cancel(pending)
 
     def send_operations(self) -> None:
-        if self.owes:
+        if self.traffic.owes:
             self._send()
 
     def note(self, operation: Operation) -> None:
@@ -232,7 +198,7 @@ class Session:
 
         A signal handler, a finalizer or another thread may do this in the middle of any method.
         """
-        self._operations.append(operation)
+        self.traffic.operations.append(operation)
 
     def send_noted(self) -> None:
         """Send what was noted, in the loop that was the session's then. By now another may have it."""
@@ -252,13 +218,13 @@ class Session:
     def look(self) -> None:
         """Leave the lanes of closed loops. Ask for news if a task waits."""
         self.queue.leave_closed()
-        if self._waiting:
+        if self.traffic.waiting:
             self._send()
 
     # Sending -------------------------------------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        if self._queued or self._sent is not None:
+        if self._queued or self.traffic.sent is not None:
             return
         if self._hears:
             self._wanted = True
@@ -276,9 +242,9 @@ class Session:
         no caller was found waiting, or if the queue is so long that another call makes no
         difference. Otherwise its caller may ask again in the same turn, and that is one call.
         """
-        if self._operations and self._operations[-1].words.startswith("settle "):
+        if self.traffic.operations and self.traffic.operations[-1].words.startswith("settle "):
             return False  # what was settled for is given back in the same turn
-        if self._acquires:
+        if self.traffic.acquires:
             return self._alone
         return (self._alone and self._calm) or (self._singly and self._far)
 
@@ -287,32 +253,26 @@ class Session:
 
         The collector may drop permits in the middle of this: until the call stands, nothing else must be sent.
         """
-        self._sent, self._owed = self._owed or self._next(), None
+        self.traffic.sent, self.traffic.owed = self.traffic.owed or self._next(), None
         self._queued = False
-        return self._sent.command
+        return self.traffic.sent.command
 
     def _next(self) -> Sent:
         self._call += 1
         acquires, operations = self._load()
-        declared, how = self.limits.said(bool(acquires or self._waiting), operations)
+        declared, how = self.limits.said(bool(acquires or self.traffic.waiting), operations)
         command = self._written(acquires, operations, declared, how)
         ahead, letters = self.handoff.ahead(), self.handoff.letters
         for pending in acquires:
             pending.session_id, pending.last = self.id, acquires[-1].number
-            self._waiting[pending.number] = pending
+            self.traffic.waiting[pending.number] = pending
         at = self.id, self._call, declared.program, declared.lease, monotonic()
         return Sent(command, *at, acquires, operations, ahead, letters)
 
     def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
-        """What goes into one call."""
-        if self._quits:
+        if self.traffic.leaving:
             return [], [Operation(f"quit {self.id} *", self._left)]
-        acquires, self._acquires = self._acquires, []
-        operations, self._operations = self._operations, []
-        asked = [pending for pending in acquires if not pending.future.done()]
-        self._acquires[:0] = asked[MOST:]
-        self._operations[:0] = operations[MOST:]
-        return asked[:MOST], operations[:MOST]
+        return self.traffic.load()
 
     def _written(
         self,
@@ -321,7 +281,7 @@ class Session:
         declared: Declaration,
         declares: int,
     ) -> Command:
-        waits, keys = bool(self._waiting), keys_of(self.key, declared, declares)
+        waits, keys = bool(self.traffic.waiting), keys_of(self.key, declared, declares)
         header: tuple[Any, ...] = (len(keys), *keys, declared.program, self.id, self._call)
         if (
             self._calm
@@ -349,7 +309,7 @@ class Session:
 
     def answered(self, reply: Any) -> None:
         """Act on the reply to the last command."""
-        sent = self._sent
+        sent = self.traffic.sent
         assert sent is not None, "a reply answers a call"
         if isinstance(reply, Exception):
             self._refused(f"{reply}", reply)
@@ -359,7 +319,7 @@ class Session:
             session_id, number, verdict, *words = reply.decode().split(" ")
             if (session_id, int(number)) != (sent.session_id, sent.number):
                 raise StoreError("it gave the reply to another call")
-        self._sent = None
+        self.traffic.sent = None
         if verdict == "ok":
             self._known, self._in_vain = sent.number, 0
         self._alone = verdict == "ok" and len(sent.acquires) + len(sent.operations) == 1
@@ -368,15 +328,15 @@ class Session:
         try:
             self._act_on(sent, verdict, words)
         except Exception as senseless:
-            self._sent = sent  # of those whom it answers some may not have heard
+            self.traffic.sent = sent  # of those whom it answers some may not have heard
             self._refused("what it replied to a script makes no sense", senseless)
             raise
         finally:
             self._hears = False
-        if not (self._acquires or self._owed):
+        if not (self.traffic.acquires or self.traffic.owed):
             self._reply_timeouts.over()
         self._catch_up()
-        if self._wanted or self._acquires or self._operations:
+        if self._wanted or self.traffic.acquires or self.traffic.operations:
             self._send()
 
     def _act_on(self, sent: Sent, verdict: str, words: list[str]) -> None:
@@ -396,7 +356,7 @@ class Session:
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         self.handoff.answered(sent, self._server, declared=False)
         pending, now = sent.acquires[0], self._server
-        if self._waiting.pop(pending.number, None) or pending.future.done():
+        if self.traffic.waiting.pop(pending.number, None) or pending.future.done():
             self._granted(pending, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
@@ -409,7 +369,7 @@ class Session:
         for operation, answer in zip(sent.operations, answers, strict=False):
             operation.told(answer)
         for pending, (kind, number, fence) in zip(sent.acquires, answers, strict=False):
-            if pending.number in self._waiting or pending.future.done():
+            if pending.number in self.traffic.waiting or pending.future.done():
                 self._decided(pending, kind, number, fence)
             if kind != "grant":
                 at_once = False
@@ -421,17 +381,13 @@ class Session:
         self.handoff.joined(sent, ahead)
         self._far = (ahead or 0) >= FAR if sent.acquires else self._far
         if (
-            self._waiting or self._reserved.queue or sent.acquires
+            self.traffic.waiting or self.traffic.reserved.queue or sent.acquires
         ):  # what was given back does not say whether there is room
-            self._calm = at_once and not (self._waiting or self._reserved.queue)
-        if self._gone and not self._quits:  # of all others the server knows now
-            owed = set(self._operations)
-            self._gone = {
-                number: pending for number, pending in self._gone.items() if pending.cancel in owed
-            }
+            self._calm = at_once and not (self.traffic.waiting or self.traffic.reserved.queue)
+        self.traffic.forget_abandoned()
         self._plan(head if mine else None)
         if unclaimed:
-            self._ask_again(list(self._waiting.values()))
+            self._ask_again(list(self.traffic.waiting.values()))
 
     def _decided(self, pending: PendingAcquire, kind: str, number: int, fence: int) -> None:
         if pending.t:
@@ -439,7 +395,7 @@ class Session:
         if kind == "wait":
             self._wait(pending, number, fence)
             return
-        self._waiting.pop(pending.number, None)
+        self.traffic.waiting.pop(pending.number, None)
         if kind == "grant":
             self._granted(pending, Grant(number, fence), self.lease, self._server)
         elif kind == "never":
@@ -452,8 +408,8 @@ class Session:
     def _wait(self, pending: PendingAcquire, delay: int, position: int) -> None:
         pending.due = monotonic() + delay / 1_000_000 if delay else inf
         if pending.future.done():
-            self._waiting.pop(pending.number, None)
-            self._cancel(pending)
+            self.traffic.waiting.pop(pending.number, None)
+            self.traffic.cancel(pending)
             self._send()
             return
         pending.tell(position, delay)
@@ -466,10 +422,10 @@ class Session:
         if session_id != self.id:
             return
         if (
-            self._waiting
+            self.traffic.waiting
             and mail
             and mail[0].isdigit()
-            and next(iter(self._waiting)) < int(mail[0])
+            and next(iter(self.traffic.waiting)) < int(mail[0])
         ):
             self._early.append(
                 announcement
@@ -497,9 +453,11 @@ class Session:
         pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
         for number, t, fence, lease in letters_in(words, server):
             self.handoff.letters += 1
-            if number in self._waiting and fence <= self._waiting[number].fence:
+            if number in self.traffic.waiting and fence <= self.traffic.waiting[number].fence:
                 continue  # that one was taken back
-            pending = self._waiting.pop(number, None) or self._gone.pop(number, None)
+            pending = self.traffic.waiting.pop(number, None) or self.traffic.abandoned.pop(
+                number, None
+            )
             told[fence] = pending is not None or t < 0
             if pending is None:
                 continue  # heard before, or the state has gone back
@@ -509,15 +467,15 @@ class Session:
                 self._granted(pending, Grant(t, fence), lease, server)
         if pause is not None:
             self.handoff.stop()  # who is held back stands before all others
-            if self._reserved.pause(server, pause):
+            if self.traffic.reserved.pause(server, pause):
                 self._hold_back()
         return told
 
     def _hold_back(self) -> None:
         """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
-        held = self._reserved.held_back(self.id)
+        held = self.traffic.reserved.held_back(self.id)
         for pending, grant in held:
-            self._operations.append(
+            self.traffic.operations.append(
                 Operation(
                     back(pending, grant),
                     functools.partial(self._held_back, pending, pending.session_id),
@@ -526,12 +484,12 @@ class Session:
             pending.t, pending.fence, pending.due = (
                 0,
                 grant.fence,
-                monotonic() + self._reserved.pause_left,
+                monotonic() + self.traffic.reserved.pause_left,
             )
             self._reply_timeouts.limit_wait(pending)
         if held:
-            self._waiting = (
-                OrderedDict({pending.number: pending for pending, _ in held}) | self._waiting
+            self.traffic.waiting = (
+                OrderedDict({pending.number: pending for pending, _ in held}) | self.traffic.waiting
             )
             self._send()
 
@@ -541,29 +499,29 @@ class Session:
         if (
             lost
             and pending.session_id == session_id
-            and self._waiting.get(pending.number) is pending
+            and self.traffic.waiting.get(pending.number) is pending
         ):
-            del self._waiting[pending.number]
+            del self.traffic.waiting[pending.number]
             self._number = pending.number = self._number + 1
-            self._acquires.append(pending)
+            self.traffic.acquires.append(pending)
 
     def _granted(self, pending: PendingAcquire, grant: Grant, lease: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         pending.t = t = grant.t
         pending.lease = lease
         self.handoff.granted(pending)
-        sent_at = self._sent.at if self._sent else 0.0
+        sent_at = self.traffic.sent.at if self.traffic.sent else 0.0
         pending.believed = self.renewal.believed(t, lease, server, self._server, sent_at)
         if pending.future.done():
             self._give_up(pending)
             return
         if lease:
             self.renewal.expected.add(pending)
-        if t <= server and not self._reserved.queue:
+        if t <= server and not self.traffic.reserved.queue:
             pending.settle(grant)
         else:
-            self._reserved.sleep(pending, grant, t - server)
-            if self._reserved.precedes_pause(grant):  # and is heard of only now
+            self.traffic.reserved.sleep(pending, grant, t - server)
+            if self.traffic.reserved.precedes_pause(grant):  # and is heard of only now
                 self._hold_back()
 
     def fail(self, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
@@ -607,62 +565,52 @@ class Session:
 
     def _give_up(self, pending: PendingAcquire) -> None:
         """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
-        on_its_way = self._sent is not None and pending in self._sent.acquires and not pending.t
-        if not on_its_way and (pending.number in self._waiting or pending.t):
-            self._waiting.pop(pending.number, None)
-            self._cancel(pending)
+        if not self.traffic.may_be_on_its_way(pending) and (
+            pending.number in self.traffic.waiting or pending.t
+        ):
+            self.traffic.waiting.pop(pending.number, None)
+            self.traffic.cancel(pending)
             self._send()
-
-    def _cancel(self, pending: PendingAcquire) -> None:
-        """One errand for each ticket: its grant, heard of after it was given up, is told with it."""
-        words = f"cancel {pending.t} {pending.caller}"
-        if pending.cancel is not None:
-            pending.cancel.words = words
-            return
-        pending.cancel = Operation(words, ignore_reply)
-        self._operations.append(pending.cancel)
-        if not pending.t:
-            self._gone[pending.number] = pending
 
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         self.why = str(error)
-        sent, self._sent, self._early = (
-            self._sent or self._owed,
+        sent, self.traffic.sent, self._early = (
+            self.traffic.sent or self.traffic.owed,
             None,
             [],
         )  # early: the next reply has what they had
-        self._owed, self._queued, self._calm = sent, False, False
-        operations, self._operations = self._operations, []
-        self._operations[:0] = kept(self.name, operations, error)
+        self.traffic.owed, self._queued, self._calm = sent, False, False
+        operations, self.traffic.operations = self.traffic.operations, []
+        self.traffic.operations[:0] = kept(self.name, operations, error)
         for operation in operations + (sent.operations if sent else []):
             operation.told(error)
         on_its_way = (
             {pending.number for pending in sent.acquires} if sent else set()
         )  # given up when it is known what they got
-        self._leave_queue(
+        self.traffic.cancel_all(
             {
                 number: pending
-                for number, pending in self._waiting.items()
+                for number, pending in self.traffic.waiting.items()
                 if number not in on_its_way
             }
         )
-        acquires, self._waiting, self._acquires = (
-            [*self._waiting.values(), *self._acquires],
+        acquires, self.traffic.waiting, self.traffic.acquires = (
+            [*self.traffic.waiting.values(), *self.traffic.acquires],
             OrderedDict(),
             [],
         )
         self.fail(acquires, error)
         self._reply_timeouts.over()
         self._in_vain += 1
-        if self.owes:
+        if self.traffic.owes:
             self.client.offer_later(self, self._in_vain)
 
     def adrift(self, lost: BaseException, spent: float) -> None:
         """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""
         over = [
             pending
-            for pending in self.unanswered()
+            for pending in self.traffic.unanswered()
             if pending.request.max_sleep == 0 or spent >= retry_for(pending.request.retry_for)
         ]
         self.fail(over, self.client.cannot(lost))
@@ -673,56 +621,34 @@ class Session:
 
     def patience(self) -> list[float | None]:
         """For how many seconds each caller lets a server be looked for."""
-        return [pending.request.retry_for for pending in self.unanswered()]
-
-    def unanswered(self) -> list[PendingAcquire]:
-        """All who wait for the server: for a first answer, or for their turn."""
-        return [*self._waiting.values(), *self._acquires]
-
-    def unheard(self) -> list[PendingAcquire]:
-        """Who has asked and was not answered."""
-        asked = self._sent or self._owed
-        return [*(asked.acquires if asked else ()), *self._acquires]
-
-    def silence(self, pending: PendingAcquire) -> float:
-        """For how many seconds nothing has come to what it has asked."""
-        return 0.0 if self._sent is None else monotonic() - max(self._sent.at, pending.start)
-
-    def _leave_queue(self, waiting: dict[int, PendingAcquire]) -> None:
-        """Give up many at once: one by one, or with the whole session when they are too many for one call."""
-        if len(waiting) > MOST:
-            self._gone.update(waiting)
-            self._quits = True
-            return
-        for pending in waiting.values():
-            self._cancel(pending)
+        return [pending.request.retry_for for pending in self.traffic.unanswered()]
 
     def _left(self, answer: Answer) -> None:
         """The reply to the last call of a session brings its last mail, too."""
         if not isinstance(answer, StoreError):
-            self._quits = False
+            self.traffic.leaving = False
             self._begin_again()
 
     def _begin_again(self) -> None:
         """Another session, in which nobody has a place yet."""
-        self._operations += self.recovery.ended(self.id)
+        self.traffic.operations += self.recovery.ended(self.id)
         self.id, self._call, self._known = self.client.new_session_id(), 0, 0
         self.handoff.forget()
         self.renewal.renew()  # what is held may be forgotten, too
 
     def _refused(self, refusal: str, lost: Exception) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
-        sent, self._sent = self._sent, None
+        sent, self.traffic.sent = self.traffic.sent, None
         begun = (
             "script" in refusal
         )  # otherwise it was turned away at the door: the server may not write, or is full
         error = refused(self.client.topology, self.limits.name, refusal, lost)
-        self._operations += turned_away(self.name, sent.operations if sent else [], error)
+        self.traffic.operations += turned_away(self.name, sent.operations if sent else [], error)
         self.fail(sent.acquires if sent else (), error)
         for pending in sent.acquires if sent else []:
-            self._waiting.pop(pending.number, None)
+            self.traffic.waiting.pop(pending.number, None)
             if begun and not pending.t:
-                self._cancel(pending)
+                self.traffic.cancel(pending)
         self.failed(error)
 
     def _again(self, sent: Sent, verdict: str, words: list[str]) -> None:
@@ -735,16 +661,16 @@ class Session:
             header = sent.command.words[: sent.command.words[0] + 4]
             heard = self.recovery.last_reply(self._known, self._server)
             command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(acquires)))
-            self._owed = sent._replace(command=command)
+            self.traffic.owed = sent._replace(command=command)
             self._send()
             return
         if verdict in ("stale", "held"):
             wait = int(words.pop(0)) if verdict == "held" else None
             self._learn(sent, wait, self.limits.read(" ".join(words)))
         else:
-            acquires = list(self._waiting.values())
-        if not self._quits:  # the last word of a session is written anew
-            self._operations[:0] = sent.operations
+            acquires = list(self.traffic.waiting.values())
+        if not self.traffic.leaving:  # the last word of a session is written anew
+            self.traffic.operations[:0] = sent.operations
         self._ask_again(acquires, begins=verdict not in ("stale", "held"))
 
     def _ask_again(self, acquires: list[PendingAcquire], begins: bool = True) -> None:
@@ -752,8 +678,8 @@ class Session:
         if begins:
             self._begin_again()
         for pending in acquires:
-            self._waiting.pop(pending.number, None)
-        self._acquires[:0] = acquires
+            self.traffic.waiting.pop(pending.number, None)
+        self.traffic.acquires[:0] = acquires
         self._send()
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:
@@ -771,7 +697,7 @@ class Session:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._waiting:
+        if not self.traffic.waiting:
             return
         self.client.listen(self)
         wait = self._overdue() if head is None else head / 1_000_000
@@ -785,7 +711,7 @@ class Session:
 
     def _overdue(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""
-        first = next(iter(self._waiting.values()))
+        first = next(iter(self.traffic.waiting.values()))
         wait = first.due + GRACE - monotonic()
         if wait <= 0:
             first.due = inf

@@ -1,0 +1,128 @@
+"""The requests of one session: to be sent, on their way, waiting, and granted for a later moment."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from headgate.stores.redis.protocol.messages import MOST, Operation, ignore_reply
+from headgate.stores.redis.session.reservations import Reservations
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from headgate.stores.redis.protocol.messages import PendingAcquire, Sent
+
+
+class Traffic:
+    """They leave together, in order. One call is on its way at most."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self.acquires: list[PendingAcquire] = []  # to be sent
+        self.operations: list[Operation] = []  # to be sent
+        self.sent: Sent | None = None  # the call on its way
+        # A call that the server may have run, without an answer. It is sent again before any other.
+        self.owed: Sent | None = None
+        # By number, in order. (A plain dict finds its first slowly after many deletions.)
+        self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
+        # Given up, and perhaps granted before the server hears of that.
+        self.abandoned: dict[int, PendingAcquire] = {}
+        # More waiters than a call can name have given up: the session ends, with all its places.
+        self.leaving = False
+        self.reserved = Reservations(loop)
+
+    @property
+    def owes(self) -> bool:
+        """Whether the server has to hear something, though no caller waits for the answer."""
+        return bool(self.operations or self.owed or self.leaving)
+
+    @property
+    def idle(self) -> bool:
+        pending = self.acquires or self.sent or self.waiting or self.reserved.queue
+        return not (pending or self.owes)
+
+    def load(self) -> tuple[list[PendingAcquire], list[Operation]]:
+        """Take out the requests of the next call."""
+        acquires, self.acquires = self.acquires, []
+        operations, self.operations = self.operations, []
+        wanted = [pending for pending in acquires if not pending.future.done()]
+        self.acquires[:0] = wanted[MOST:]
+        self.operations[:0] = operations[MOST:]
+        return wanted[:MOST], operations[:MOST]
+
+    def first(self) -> PendingAcquire | None:
+        """The one that waits before all others here."""
+        return next(iter(self.waiting.values())) if self.waiting else None
+
+    def last_number(self) -> int:
+        return next(reversed(self.waiting), 0)
+
+    def unsaid(self) -> list[Operation]:
+        """The operations that the server has not answered.
+
+        One stands for a call that may have granted something in vain.
+        """
+        sent = self.sent or self.owed
+        in_vain = self.leaving or (
+            sent is not None and any(pending.future.done() for pending in sent.acquires)
+        )
+        return [
+            *(sent.operations if sent else ()),
+            *self.operations,
+            *([Operation("cancel", ignore_reply)] if in_vain else ()),
+        ]
+
+    def unanswered(self) -> list[PendingAcquire]:
+        """All that wait for the server: for a first answer, or for their turn."""
+        return [*self.waiting.values(), *self.acquires]
+
+    def unfinished(self) -> list[PendingAcquire]:
+        """The same, and those that sleep until their moment."""
+        return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
+
+    def unheard(self) -> list[PendingAcquire]:
+        """All that have no first answer."""
+        call = self.sent or self.owed
+        return [*(call.acquires if call else ()), *self.acquires]
+
+    def silence(self, pending: PendingAcquire) -> float:
+        """For how many seconds the server has not answered the call of `pending`."""
+        return 0.0 if self.sent is None else monotonic() - max(self.sent.at, pending.start)
+
+    def may_be_on_its_way(self, pending: PendingAcquire) -> bool:
+        """Whether the reply that shows what became of `pending` is still to come."""
+        return self.sent is not None and pending in self.sent.acquires and not pending.t
+
+    def cancel(self, pending: PendingAcquire) -> None:
+        """Out of the queue with it, or its grant undone.
+
+        There is one operation for each: it also covers a grant that is heard of later.
+        """
+        words = f"cancel {pending.t} {pending.caller}"
+        if pending.cancel is not None:
+            pending.cancel.words = words
+            return
+        pending.cancel = Operation(words, ignore_reply)
+        self.operations.append(pending.cancel)
+        if not pending.t:
+            self.abandoned[pending.number] = pending
+
+    def cancel_all(self, waiting: dict[int, PendingAcquire]) -> None:
+        """One by one, or with the whole session when they are too many for one call."""
+        if len(waiting) > MOST:
+            self.abandoned.update(waiting)
+            self.leaving = True
+            return
+        for pending in waiting.values():
+            self.cancel(pending)
+
+    def forget_abandoned(self) -> None:
+        """The server knows of all but those whose cancellation is still to be sent."""
+        if self.abandoned and not self.leaving:
+            unsent = set(self.operations)
+            self.abandoned = {
+                number: pending
+                for number, pending in self.abandoned.items()
+                if pending.cancel in unsent
+            }
