@@ -60,10 +60,10 @@ class Calls:
     """What a lane says of one name, numbered as a lane does it."""
 
     def __init__(self, talk: Talk, name: str, program: str) -> None:
-        from headgate.stores.redis.queue import keys_of
+        from headgate.stores.redis.protocol.messages import keys_with
 
         self._talk = talk
-        self._keys = keys_of(f"headgate:{{{name}}}", log=False)
+        self._keys = keys_with(f"headgate:{{{name}}}", log=False)
         self._program = program
         self._session = f"{secrets.token_hex(16)}.1"
         self._number = self._asked = 0

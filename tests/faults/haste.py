@@ -14,7 +14,7 @@ from typing import Any
 from headgate.stores.redis import fast_path
 from headgate.stores.redis.protocol import script
 from headgate.stores.redis.session import session
-from headgate.stores.redis.transport import client, endpoint, node, subscriber
+from headgate.stores.redis.transport import endpoint, node, reconnection, subscriber
 from tests.machine import scaled
 
 WAITER = scaled(1.5)  # seconds of silence after which a waiter is taken for dead: 10 in the product
@@ -40,8 +40,8 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made afterwards."""
     change(session, "HEARTBEAT", HEARTBEAT)
     change(session, "REPLY_TIMEOUT", PATIENCE)
-    change(client, "OUTAGE", OUTAGE)
-    change(client, "REVIVAL", REVIVAL)
+    change(reconnection, "OUTAGE", OUTAGE)
+    change(reconnection, "REVIVAL", REVIVAL)
     change(node, "REPLY_TIMEOUT", PATIENCE)
     change(subscriber, "REPLY_TIMEOUT", PATIENCE)
     change(endpoint, "REPLY_TIMEOUT", PATIENCE)

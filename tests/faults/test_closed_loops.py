@@ -42,9 +42,9 @@ async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing
 RUNS_ON = """
 import asyncio, logging, threading
 from headgate import Concurrency, Limiter, StoreError
-from headgate.stores.redis.transport import client
+from headgate.stores.redis.transport import reconnection
 logging.getLogger("headgate").addHandler(logging.NullHandler())
-client.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
+reconnection.REVIVAL = 0.01  # seconds until the acquire of unknown outcome is cancelled again
 limiter = Limiter("x", Concurrency(1), store="redis://127.0.0.1:1")
 async def main():
     try:

@@ -233,7 +233,7 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     await waiting(other, 1)
     await theirs.arelease()
     permit = await soon(mine)
-    (peer,) = limiter._queue._store.session(limiter._queue).client._nodes.values()
+    (peer,) = limiter._queue._store.session(limiter._queue).client.nodes.values()
     peer._heard_word(ReplyError(refusal))
 
     writes.clear()

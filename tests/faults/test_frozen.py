@@ -15,7 +15,7 @@ from redis import Redis
 from headgate import Concurrency, Limiter, Permit, Rate, StoreError
 from headgate.stores.redis import fast_path, queue
 from headgate.stores.redis.session import reply_timeouts
-from headgate.stores.redis.transport import client, endpoint
+from headgate.stores.redis.transport import endpoint, reconnection
 from tests.faults.absence import frozen, opened
 from tests.faults.haste import GREETING, OUTAGE, PATIENCE
 from tests.faults.proxy import Proxy
@@ -79,7 +79,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     for module in (queue, reply_timeouts, fast_path):
         monkeypatch.setattr(module, "SILENCE", 0.05)
     monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * LONG)
-    monkeypatch.setattr(client, "OUTAGE", 2 * LONG)
+    monkeypatch.setattr(reconnection, "OUTAGE", 2 * LONG)
     return 0.05
 
 

@@ -58,7 +58,7 @@ class Stay:
     async def lost(self) -> float:
         """When it had to go, for that reason and no other."""
         with pytest.raises(
-            LeaseLostError, match=r"lost its permit \d\.\d{3} s after it began, \d\.\d{3} s ago"
+            LeaseLostError, match=r"lost its permit \d+\.\d{3} s after it began, \d+\.\d{3} s ago"
         ):
             await soon(self.task)
         return self.ended

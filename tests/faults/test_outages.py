@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, Permit, StoreError, logs
-from headgate.stores.redis.transport import client, outages
+from headgate.stores.redis.transport import outages, reconnection
 from tests.faults.scene import elsewhere, eventually, once_back, visit
 from tests.servers import Server
 from tests.world import at_rest, soon, waiting
@@ -87,7 +87,7 @@ async def test_an_acquire_can_retry_for_longer(
     waits = asyncio.create_task(ask(patient))
 
     with monkeypatch.context() as usually, pytest.raises(StoreError):
-        usually.setattr(client, "OUTAGE", 0.2)
+        usually.setattr(reconnection, "OUTAGE", 0.2)
         await soon(ask(usual))
 
     own_server.start()
@@ -108,7 +108,7 @@ async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back
     own_server.kill()
 
     with monkeypatch.context() as usually, pytest.raises(StoreError):
-        usually.setattr(client, "OUTAGE", 0.2)
+        usually.setattr(reconnection, "OUTAGE", 0.2)
         await soon(usual.acquire())
     assert not waits.done()
 

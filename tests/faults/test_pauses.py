@@ -19,7 +19,7 @@ from redis.credentials import CredentialProvider
 from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.errors import StoreError
 from headgate.stores.redis.session.session import Session
-from headgate.stores.redis.transport import client, subscriber, tasks
+from headgate.stores.redis.transport import client, reconnection, subscriber, tasks
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.node import Call, Node
 from tests.faults.proxy import Proxy
@@ -168,7 +168,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
         limiter.atry_acquire()
     )  # it is looked for from here on, though nobody asks again
     its = limiter._queue._store._clients[asyncio.get_running_loop()]
-    await eventually(lambda: not its._away)
+    await eventually(lambda: not its.reconnection.gone)
 
     assert inside.fence == 0
     assert moody.moods == []
@@ -257,7 +257,7 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
     for module, word, value in (
         (tasks, "JITTER", breaths),
         (tasks, "BACKOFF", 0.001),
-        (client, "LONGEST", 0.02),
+        (reconnection, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
@@ -292,11 +292,11 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
     attempts: list[int] = []
 
     def pause(attempt: int, longest: float) -> float:
-        if longest == client.REVIVAL:
+        if longest == reconnection.REVIVAL:
             attempts.append(attempt)
         return 0.0
 
-    monkeypatch.setattr(client, "pause", pause)
+    monkeypatch.setattr(reconnection, "pause", pause)
     monkeypatch.setattr(client, "FAREWELL", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
@@ -315,7 +315,7 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it back, then it hears of that."""
-    monkeypatch.setattr(client, "OUTAGE", 0.2)
+    monkeypatch.setattr(reconnection, "OUTAGE", 0.2)
     store = client_of_its_own(own_server.user_url)
     limiter, other = [
         Limiter(f"{name}-{number}", Concurrency(1), store=store) for number in range(2)
@@ -326,7 +326,9 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     await eventually(lambda: (lane := limiter._queue._last) is not None and lane.traffic.sent)
     own_server.kill()
     monkeypatch.setattr(
-        client, "pause", lambda attempt, longest: 0.0 if longest == client.LONGEST else LONG * 10
+        reconnection,
+        "pause",
+        lambda attempt, longest: 0.0 if longest == reconnection.LONGEST else LONG * 10,
     )
     with pytest.raises(StoreError):
         await soon(asked)
@@ -380,7 +382,7 @@ async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
     for module, word, value in (
         (tasks, "JITTER", breaths),
         (tasks, "BACKOFF", 0.001),
-        (client, "LONGEST", 0.02),
+        (reconnection, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
     limiters = [
@@ -413,7 +415,7 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
         await (await limiter.acquire()).arelease()
     monkeypatch.setattr(tasks, "JITTER", Breaths())
     monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
-    monkeypatch.setattr(client, "LONGEST", 3600.0)
+    monkeypatch.setattr(reconnection, "LONGEST", 3600.0)
 
     async with busy(own_admin, own_server):
         callers = [asyncio.create_task(enter(limiter)) for limiter in limiters]

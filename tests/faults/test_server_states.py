@@ -220,7 +220,10 @@ async def test_a_busy_server_is_waited_for(name: str, own_server: Server, own_ad
 
 
 def _endless(port: int) -> None:
-    with Redis(port=port) as client, contextlib.suppress(redis.exceptions.ResponseError):
+    with (
+        Redis(port=port, socket_timeout=None) as client,
+        contextlib.suppress(redis.exceptions.ResponseError),
+    ):
         client.eval("while true do end", 0)
 
 

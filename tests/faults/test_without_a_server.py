@@ -24,7 +24,7 @@ from headgate import (
     Window,
 )
 from headgate.limits import Limit
-from headgate.stores.redis.transport import client
+from headgate.stores.redis.transport import reconnection
 from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
 from tests.faults.scene import Room, Slack, client_of_its_own, elsewhere, enter, eventually
 from tests.servers import Server
@@ -343,7 +343,7 @@ async def test_nobody_waits_longer_because_the_server_was_asked_first(
 ) -> None:
     """Given a wait at a server that dies, when the share has no room either, then both waits together are `max_sleep`."""
     monkeypatch.setattr(
-        client, "OUTAGE", 0.2
+        reconnection, "OUTAGE", 0.2
     )  # it is given up before the patience of the caller ends
     limiter, other = (
         local(name, own_server, Concurrency(2)),

@@ -30,7 +30,7 @@ STANDING = (
     "Eviction._ask",
 )
 # And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
-SEEKING = ("Client._offer_all", "_set_result_unless_cancelled")
+SEEKING = ("Offers.send_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}link", f"{OURS}revive"}  # between two attempts
 
 

@@ -53,6 +53,7 @@ NOT_CALLERS = {
         "transport/endpoint",
         "transport/eviction_check",
         "transport/node",
+        "transport/reconnection",
         "transport/shutdown",
         "transport/subscriber",
         "transport/tasks",

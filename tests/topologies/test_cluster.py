@@ -17,8 +17,8 @@ from hiredis import HiredisError
 
 from headgate import Concurrency, Limiter, Rate, StoreError
 from headgate.stores.redis.session import session
-from headgate.stores.redis.transport import client, tasks, topology
 from headgate.stores.redis.transport import node as transport_node
+from headgate.stores.redis.transport import reconnection, tasks, topology
 from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
@@ -317,7 +317,7 @@ async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_a
     for module, word, value in (
         (tasks, "JITTER", breaths),
         (tasks, "BACKOFF", 0.001),
-        (client, "LONGEST", 0.02),
+        (reconnection, "LONGEST", 0.02),
     ):
         monkeypatch.setattr(module, word, value)
     gone, there = cluster.masters()[:2]

@@ -12,7 +12,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, StoreError
 from headgate.stores import fallback
-from headgate.stores.redis.transport import client
+from headgate.stores.redis.transport import reconnection
 from tests.clusters import Cluster, Node
 from tests.faults import haste
 from tests.faults.scene import eventually
@@ -109,7 +109,7 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
     await limited(limiter)
 
     its = limiter._queue._store._clients[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
-    await eventually(lambda: not its._away)
+    await eventually(lambda: not its.reconnection.gone)
 
 
 async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
@@ -117,7 +117,7 @@ async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
 ) -> None:
     """L5: given on_store_error="raise", when one master is gone, then new names of it are an error at once as soon as one has hoped
     in vain, and a new name of another one that is away for a moment is waited for."""
-    monkeypatch.setattr(client, "LONGEST", 0.05)  # the pause before a first attempt
+    monkeypatch.setattr(reconnection, "LONGEST", 0.05)  # the pause before a first attempt
     there = cluster.masters()[1]
     names = [
         cluster.name_on(node, f"{name}-{number}")

@@ -43,10 +43,10 @@ from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.traffic import Traffic
 from headgate.stores.redis.session.undelivered import kept, turned_away
-from headgate.stores.redis.transport.client import retry_for
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.transport.failures import refused
 from headgate.stores.redis.transport.portal import portal
+from headgate.stores.redis.transport.reconnection import retry_for
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
@@ -604,7 +604,7 @@ class Session:
         self._reply_timeouts.over()
         self._in_vain += 1
         if self.traffic.owes:
-            self.client.offer_later(self, self._in_vain)
+            self.client.reconnection.offers.add(self, self._in_vain)
 
     def adrift(self, lost: BaseException, spent: float) -> None:
         """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""

@@ -92,6 +92,17 @@ class Call(NamedTuple):
     by_text: bool = False  # it brings the script that it names
 
 
+class Retrying(Protocol):
+    """What a node asks about calls that its server does not carry out now."""
+
+    def look_beyond(self, node: Node) -> None: ...
+    def strand(self, call: Call) -> None: ...
+    def hopes(self, call: Call) -> bool: ...
+    def hope_until(self, call: Call) -> None: ...
+    def is_there(self, call: Call) -> None: ...
+    def next_pause(self, server: Endpoint | None) -> float: ...
+
+
 class Router(Protocol):
     """What a node asks of the client that has made it."""
 
@@ -99,17 +110,13 @@ class Router(Protocol):
     def loop(self) -> asyncio.AbstractEventLoop: ...
     @property
     def topology(self) -> Topology: ...
+    @property
+    def reconnection(self) -> Retrying: ...
     def answered(self, call: Call, reply: Any, node: Node) -> None: ...
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None: ...
     def leave(self, node: Node) -> None: ...
-    def look_beyond(self, node: Node) -> None: ...
-    def strand(self, call: Call) -> None: ...
     def send_again(self, call: Call) -> None: ...
     def send_later(self, call: Call) -> None: ...
-    def hopes(self, call: Call) -> bool: ...
-    def hope_until(self, call: Call) -> None: ...
-    def is_there(self, call: Call) -> None: ...
-    def next_pause(self, server: Endpoint | None) -> float: ...
 
 
 class Node:
@@ -256,13 +263,13 @@ class Node:
             return
         if refusal.startswith("CLUSTERDOWN"):
             call.sender.node = None
-            self.client.look_beyond(self)
+            self.client.reconnection.look_beyond(self)
         demoted = refusal.startswith("READONLY")
-        self.client.is_there(call)
-        if not self.client.hopes(call):
+        self.client.reconnection.is_there(call)
+        if not self.client.reconnection.hopes(call):
             self.client.answered(call, ResponseError(refusal), self)
         elif demoted:
-            self.client.strand(call._replace(there=None))
+            self.client.reconnection.strand(call._replace(there=None))
         elif refusal.startswith(UNREADY):
             self._hold(call._replace(there=None, sent_on=False), refusal)
         else:
@@ -287,12 +294,14 @@ class Node:
         """Who comes now comes later: one after the other, until one is answered."""
         self.held.append(call)
         self._refusal = refusal
-        self.client.hope_until(call)
+        self.client.reconnection.hope_until(call)
         if self._trial is None:
             self._try_later()
 
     def _try_later(self) -> None:
-        self._trial = self._loop.call_later(self.client.next_pause(self.endpoint), self._try_one)
+        self._trial = self._loop.call_later(
+            self.client.reconnection.next_pause(self.endpoint), self._try_one
+        )
 
     def _try_one(self) -> None:
         self._trial = None
@@ -322,9 +331,9 @@ class Node:
     def look_at_hopes(self) -> None:
         """Who has been held for long enough is told what the server says."""
         held, self.held = self.held, deque()
-        self.held.extend(call for call in held if self.client.hopes(call))
+        self.held.extend(call for call in held if self.client.reconnection.hopes(call))
         for call in held:
-            if not self.client.hopes(call):
+            if not self.client.reconnection.hopes(call):
                 self.client.answered(call, ResponseError(self._refusal), self)
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
@@ -346,8 +355,8 @@ class Node:
 
     def _disagreed(self, call: Call, told: str) -> None:
         """While a slot changes hands each of two servers may name the other, for a moment."""
-        self.client.is_there(call)
-        if self.client.hopes(call):
+        self.client.reconnection.is_there(call)
+        if self.client.reconnection.hopes(call):
             self.client.send_later(call)
         else:
             self.client.answered(
