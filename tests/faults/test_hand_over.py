@@ -333,7 +333,7 @@ async def test_in_doubt_the_server_is_asked(
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
     (permit,) = limiter._queue._inside._entered[visitors.tasks[1]]
-    assert permit.home.handoff.heir(permit), "it would be handed over"
+    assert permit.home.handoff.next_waiter(permit), "it would be handed over"
     if doubt == "nothing was heard for long":
         permit.home.asked_at -= 2 * session.HEARTBEAT
     else:
@@ -408,7 +408,7 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
     visitors.tasks[2].cancel()
     await asyncio.wait([visitors.tasks[2]])
     (permit,) = limiter._queue._inside._entered[visitors.tasks[1]]
-    assert permit.home.handoff.heir(permit) is None
+    assert permit.home.handoff.next_waiter(permit) is None
     visitors.go(1)
     proxy.replies.resume()
     await visitors.inside_are(0, 1, 3)

@@ -132,7 +132,7 @@ async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there:
     while its.traffic.sent is None:  # noqa: ASYNC110 - there is no event: it is to be seen before the reply is there
         await asyncio.sleep(0)
 
-    its.heard(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
+    its.on_notification(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
 
     assert its.paused
     assert not its.traffic.reserved.queue
@@ -152,7 +152,7 @@ async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(
     _, pending, grant = its.traffic.reserved.queue[0]
 
     await there.apause(PAUSE)
-    its.heard(f"{its.id} {grant.t} -1 {pending.number} 1 0 {grant.fence - grant.t} 0")
+    its.on_notification(f"{its.id} {grant.t} -1 {pending.number} 1 0 {grant.fence - grant.t} 0")
     await waiting(here, 2)
 
     assert not its.traffic.reserved.queue
@@ -242,7 +242,7 @@ async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_w
     looks = asyncio.create_task(limiter.astatus())
     await eventually(lambda: its.traffic.sent is not None)
 
-    its.heard(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
+    its.on_notification(f"{its.id} {its._server} -1 !{round(PAUSE * 1_000_000)}")
     proxy.refuses = True
     proxy.reset()
     told = await soon(asyncio.gather(looks, *callers, return_exceptions=True))
@@ -272,7 +272,7 @@ async def test_a_lane_knows_that_a_pause_was_ended(here: Limiter, there: Limiter
     await here.astatus()
     assert [lane.paused for lane in sessions] == [True, True]
     bookings = sessions[0].traffic.reserved
-    told_at, left = bookings._told_at, 60_000_000
+    told_at, left = bookings._pause_known_at, 60_000_000
 
     await here.aresume()
     await there.astatus()

@@ -130,7 +130,7 @@ async def test_a_drain_that_no_server_hears_in_time_is_given_up_with_a_warning(
     name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """L6: what is left of a budget is worth nothing later."""
-    monkeypatch.setattr(queue, "WORTH", 0.0)
+    monkeypatch.setattr(queue, "STATEMENT_TTL", 0.0)
     limiter = Limiter(name, Rate(100, per=10**6), store=Redis(port=free_port()))
 
     limiter.update(Rate(50, per=10**6))

@@ -38,14 +38,14 @@ async def test_cancelled_just_when_the_news_come(
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
     await waiting(other, 1)
-    heard = Session.heard
+    heard = Session.on_notification
 
     def cancelled_first(lane: Session, announcement: str) -> None:
         if len(announcement.split()) > 3:  # it brings a grant
             waiter.cancel()
         heard(lane, announcement)
 
-    monkeypatch.setattr(Session, "heard", cancelled_first)
+    monkeypatch.setattr(Session, "on_notification", cancelled_first)
     monkeypatch.setattr(
         Session, "look", lambda lane: None
     )  # or the reply to that might be faster than the news
@@ -74,7 +74,7 @@ async def test_cancelled_while_the_news_are_on_their_way(
         else:
             answered(lane, reply)
 
-    monkeypatch.setattr(Session, "heard", lambda lane, announcement: None)
+    monkeypatch.setattr(Session, "on_notification", lambda lane, announcement: None)
     monkeypatch.setattr(Session, "answered", cancelled_first)
     permit.settle(tokens=8)
     await waiting(other, 0)
@@ -119,21 +119,21 @@ async def test_news_of_later_grants_wait_for_those_before(
     await limiter.astatus()  # it has listened since before this was asked
     lane, heard, answered = (
         limiter._queue._store.session(limiter._queue),
-        Session.heard,
+        Session.on_notification,
         Session.answered,
     )
     news: list[str] = []
     replies: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            Session, "heard", lambda lane, announcement: None
+            Session, "on_notification", lambda lane, announcement: None
         )  # lost: a reply will tell of the first
         permit.settle(tokens=9)
         await waiting(other, 1)
     with monkeypatch.context() as patch:
         patch.setattr(
             Session,
-            "heard",
+            "on_notification",
             lambda lane, announcement: (news.append(announcement), heard(lane, announcement)),
         )
         patch.setattr(
@@ -168,7 +168,7 @@ async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     await limiter.astatus()  # it has listened since before this was asked
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "heard", lambda lane, announcement: None)
+        patch.setattr(Session, "on_notification", lambda lane, announcement: None)
         permit.settle(tokens=9)
         await waiting(other, 1)
     permit.settle(tokens=8)

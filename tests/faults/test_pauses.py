@@ -308,7 +308,7 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
 
     assert {type(each) for each in told} == {StoreError}
     assert attempts[:6] == [1, 2, 3, 4, 5, 6]
-    assert all(limiter._queue._last._in_vain >= 5 for limiter in limiters)
+    assert all(limiter._queue._last._failed_offers >= 5 for limiter in limiters)
 
 
 async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
@@ -433,7 +433,7 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
 
 def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The announcements of grants from now on, of which nobody hears the first."""
-    heard, news = Session.heard, []
+    heard, news = Session.on_notification, []
 
     def hears(lane: Session, announcement: str) -> None:
         if len(announcement.split()) > 3:  # it brings a grant
@@ -441,7 +441,7 @@ def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         if news != [announcement]:
             heard(lane, announcement)
 
-    monkeypatch.setattr(Session, "heard", hears)
+    monkeypatch.setattr(Session, "on_notification", hears)
     return news
 
 
@@ -480,7 +480,7 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     permit.settle(tokens=9)
     await eventually(lambda: news)
     permit.settle(tokens=8)
-    await eventually(lambda: lane._early)
+    await eventually(lambda: lane._out_of_order)
 
     coming = asyncio.create_task(newcomer())
     met = proxy.met

@@ -140,7 +140,7 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
     await eventually(lambda: its._timer is not None)
 
     its.asked_at -= 2.0
-    its.heard(f"{its.id} {its._server} 2900000")
+    its.on_notification(f"{its.id} {its._server} 2900000")
 
     assert its._timer.when() - asyncio.get_running_loop().time() <= session.HEARTBEAT - 2.0
     await permit.arelease()

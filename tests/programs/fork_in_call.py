@@ -40,7 +40,7 @@ async def answers_behind_the_fork(whole: Callable[..., object], *arguments: obje
 
 
 def between_call_and_reply(
-    whole: Callable[..., object], talk: fast_path.Talk, *arguments: object
+    whole: Callable[..., object], talk: fast_path.BlockingConnection, *arguments: object
 ) -> object:
     class Reader:
         feed = talk._reader.feed
@@ -77,7 +77,7 @@ def main(url: str, name: str, how: str) -> None:
     if how in asked:
         wrap(RedisQueue, asked[how], answers_behind_the_fork)
     elif how == "acquire":
-        wrap(fast_path.Talk, "exchange", between_call_and_reply)
+        wrap(fast_path.BlockingConnection, "exchange", between_call_and_reply)
     elif how == "granted":
         wrap(RedisQueue, "found", before)
     elif how == "connect":

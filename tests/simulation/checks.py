@@ -20,7 +20,7 @@ from headgate.gate.quota import Quota
 from headgate.gate.rules import Declaration, parsed
 from headgate.gate.window import Window
 from headgate.request import units_of
-from headgate.stores.redis.protocol.messages import answers_in, letters_in
+from headgate.stores.redis.protocol.messages import read_answers, read_grants
 from headgate.stores.redis.protocol.script import library
 from tests.simulation.loop import SECOND, ProcessLoop, World
 
@@ -294,7 +294,7 @@ class Witness:
         own, _, mail = " ".join(words[6:]).partition("|")
         found = dict(self._answered(call, requests, own.split(), now))
         for whose, text, at in [(session, mail, now), *letters]:
-            for caller, t, fence, _ in letters_in(
+            for caller, t, fence, _ in read_grants(
                 [word for word in text.split() if word[0] != "!"], at
             ):  # "!": and all are paused
                 if t >= 0:
@@ -341,7 +341,7 @@ class Witness:
             if verb == "acquire"
             for index in range(int(words[1]))
         ]
-        answers = list(answers_in(iter(words), call.args[0], now))
+        answers = list(read_answers(iter(words), call.args[0], now))
         for (who, most), answer in zip(asked, answers[len(answers) - len(asked) :], strict=True):
             if answer[0] == "grant":
                 yield who, (answer[1], answer[2])

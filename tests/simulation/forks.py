@@ -35,7 +35,7 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
     )  # what the child forgets, the parent still uses
     if store._fast_path is not None:
         child._fast_path = copy(store._fast_path)
-        child._fast_path._talks = {}  # what the child closes stays open
+        child._fast_path._connections = {}  # what the child closes stays open
     lines = {name: line_in(child, line) for name, line in store._queues.items()}
     child._queues, child._kept = (
         WeakValueDictionary(lines),

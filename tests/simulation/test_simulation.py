@@ -162,7 +162,7 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "who gives up stays in the queue": (Traffic, "cancel", lambda traffic, pending: None, "S7"),
     "a permit goes past others": (
         LocalHandoff,
-        "heir",
+        "next_waiter",
         lambda its, permit: any_heir(its._session),
         "S6",
     ),

@@ -28,7 +28,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         give_up(lane, pending)
 
     def _hand_over(succession: LocalHandoff, permit: Permit) -> bool:
-        heir = succession.heir(permit)
+        heir = succession.next_waiter(permit)
         handed = hand_over(succession, permit)
         if handed:
             fleet.handed(succession._session, permit, heir)

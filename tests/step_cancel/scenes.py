@@ -23,7 +23,7 @@ OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of eac
 # What a lane and a link may have planned when nobody asks for anything: a look at who holds, whether a server answers.
 STANDING = (
     "renew",
-    "LocalHandoff._tell",
+    "LocalHandoff._send",
     "Node._look_at_calls",
     "Node._rest",
     "Subscriber.make_sure",

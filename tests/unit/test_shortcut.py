@@ -7,7 +7,7 @@ import socket
 import warnings
 from typing import Any
 
-from headgate.stores.redis.fast_path import FastPath, Talk
+from headgate.stores.redis.fast_path import BlockingConnection, FastPath
 from headgate.stores.redis.transport.url import topology_of
 
 
@@ -19,7 +19,7 @@ def test_a_connection_that_is_dropped_with_its_store_is_closed_without_a_complai
     store.itself = store  # it is the collector's
     gc.collect(0)
     ours, servers = socket.socketpair()
-    store._talks["server"] = Talk(ours, 1.0)
+    store._connections["server"] = BlockingConnection(ours, 1.0)
     del ours, store
 
     with warnings.catch_warnings(record=True) as said:

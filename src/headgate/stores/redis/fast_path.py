@@ -58,7 +58,7 @@ class Asking(Protocol):
     @property
     def limits(self) -> LimitSync: ...
     def found(self, request: Request, found: Passed, waited: float, home: FastPath) -> Permit: ...
-    def unsure(self, caller: str) -> None: ...
+    def cancel_uncertain(self, caller: str) -> None: ...
 
 
 class FastPath:
@@ -68,8 +68,10 @@ class FastPath:
         self.process = os.getpid()
         self._topology = topology
         self._busy = False  # a thread uses it
-        self._talks: dict[Endpoint, Talk] = {}
-        self._opened: SimpleQueue[Talk | None] = SimpleQueue()  # the connection that is being made
+        self._connections: dict[Endpoint, BlockingConnection] = {}
+        self._opened: SimpleQueue[BlockingConnection | None] = (
+            SimpleQueue()
+        )  # the connection that is being made
         self._of_parent = (
             False  # this process is a child of a fork: what was asked here goes on in the parent
         )
@@ -95,13 +97,13 @@ class FastPath:
     def fork(self) -> None:
         """In the child of a fork: a thread that waits here goes on, and reads nothing that the server sends to the parent."""
         self._of_parent = True
-        for talk in self._talks.values():
-            talk.close()
+        for connection in self._connections.values():
+            connection.close()
         self._opened.put(None)
 
     def _ask(self, server: Endpoint, queue: Asking, request: Request) -> Permit | None:
-        start, patience = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
-        if server not in self._talks and not self._open(server, patience):
+        start, timeout = monotonic(), REPLY_TIMEOUT if request.max_sleep is None else SILENCE
+        if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
         caller, declared, permit = (
@@ -114,10 +116,10 @@ class FastPath:
         header = (len(keys), *keys, declared.program, self.id, self._calls)
         words = (*header, self._calls, request.text, *declared.costs(request.units))
         try:
-            reply = self._exchange_surely(server, words, patience)
+            reply = self._exchange_surely(server, words, timeout)
             if str(reply).startswith("READONLY"):
                 self._close(server)  # a name may lead to another one now
-            found = passed(reply, caller, believed, declared.lease)
+            found = read_quick_reply(reply, caller, believed, declared.lease)
             if found is not None and not self._of_parent:
                 permit = queue.found(request, found, monotonic() - start, self)
             return permit
@@ -126,61 +128,61 @@ class FastPath:
                 permit.held = False
             self._close(server)
             if not self._of_parent:
-                queue.unsure(caller)
+                queue.cancel_uncertain(caller)
             if not is_ours(lost):
                 raise
             return None
 
-    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
+    def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
         """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
         try:
-            return self._exchange(server, words, patience)
+            return self._exchange(server, words, timeout)
         except (OSError, HiredisError) as lost:
             self._close(server)
             if (
                 isinstance(lost, TimeoutError)
                 or not is_ours(lost)
                 or self._of_parent
-                or not self._open(server, patience)
+                or not self._open(server, timeout)
             ):
                 raise  # one silence is enough
-            return self._exchange(server, words, patience)
+            return self._exchange(server, words, timeout)
 
-    def _exchange(self, server: Endpoint, words: tuple[Any, ...], patience: float) -> Any:
+    def _exchange(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
         quick = library().quick
         name = ("FCALL", quick.function) if self._topology.functions else ("EVALSHA", quick.digest)
-        return self._talks[server].exchange(packed(*name, *words), patience)
+        return self._connections[server].exchange(packed(*name, *words), timeout)
 
-    def _open(self, server: Endpoint, patience: float) -> bool:
+    def _open(self, server: Endpoint, timeout: float) -> bool:
         """Connect, in a thread of its own: redis-py would take what a signal handler raises for an error of the connection's."""
-        opened: SimpleQueue[Talk | None] = SimpleQueue()
+        opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
         self._opened = opened
-        begin(partial(connect, server, patience, opened), "headgate-connect")
-        talk = opened.get()
-        if talk is None:
+        begin(partial(connect, server, timeout, opened), "headgate-connect")
+        connection = opened.get()
+        if connection is None:
             return False  # the portal finds the words for that
-        self._talks[server] = talk
+        self._connections[server] = connection
         return True
 
     def _close(self, server: Endpoint) -> None:
-        talk = self._talks.pop(server, None)
-        if talk is not None:
-            talk.close()
+        connection = self._connections.pop(server, None)
+        if connection is not None:
+            connection.close()
 
 
-class Talk:
+class BlockingConnection:
     """One command, one reply. When it is dropped its socket is closed, and has no time to complain: it is not dropped with it."""
 
-    def __init__(self, its: socket.socket, patience: float) -> None:
+    def __init__(self, its: socket.socket, timeout: float) -> None:
         self._socket = its
-        self._reply_timeouts = patience
+        self._timeout = timeout
         self._reader = Reader()
         self.close: Callable[[], object] = weakref.finalize(self, its.close)
 
-    def exchange(self, command: bytes, patience: float) -> Any:
-        if patience != self._reply_timeouts:
-            self._socket.settimeout(patience)
-            self._reply_timeouts = patience
+    def exchange(self, command: bytes, timeout: float) -> Any:
+        if timeout != self._timeout:
+            self._socket.settimeout(timeout)
+            self._timeout = timeout
         self._socket.sendall(command)
         while (reply := self._reader.gets()) is False:
             data = self._socket.recv(4096)
@@ -190,15 +192,17 @@ class Talk:
         return reply
 
 
-def connect(server: Endpoint, patience: float, opened: SimpleQueue[Talk | None]) -> None:
-    talk = None
+def connect(
+    server: Endpoint, timeout: float, opened: SimpleQueue[BlockingConnection | None]
+) -> None:
+    connection = None
     with suppress(Exception):
-        connection = server.blocking(patience)
-        connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        its, connection._sock = connection._sock, None  # as in connection.py: ours from here on
+        redis_py = server.blocking(timeout)
+        redis_py.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
+        its, redis_py._sock = redis_py._sock, None  # as in connection.py: ours from here on
         assert its is not None, "it was made just now"
-        talk = Talk(its, patience)
-    opened.put(talk)
+        connection = BlockingConnection(its, timeout)
+    opened.put(connection)
 
 
 def is_ours(error: BaseException) -> bool:
@@ -210,7 +214,7 @@ def is_ours(error: BaseException) -> bool:
     return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
 
 
-def passed(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
+def read_quick_reply(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
     """What the quick script said: "session number ok now -1 0 grant 1 0 fence |", or nothing, or a limit we do not know."""
     words = (
         reply.decode().split(" ") if isinstance(reply, bytes) else []

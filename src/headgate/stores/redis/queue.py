@@ -34,7 +34,7 @@ from headgate.stores.redis.protocol.messages import (
     Operation,
     Statement,
     ignore_reply,
-    told_by,
+    with_on_wait,
 )
 from headgate.stores.redis.session.delivery import move
 from headgate.stores.redis.session.lost_leases import log_lost
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
-WORTH = (
+STATEMENT_TTL = (
     10.0  # seconds for which it is worth saying to a server that was away what holds at this moment
 )
 ENDED = "this process has closed its connections."
@@ -95,7 +95,9 @@ class RedisQueue:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
-        self._seen: tuple[Status, float] | None = None  # by the last reply to a look, and when
+        self._last_status: tuple[Status, float] | None = (
+            None  # by the last reply to a look, and when
+        )
         self._no_fast_path = 0.0  # in a pause of ours, which another connection might overtake
         self._warned = False  # that a thread blocks its event loop
         self.enter = self.enter_task = shut
@@ -146,7 +148,7 @@ class RedisQueue:
             act()
             return
 
-        def told(answer: Answer) -> None:
+        def on_reply(answer: Answer) -> None:
             try:
                 if isinstance(answer, StoreError):
                     raise answer
@@ -162,7 +164,7 @@ class RedisQueue:
             else:
                 act()
 
-        self._post(Operation("declared", told))
+        self._post(Operation("declared", on_reply))
 
     # What is said of the name --------------------------------------------------------------------------------------------
 
@@ -185,21 +187,23 @@ class RedisQueue:
 
     def resume(self) -> None:
         self._no_fast_path = 0.0
-        self._post(Statement("resume", ignore_reply, monotonic() + WORTH))
+        self._post(Statement("resume", ignore_reply, monotonic() + STATEMENT_TTL))
 
     async def aresume(self) -> None:
         self._no_fast_path = 0.0
         await self.session().ask("resume")
 
     def reset(self) -> None:
-        self._post(Statement("reset", ignore_reply, monotonic() + WORTH))
+        self._post(Statement("reset", ignore_reply, monotonic() + STATEMENT_TTL))
 
     async def areset(self) -> None:
         await self.session().ask("reset")
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
         self._post(
-            Statement(f"drain {unit} {limit} {left} {since}", ignore_reply, monotonic() + WORTH)
+            Statement(
+                f"drain {unit} {limit} {left} {since}", ignore_reply, monotonic() + STATEMENT_TTL
+            )
         )
 
     def flush(self) -> None:
@@ -360,7 +364,7 @@ class RedisQueue:
         if on_wait is None:
             return self.blocking(lambda: acquire(request))
         call: Call[Permit] = Call(lambda: acquire(telling), self.name, give_back, on_wait)
-        telling = told_by(request, call.say)
+        telling = with_on_wait(request, call.say)
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
@@ -393,7 +397,7 @@ class RedisQueue:
             self._by_portal(lambda session: session.renewal.hold(permit, found.lease))
         return permit
 
-    def unsure(self, caller: str) -> None:
+    def cancel_uncertain(self, caller: str) -> None:
         """Take back what `caller` may have been granted."""
         self._by_portal(lambda session: session.post(f"cancel 0 {caller}"))
 
@@ -431,11 +435,11 @@ class RedisQueue:
         if self._claimed(permit):
             words = f"release {permit.key}"
             try:
-                self._home(permit, words)
+                self._send_home(permit, words)
             except (
                 BaseException
             ):  # a signal handler's, before or after it was posted: twice is harmless
-                self._home(permit, words)
+                self._send_home(permit, words)
                 raise
 
     async def arelease(self, permit: Permit) -> bool:
@@ -460,7 +464,7 @@ class RedisQueue:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:
-            self._home(permit, f"settle {permit.t} {cost_text(extras)}")
+            self._send_home(permit, f"settle {permit.t} {cost_text(extras)}")
 
     def _claimed(self, permit: Permit) -> bool:
         """Whether it is ours to give back: once, and not by a child of a fork."""
@@ -476,7 +480,7 @@ class RedisQueue:
         held, permit.held = permit.held, False
         return held and ours
 
-    def _home(self, permit: Permit, words: str) -> None:
+    def _send_home(self, permit: Permit, words: str) -> None:
         """Send `words` from the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
         session = permit.home
         if (
@@ -514,15 +518,15 @@ class RedisQueue:
         """What holds in the store; where no process has declared limits, what `own` would be with nothing used."""
         answer = await self.session().ask("status -")
         if answer == UNKNOWN:
-            return self._saw(unused(self.name, own or self.declared))
+            return self._note_status(unused(self.name, own or self.declared))
         program, waiting, delay, paused, *left = answer
         declared = self.declared if self.declared.program == program else read_program(program)
-        return self._saw(
+        return self._note_status(
             status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
         )
 
-    def _saw(self, status: Status) -> Status:
-        self._seen = status, monotonic()
+    def _note_status(self, status: Status) -> Status:
+        self._last_status = status, monotonic()
         return status
 
     def status(self, own: Declaration | None = None) -> Status:
@@ -530,9 +534,9 @@ class RedisQueue:
 
     def describe(self) -> str:
         """The status as it was seen last, or the limits: without asking the server."""
-        if self._seen is None:
+        if self._last_status is None:
             return f"{in_words(self.declared.program)} (not asked yet), on {self._store}"
-        status, moment = self._seen
+        status, moment = self._last_status
         age = monotonic() - moment
         return f"{status.line()}{f' ({age:.0f} s ago)' if age >= 1 else ''}, on {self._store}"
 

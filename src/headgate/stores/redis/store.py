@@ -55,9 +55,9 @@ class RedisStore:
         """The line of `name`, which is made with `declared` when there is none yet. Nothing is sent, and nothing declared."""
         check_windows(name, declared)
         note_limits(self._written, name, declared.program)
-        return self._queues.get(name) or self._new_line(name, declared)
+        return self._queues.get(name) or self._new_queue(name, declared)
 
-    def _new_line(self, name: str, declared: Declaration) -> RedisQueue:
+    def _new_queue(self, name: str, declared: Declaration) -> RedisQueue:
         """One for all threads and signal handlers that ask at the same time. None of them waits, so there is no lock."""
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue

@@ -96,7 +96,7 @@ class PendingAcquire:
             "enters",
             "fence",
             "future",
-            "hope",
+            "answer_by",
             "last",
             "lease",
             "number",
@@ -113,7 +113,7 @@ class PendingAcquire:
         self.session_id = ""  # once it is sent
         self.last = 0  # the last number of the call that it is sent with
         self.due = inf  # by the estimate, on the monotonic clock
-        self.hope = inf  # until when an answer is waited for, on the loop's clock
+        self.answer_by = inf  # until when an answer is waited for, on the loop's clock
         self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
         self.t = 0  # the moment granted, once there is one
         self.fence = 0  # of the last grant that was taken back
@@ -134,13 +134,15 @@ class PendingAcquire:
     def caller(self) -> str:
         return f"{self.session_id}:{self.number}:{self.request.text}"
 
-    def tell(self, position: int, delay: int) -> None:
+    def report_wait(self, position: int, delay: int) -> None:
         """That it waits, once, if it wants to know: its task hears of that first, and of the outcome by another future."""
         request = self.request
         if request.on_wait is not None:
-            self.request = told_by(request, None)
+            self.request = with_on_wait(request, None)
             asked, self.future = self.future, self.future.get_loop().create_future()
-            self.future.add_done_callback(seen)  # its task may be cancelled before it comes to that
+            self.future.add_done_callback(
+                retrieve_error
+            )  # its task may be cancelled before it comes to that
             asked.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
@@ -157,18 +159,18 @@ class Operation:
     """Any other request: its words, and who wants to know what came of it."""
 
     words: str
-    told: Callable[[Answer], object]
+    on_reply: Callable[[Answer], object]
 
     def forget(self) -> None:
         """The loop in which the answer is awaited has ended."""
-        if isinstance(self.told, partial) and self.told.func is settle:
-            abandon(self.told.args[0])
-            self.told = ignore_reply
+        if isinstance(self.on_reply, partial) and self.on_reply.func is settle:
+            abandon(self.on_reply.args[0])
+            self.on_reply = ignore_reply
 
     @property
     def owed(self) -> bool:
         """What gives back must arrive, even when whoever waited for the answer has been told that the server is away."""
-        return self.words.startswith(("release ", "rejoin ")) or self.told is ignore_reply
+        return self.words.startswith(("release ", "rejoin ")) or self.on_reply is ignore_reply
 
 
 @dataclass(slots=True, eq=False)
@@ -194,12 +196,12 @@ class Sent(NamedTuple):
     acquires: list[PendingAcquire]
     operations: list[Operation]
     ahead: int  # how many stand before its tickets, if they were the first of the whole queue and none was granted since
-    letters: int  # how many grants had been heard of when it was sent
+    outbox_grants: int  # how many grants had been heard of when it was sent
 
-    def tell_unknown(self) -> None:
+    def answer_unknown(self) -> None:
         """Nobody has declared the limits of the name: the call has looked, and done nothing."""
         for operation in self.operations:
-            operation.told(UNKNOWN)
+            operation.on_reply(UNKNOWN)
 
     @property
     def how(self) -> int:
@@ -220,13 +222,13 @@ def how_said(declares: int, asks: bool, operations: list[Operation]) -> int:
     return ASKED if verbs <= LOOKS else OFFERED if verbs <= OFFERS else KNOWN
 
 
-def told_by(request: Request, on_wait: OnWait | None) -> Request:
+def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:
     """The same, told by another `on_wait`, or by none."""
     rest = request.retry_for, request.raises, request.closing
     return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
-async def heard(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:
+async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:
     """The grant of a ticket whose task wants to know that it has to wait. RuntimeError in the child if `on_wait` forks."""
     outcome = await pending.future
     if isinstance(outcome, Waiting):
@@ -258,13 +260,13 @@ def ignore_reply(answer: Answer) -> None:
     """Nobody wants to know."""
 
 
-def seen(future: Future[Any]) -> None:
+def retrieve_error(future: Future[Any]) -> None:
     """Nobody has to hear that an error was never looked at."""
     if not future.cancelled():
         future.exception()
 
 
-def answers_in(words: Iterator[str], program: str, now: int) -> Iterator[Sequence[Any]]:
+def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Sequence[Any]]:
     """One answer for each request, in order: runs of equal ones are told as one. A status says under which limits it was asked.
 
     Fences of grants follow one another, and so do positions of those who wait. A grant is told as what it is beyond `now`.
@@ -281,7 +283,7 @@ def answers_in(words: Iterator[str], program: str, now: int) -> Iterator[Sequenc
             yield word, number, fence + index * step
 
 
-def letters_in(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int, int]]:
+def read_grants(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int, int]]:
     """Number, moment, fence and lease of each grant in mail; its moment is below 0 if it can never pass.
 
     Told like answers: as runs, and as what they are beyond `now`, or the "@now" that stands before them.
@@ -296,7 +298,7 @@ def letters_in(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int, 
             yield int(word) + index, t if t < 0 else now + t, now + fence + index, lease
 
 
-def runs(acquires: list[PendingAcquire]) -> Iterator[Any]:
+def write_acquires(acquires: list[PendingAcquire]) -> Iterator[Any]:
     """The acquires as the script reads them, word by word: neighbours that ask for the same are one request.
 
     Who wants to know when it has to wait begins one: of each the script tells the estimate of the first.
@@ -309,13 +311,13 @@ def runs(acquires: list[PendingAcquire]) -> Iterator[Any]:
         while (
             index < len(acquires)
             and acquires[index].number == offset + index
-            and alike(acquires[index].request, first.request)
+            and asks_alike(acquires[index].request, first.request)
         ):
             index += 1
-        yield from ("acquire", first.number, index - start, *asked_of(first.request))
+        yield from ("acquire", first.number, index - start, *write_request(first.request))
 
 
-def chores(operations: list[Operation]) -> Iterator[Any]:
+def write_operations(operations: list[Operation]) -> Iterator[Any]:
     """The errands as the script reads them, word by word: neighbours that give back are one, if nobody waits for the answers.
 
     Of many it is told how many were still held, or waited, not which.
@@ -329,8 +331,8 @@ def chores(operations: list[Operation]) -> Iterator[Any]:
             continue
         what, caller = first.words.rsplit(" ", 1)
         session_id, number, asked = caller.split(":")
-        offset, together = int(number) - start, first.told is ignore_reply and what in TOGETHER
-        while together and index < len(operations) and operations[index].told is ignore_reply:
+        offset, together = int(number) - start, first.on_reply is ignore_reply and what in TOGETHER
+        while together and index < len(operations) and operations[index].on_reply is ignore_reply:
             if operations[index].words != f"{what} {session_id}:{offset + index}:{asked}":
                 break
             index += 1
@@ -338,18 +340,20 @@ def chores(operations: list[Operation]) -> Iterator[Any]:
         yield from (verb, session_id, number, index - start, *moment, asked)
 
 
-def back(pending: PendingAcquire, grant: Grant) -> str:
+def write_rejoin(pending: PendingAcquire, grant: Grant) -> str:
     """The errand by which a grant is undone in a pause, and its caller waits again."""
     session_id, number, asked = pending.caller.split(":")
     return f"rejoin {session_id} {number} {grant.t} {grant.fence} {asked}"
 
 
-def alike(request: Request, first: Request) -> bool:
+def asks_alike(request: Request, first: Request) -> bool:
     """Whether a request may be told with the first one: mostly both are the limiter's own."""
-    return request.on_wait is None and (request is first or asked_of(request) == asked_of(first))
+    return request.on_wait is None and (
+        request is first or write_request(request) == write_request(first)
+    )
 
 
-def asked_of(request: Request) -> tuple[Any, ...]:
+def write_request(request: Request) -> tuple[Any, ...]:
     max_sleep = -1 if request.max_sleep is None else request.max_sleep
     max_waiters = -1 if request.max_waiters is None else request.max_waiters
     return max_sleep, max_waiters, request.text

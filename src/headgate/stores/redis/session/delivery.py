@@ -54,7 +54,7 @@ class Delivery:
 
     async def deliver(self, client: Client, until: float) -> list[Unsent]:
         """Wait until the calls have arrived, until `until` at most. Return what has not."""
-        sessions = [session for session in sessions_of(client) if session.traffic.unsaid()]
+        sessions = [session for session in sessions_of(client) if session.traffic.undelivered()]
         await asyncio.gather(*(deliver(session, until) for session in sessions))
         return unsent(sessions)
 
@@ -67,7 +67,7 @@ def lasts(session: Session) -> bool:
     """Whether the session has to go on when its loop ends."""
     renewal = session.renewal
     waits = session.traffic.waiting or session.traffic.reserved.queue
-    return bool(session.traffic.unsaid() or waits or renewal.expected or renewal.holds)
+    return bool(session.traffic.undelivered() or waits or renewal.expected or renewal.holds)
 
 
 def halt(session: Session) -> None:
@@ -75,7 +75,7 @@ def halt(session: Session) -> None:
     if session._timer is not None:
         session._timer.cancel()
     session.traffic.reserved.halt()
-    session._reply_timeouts.over()
+    session._reply_timeouts.cancel()
     session.renewal.halt()
     session.handoff.halt()
 
@@ -87,7 +87,7 @@ def cancel_callers(session: Session) -> None:
     """
     for pending in session.traffic.unfinished():
         abandon(pending.future)
-    for operation in session.traffic.unsaid():
+    for operation in session.traffic.undelivered():
         operation.forget()
 
 
@@ -106,7 +106,7 @@ def move(session: Session, client: Client) -> None:
     asked = traffic.unfinished()
     asked += session.renewal.expected - set(asked)
     session.client, session.node, session._timer = client, None, None
-    session._queued = session._hears = False
+    session._queued = session._reading_reply = False
     traffic.owed, traffic.sent, traffic.acquires = traffic.sent or traffic.owed, None, []
     traffic.reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
     for pending in asked:
@@ -124,7 +124,7 @@ async def flush(sessions: Iterable[Session]) -> None:
     them pending.
     """
     await asyncio.gather(
-        *(session.answer_to("status -") for session in sessions if session.traffic.unsaid())
+        *(session.answer_to("status -") for session in sessions if session.traffic.undelivered())
     )
 
 
@@ -144,7 +144,7 @@ def unsent(sessions: Iterable[Session]) -> list[Unsent]:
     """For each limiter with undelivered calls: its name, the reason, and each method's calls."""
     found = []
     for session in sessions:
-        verbs = (operation.words.partition(" ")[0] for operation in session.traffic.unsaid())
+        verbs = (operation.words.partition(" ")[0] for operation in session.traffic.undelivered())
         if words := Counter(verb for verb in verbs if verb in SAID):
             found.append((title(session.name), session.why, words))
     return found

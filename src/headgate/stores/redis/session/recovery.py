@@ -78,21 +78,23 @@ class Recovery:
 
     # Grants that no caller waits for -------------------------------------------------------------------------------------
 
-    def hear(self, told: Mapping[int, bool], server: int) -> None:
+    def note_announced(self, claims: Mapping[int, bool], server: int) -> None:
         """Note the grants of a notification of the time `server`, by the server's clock: by fence whether a caller waits for it.
 
         The reply to the next call names them again.
         """
-        for fence, claimed in told.items():
+        for fence, claimed in claims.items():
             if claimed:
                 self._announced[fence] = server
 
-    def unclaimed(self, told: Mapping[int, bool], server: int) -> bool:
+    def unclaimed(self, claims: Mapping[int, bool], server: int) -> bool:
         """Whether a reply of the time `server` names grants for which no caller waited.
 
-        `told` says by fence whether a caller waits for it. Grants that a notification named before do not count.
+        `claims` says by fence whether a caller waits for it. Grants that a notification named before do not count.
         """
-        news = any(not claimed and fence not in self._announced for fence, claimed in told.items())
+        found = any(
+            not claimed and fence not in self._announced for fence, claimed in claims.items()
+        )
         if self._announced:
             self._announced = {fence: at for fence, at in self._announced.items() if at >= server}
-        return news
+        return found

@@ -28,8 +28,8 @@ class ReplyTimeouts:
         self._timer: TimerHandle | None = None
 
     def listen(self, pending: PendingAcquire, seconds: float) -> None:
-        pending.hope = self._session.loop.time() + seconds
-        self._look_at(pending.hope)
+        pending.answer_by = self._session.loop.time() + seconds
+        self._look_at(pending.answer_by)
 
     def limit_wait(self, pending: PendingAcquire) -> None:
         """The caller waits in the queue, for as long as it may."""
@@ -48,7 +48,7 @@ class ReplyTimeouts:
             delay = 0.0 if pending.due == inf else max(0.0, pending.due - monotonic())
             pending.settle(too_long(self._session.name, pending.request, int(delay * 1_000_000)))
 
-    def over(self) -> None:
+    def cancel(self) -> None:
         """All were answered."""
         if self._timer is not None:
             self._timer.cancel()
@@ -56,23 +56,27 @@ class ReplyTimeouts:
 
     def _look_at(self, moment: float) -> None:
         if self._timer is None or self._timer.when() > moment:
-            self.over()
+            self.cancel()
             self._timer = self._session.loop.call_at(moment, self._look)
 
     def _look(self) -> None:
         self._timer = None
-        unheard = self._session.traffic.unheard()
-        for pending in unheard:
-            if pending.hope <= self._session.loop.time():
-                self._lose(pending)
-        hopes = [pending.hope for pending in unheard if not (pending.t or pending.future.done())]
-        if (moment := min(hopes, default=inf)) < inf:
+        without_answer = self._session.traffic.without_answer()
+        for pending in without_answer:
+            if pending.answer_by <= self._session.loop.time():
+                self._give_up(pending)
+        moments = [
+            pending.answer_by
+            for pending in without_answer
+            if not (pending.t or pending.future.done())
+        ]
+        if (moment := min(moments, default=inf)) < inf:
             self._look_at(moment)
 
-    def _lose(self, pending: PendingAcquire) -> None:
+    def _give_up(self, pending: PendingAcquire) -> None:
         """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
         silent = self._session.traffic.silence(pending)
         if silent < SILENCE:
-            pending.hope = self._session.loop.time() + SILENCE - silent
+            pending.answer_by = self._session.loop.time() + SILENCE - silent
         elif not pending.t:
             self._session.fail([pending], self._session.cannot(TimeoutError()))

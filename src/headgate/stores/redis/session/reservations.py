@@ -26,7 +26,7 @@ class Reservations:
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()
         self._paused_until = 0  # nobody passes before, on the server's clock
-        self._told_at = 0  # by which it was this when we heard of that first
+        self._pause_known_at = 0  # by which it was this when we heard of that first
         self._resumed_at = 0  # when a pause was ended last, on the server's clock: news of an earlier pause come too late
         self._pause_ends = 0.0  # the same on ours, counted from when it was heard of
         self._loop = loop
@@ -70,12 +70,12 @@ class Reservations:
             return False
         if server + left <= self._paused_until or server < self._resumed_at:
             return False
-        self._paused_until, self._told_at = server + left, server
+        self._paused_until, self._pause_known_at = server + left, server
         self._pause_ends = monotonic() + left / 1_000_000
         return True
 
     def _resume(self, server: int) -> None:
-        if server >= self._told_at:
+        if server >= self._pause_known_at:
             self._paused_until, self._pause_ends, self._resumed_at = (
                 min(server, self._paused_until),
                 0.0,
@@ -84,7 +84,7 @@ class Reservations:
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether it was made before the pause, for a moment before its end. Later ones are of a server that has lost the pause."""
-        return grant.t < self._paused_until and grant.fence <= self._told_at + BURST
+        return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
         """Who sleeps for a moment before the end of the pause, and not in vain: they sleep no more."""

@@ -26,15 +26,15 @@ from headgate.stores.redis.protocol.messages import (
     PendingAcquire,
     Sent,
     abandon,
-    answers_in,
-    back,
-    chores,
-    heard,
+    await_grant,
     ignore_reply,
     keys_of,
-    letters_in,
-    runs,
+    read_answers,
+    read_grants,
     settle,
+    write_acquires,
+    write_operations,
+    write_rejoin,
 )
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
@@ -42,7 +42,7 @@ from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.traffic import Traffic
-from headgate.stores.redis.session.undelivered import kept, turned_away
+from headgate.stores.redis.session.undelivered import keep_owed, keep_refused
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.transport.failures import refused
 from headgate.stores.redis.transport.portal import portal
@@ -93,14 +93,18 @@ class Session:
             0,
         )  # the last of them that was carried out, as far as we know, and the server's clock then
         self.traffic = Traffic(client.loop)
-        self._early: list[str] = []  # announcements that were faster than the reply before them
+        self._out_of_order: list[
+            str
+        ] = []  # announcements that were faster than the reply before them
         self._queued = False  # the link knows that there is something to send
-        self._hears = False  # a reply is being read: what it says at its end must be known before anything is sent
-        self._wanted = False  # and then there will be something to send
-        self._calm = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
-        self._alone = False  # the last call carried one request: the next will not wait for company
-        self._singly = False  # the last call with errands carried one of them
-        self._far = False  # the last who had to wait stand far from the head of the queue
+        self._reading_reply = False  # a reply is being read: what it says at its end must be known before anything is sent
+        self._send_after_reading = False  # and then there will be something to send
+        self._uncontended = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
+        self._sent_one_request = (
+            False  # the last call carried one request: the next will not wait for company
+        )
+        self._sent_one_operation = False  # the last call with errands carried one of them
+        self._far_from_head = False  # the last who had to wait stand far from the head of the queue
         self.asked_at = 0.0  # when the call that was answered last was sent
         self.lease = 0  # of the limits that it was asked under
         self._timer: TimerHandle | None = None
@@ -108,7 +112,9 @@ class Session:
         self.why = (
             "it has not answered in time"  # what stood in the way of the last call that failed
         )
-        self._in_vain = 0  # how often it could not be sent what is owed, since it was answered last
+        self._failed_offers = (
+            0  # how often it could not be sent what is owed, since it was answered last
+        )
         self.renewal = LeaseRenewal(self)
         self.handoff = LocalHandoff(self)
         self.recovery = Recovery(self, self.renewal)
@@ -129,7 +135,7 @@ class Session:
             return await (
                 pending.future
                 if request.on_wait is None
-                else heard(pending, request.on_wait, self.limits.name)
+                else await_grant(pending, request.on_wait, self.limits.name)
             ), pending
         except BaseException:
             self.leave(pending)
@@ -226,16 +232,16 @@ class Session:
     def _send(self) -> None:
         if self._queued or self.traffic.sent is not None:
             return
-        if self._hears:
-            self._wanted = True
+        if self._reading_reply:
+            self._send_after_reading = True
             return
         self._queued = True
-        if self._presses():
+        if self._sends_at_once():
             self.client.at_once(self)
         else:
             self.client.ready(self)
 
-    def _presses(self) -> bool:
+    def _sends_at_once(self) -> bool:
         """Whether what is to be sent does not wait for the end of the turn.
 
         A request leaves at once if the last call carried one. What is given back leaves at once if
@@ -245,36 +251,38 @@ class Session:
         if self.traffic.operations and self.traffic.operations[-1].words.startswith("settle "):
             return False  # what was settled for is given back in the same turn
         if self.traffic.acquires:
-            return self._alone
-        return (self._alone and self._calm) or (self._singly and self._far)
+            return self._sent_one_request
+        return (self._sent_one_request and self._uncontended) or (
+            self._sent_one_operation and self._far_from_head
+        )
 
     def command(self) -> Command:
         """What is to be sent next; the same again if it is not answered.
 
         The collector may drop permits in the middle of this: until the call stands, nothing else must be sent.
         """
-        self.traffic.sent, self.traffic.owed = self.traffic.owed or self._next(), None
+        self.traffic.sent, self.traffic.owed = self.traffic.owed or self._make_call(), None
         self._queued = False
         return self.traffic.sent.command
 
-    def _next(self) -> Sent:
+    def _make_call(self) -> Sent:
         self._call += 1
         acquires, operations = self._load()
         declared, how = self.limits.said(bool(acquires or self.traffic.waiting), operations)
-        command = self._written(acquires, operations, declared, how)
-        ahead, letters = self.handoff.ahead(), self.handoff.letters
+        command = self._write_command(acquires, operations, declared, how)
+        ahead, outbox_grants = self.handoff.count_ahead(), self.handoff.outbox_grants
         for pending in acquires:
             pending.session_id, pending.last = self.id, acquires[-1].number
             self.traffic.waiting[pending.number] = pending
         at = self.id, self._call, declared.program, declared.lease, monotonic()
-        return Sent(command, *at, acquires, operations, ahead, letters)
+        return Sent(command, *at, acquires, operations, ahead, outbox_grants)
 
     def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
         if self.traffic.leaving:
-            return [], [Operation(f"quit {self.id} *", self._left)]
+            return [], [Operation(f"quit {self.id} *", self._on_leave_reply)]
         return self.traffic.load()
 
-    def _written(
+    def _write_command(
         self,
         acquires: list[PendingAcquire],
         operations: list[Operation],
@@ -284,7 +292,7 @@ class Session:
         waits, keys = bool(self.traffic.waiting), keys_of(self.key, declared, declares)
         header: tuple[Any, ...] = (len(keys), *keys, declared.program, self.id, self._call)
         if (
-            self._calm
+            self._uncontended
             and len(acquires) == 1
             and not (operations or waits or declares or self.recovery.doubts)
         ):
@@ -294,15 +302,15 @@ class Session:
                 (*header, acquires[0].number, request.text, *declared.costs(request.units)),
             )
         script = library().whole if acquires else library().back
-        heard, stands = (
+        last_reply, stands = (
             self.recovery.last_reply(self._known, self._server),
             int(waits) + 2 * self.client.counts(self),
         )
-        header = (*header, declares, heard, stands, HORIZON)
+        header = (*header, declares, last_reply, stands, HORIZON)
         return Command(
             script,
-            (*header, *chores(operations), *runs(acquires)),
-            bool(operations) and not self._calm,
+            (*header, *write_operations(operations), *write_acquires(acquires)),
+            bool(operations) and not self._uncontended,
         )
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -312,7 +320,7 @@ class Session:
         sent = self.traffic.sent
         assert sent is not None, "a reply answers a call"
         if isinstance(reply, Exception):
-            self._refused(f"{reply}", reply)
+            self._on_refusal(f"{reply}", reply)
             return
         verdict, words = "more", []
         if reply is not None:
@@ -321,83 +329,89 @@ class Session:
                 raise StoreError("it gave the reply to another call")
         self.traffic.sent = None
         if verdict == "ok":
-            self._known, self._in_vain = sent.number, 0
-        self._alone = verdict == "ok" and len(sent.acquires) + len(sent.operations) == 1
-        self._singly = len(sent.operations) == 1 if sent.operations else self._singly
-        self._hears, self._wanted = True, False
+            self._known, self._failed_offers = sent.number, 0
+        self._sent_one_request = verdict == "ok" and len(sent.acquires) + len(sent.operations) == 1
+        self._sent_one_operation = (
+            len(sent.operations) == 1 if sent.operations else self._sent_one_operation
+        )
+        self._reading_reply, self._send_after_reading = True, False
         try:
             self._act_on(sent, verdict, words)
         except Exception as senseless:
             self.traffic.sent = sent  # of those whom it answers some may not have heard
-            self._refused("what it replied to a script makes no sense", senseless)
+            self._on_refusal("what it replied to a script makes no sense", senseless)
             raise
         finally:
-            self._hears = False
+            self._reading_reply = False
         if not (self.traffic.acquires or self.traffic.owed):
-            self._reply_timeouts.over()
-        self._catch_up()
-        if self._wanted or self.traffic.acquires or self.traffic.operations:
+            self._reply_timeouts.cancel()
+        self._apply_out_of_order()
+        if self._send_after_reading or self.traffic.acquires or self.traffic.operations:
             self._send()
 
     def _act_on(self, sent: Sent, verdict: str, words: list[str]) -> None:
-        if self._alone and sent.command.script is library().quick:
-            self._pass(sent, words)
+        if self._sent_one_request and sent.command.script is library().quick:
+            self._accept_quick(sent, words)
         elif verdict == "ok":
             self._accept(sent, words)
         elif verdict == "unknown":
-            sent.tell_unknown()
+            sent.answer_unknown()
         else:
-            self._again(sent, verdict, words)
+            self._retry(sent, verdict, words)
 
-    def _pass(self, sent: Sent, words: list[str]) -> None:
+    def _accept_quick(self, sent: Sent, words: list[str]) -> None:
         """A quick call says: "now -1 0 grant 1 0 fence |"."""
         if words[3] != "grant":
             raise StoreError("it gave the reply to another call")
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.handoff.answered(sent, self._server, declared=False)
+        self.handoff.note_answer(sent, self._server, declared=False)
         pending, now = sent.acquires[0], self._server
         if self.traffic.waiting.pop(pending.number, None) or pending.future.done():
-            self._granted(pending, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now)
+            self._apply_grant(
+                pending, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now
+            )
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
         self.limits.carried(sent.program, sent.how)
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.handoff.answered(sent, self._server, declared=sent.declares)
+        self.handoff.note_answer(sent, self._server, declared=sent.declares)
         head, mine = int(words[1]), words[2] == "1"
         ahead, at_once, rest = None, True, iter(words[3:])
-        answers = answers_in(rest, sent.program, self._server)
+        answers = read_answers(rest, sent.program, self._server)
         for operation, answer in zip(sent.operations, answers, strict=False):
-            operation.told(answer)
+            operation.on_reply(answer)
         for pending, (kind, number, fence) in zip(sent.acquires, answers, strict=False):
             if pending.number in self.traffic.waiting or pending.future.done():
-                self._decided(pending, kind, number, fence)
+                self._apply_answer(pending, kind, number, fence)
             if kind != "grant":
                 at_once = False
                 if kind == "wait" and ahead is None:
                     ahead = fence
         unclaimed = self.recovery.unclaimed(
-            self._mail(islice(rest, 1, None), self._server), self._server
+            self._apply_grants(islice(rest, 1, None), self._server), self._server
         )
-        self.handoff.joined(sent, ahead)
-        self._far = (ahead or 0) >= FAR if sent.acquires else self._far
+        self.handoff.note_queued(sent, ahead)
+        self._far_from_head = (ahead or 0) >= FAR if sent.acquires else self._far_from_head
         if (
             self.traffic.waiting or self.traffic.reserved.queue or sent.acquires
         ):  # what was given back does not say whether there is room
-            self._calm = at_once and not (self.traffic.waiting or self.traffic.reserved.queue)
+            self._uncontended = at_once and not (
+                self.traffic.waiting or self.traffic.reserved.queue
+            )
         self.traffic.forget_abandoned()
         self._plan(head if mine else None)
         if unclaimed:
             self._ask_again(list(self.traffic.waiting.values()))
 
-    def _decided(self, pending: PendingAcquire, kind: str, number: int, fence: int) -> None:
+    def _apply_answer(self, pending: PendingAcquire, kind: str, number: int, fence: int) -> None:
         if pending.t:
-            return  # heard of by an announcement, which was faster
+            return  # heard of by an notification, which was faster
         if kind == "wait":
-            self._wait(pending, number, fence)
+            self._apply_wait(pending, number, fence)
             return
         self.traffic.waiting.pop(pending.number, None)
         if kind == "grant":
-            self._granted(pending, Grant(number, fence), self.lease, self._server)
+            self._apply_grant(pending, Grant(number, fence), self.lease, self._server)
         elif kind == "never":
             pending.settle(never(self.limits.name, self.limits.declared, pending.request))
         elif kind == "full":
@@ -405,71 +419,71 @@ class Session:
         else:
             pending.settle(too_long(self.limits.name, pending.request, number))
 
-    def _wait(self, pending: PendingAcquire, delay: int, position: int) -> None:
+    def _apply_wait(self, pending: PendingAcquire, delay: int, position: int) -> None:
         pending.due = monotonic() + delay / 1_000_000 if delay else inf
         if pending.future.done():
             self.traffic.waiting.pop(pending.number, None)
             self.traffic.cancel(pending)
             self._send()
             return
-        pending.tell(position, delay)
-        pending.hope = inf
+        pending.report_wait(position, delay)
+        pending.answer_by = inf
         self._reply_timeouts.limit_wait(pending)
 
-    def heard(self, announcement: str) -> None:
-        """Act on an announcement: "session now head mail..."; it may come late, twice or never."""
-        session_id, server, head, *mail = announcement.split()
+    def on_notification(self, notification: str) -> None:
+        """Act on an notification: "session now head mail..."; it may come late, twice or never."""
+        session_id, server, head, *outbox = notification.split()
         if session_id != self.id:
             return
         if (
             self.traffic.waiting
-            and mail
-            and mail[0].isdigit()
-            and next(iter(self.traffic.waiting)) < int(mail[0])
+            and outbox
+            and outbox[0].isdigit()
+            and next(iter(self.traffic.waiting)) < int(outbox[0])
         ):
-            self._early.append(
-                announcement
+            self._out_of_order.append(
+                notification
             )  # those before were granted, too, and a reply tells of it: each in its turn (S6)
             self._send()
         else:
-            self._news(mail, server, head)
+            self._apply_notification(outbox, server, head)
 
-    def _news(self, mail: list[str], server: str, head: str) -> None:
-        told = self._mail(mail, int(server))
-        self.recovery.hear(told, int(server))
+    def _apply_notification(self, outbox: list[str], server: str, head: str) -> None:
+        claims = self._apply_grants(outbox, int(server))
+        self.recovery.note_announced(claims, int(server))
         self._plan(int(head) if head != "-1" else None)
-        if not all(told.values()) and int(server) > self._server:
+        if not all(claims.values()) and int(server) > self._server:
             self._send()  # no reply has told of them yet: the next one shows whether they are news
 
-    def _catch_up(self) -> None:
-        early, self._early = self._early, []
-        for session_id, server, head, *mail in map(str.split, early):
+    def _apply_out_of_order(self) -> None:
+        notifications, self._out_of_order = self._out_of_order, []
+        for session_id, server, head, *outbox in map(str.split, notifications):
             if session_id == self.id:
-                self._news(mail, server, head)
+                self._apply_notification(outbox, server, head)
 
-    def _mail(self, words: Iterable[str], server: int) -> dict[int, bool]:
+    def _apply_grants(self, words: Iterable[str], server: int) -> dict[int, bool]:
         """Grants made behind our back; at the end, whether all are paused. Returns by fence whether a caller claims it."""
-        words, told = list(words), {}
+        words, claims = list(words), {}
         pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
-        for number, t, fence, lease in letters_in(words, server):
-            self.handoff.letters += 1
+        for number, t, fence, lease in read_grants(words, server):
+            self.handoff.outbox_grants += 1
             if number in self.traffic.waiting and fence <= self.traffic.waiting[number].fence:
                 continue  # that one was taken back
             pending = self.traffic.waiting.pop(number, None) or self.traffic.abandoned.pop(
                 number, None
             )
-            told[fence] = pending is not None or t < 0
+            claims[fence] = pending is not None or t < 0
             if pending is None:
                 continue  # heard before, or the state has gone back
             if t < 0:
                 pending.settle(never(self.limits.name, self.limits.declared, pending.request))
             else:
-                self._granted(pending, Grant(t, fence), lease, server)
+                self._apply_grant(pending, Grant(t, fence), lease, server)
         if pause is not None:
             self.handoff.stop()  # who is held back stands before all others
             if self.traffic.reserved.pause(server, pause):
                 self._hold_back()
-        return told
+        return claims
 
     def _hold_back(self) -> None:
         """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
@@ -477,8 +491,8 @@ class Session:
         for pending, grant in held:
             self.traffic.operations.append(
                 Operation(
-                    back(pending, grant),
-                    functools.partial(self._held_back, pending, pending.session_id),
+                    write_rejoin(pending, grant),
+                    functools.partial(self._on_rejoin_reply, pending, pending.session_id),
                 )
             )
             pending.t, pending.fence, pending.due = (
@@ -493,7 +507,7 @@ class Session:
             )
             self._send()
 
-    def _held_back(self, pending: PendingAcquire, session_id: str, answer: Answer) -> None:
+    def _on_rejoin_reply(self, pending: PendingAcquire, session_id: str, answer: Answer) -> None:
         """What the server does not know of any more is asked for anew, as one who has come last (S6)."""
         lost = not isinstance(answer, StoreError) and not answer[1]
         if (
@@ -505,11 +519,11 @@ class Session:
             self._number = pending.number = self._number + 1
             self.traffic.acquires.append(pending)
 
-    def _granted(self, pending: PendingAcquire, grant: Grant, lease: int, server: int) -> None:
+    def _apply_grant(self, pending: PendingAcquire, grant: Grant, lease: int, server: int) -> None:
         """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
         pending.t = t = grant.t
         pending.lease = lease
-        self.handoff.granted(pending)
+        self.handoff.note_grant(pending)
         sent_at = self.traffic.sent.at if self.traffic.sent else 0.0
         pending.believed = self.renewal.believed(t, lease, server, self._server, sent_at)
         if pending.future.done():
@@ -575,16 +589,16 @@ class Session:
     def failed(self, error: StoreError) -> None:
         """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
         self.why = str(error)
-        sent, self.traffic.sent, self._early = (
+        sent, self.traffic.sent, self._out_of_order = (
             self.traffic.sent or self.traffic.owed,
             None,
             [],
         )  # early: the next reply has what they had
-        self.traffic.owed, self._queued, self._calm = sent, False, False
+        self.traffic.owed, self._queued, self._uncontended = sent, False, False
         operations, self.traffic.operations = self.traffic.operations, []
-        self.traffic.operations[:0] = kept(self.name, operations, error)
+        self.traffic.operations[:0] = keep_owed(self.name, operations, error)
         for operation in operations + (sent.operations if sent else []):
-            operation.told(error)
+            operation.on_reply(error)
         on_its_way = (
             {pending.number for pending in sent.acquires} if sent else set()
         )  # given up when it is known what they got
@@ -601,10 +615,10 @@ class Session:
             [],
         )
         self.fail(acquires, error)
-        self._reply_timeouts.over()
-        self._in_vain += 1
+        self._reply_timeouts.cancel()
+        self._failed_offers += 1
         if self.traffic.owes:
-            self.client.reconnection.offers.add(self, self._in_vain)
+            self.client.reconnection.offers.add(self, self._failed_offers)
 
     def adrift(self, lost: BaseException, spent: float) -> None:
         """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""
@@ -623,7 +637,7 @@ class Session:
         """For how many seconds each caller lets a server be looked for."""
         return [pending.request.retry_for for pending in self.traffic.unanswered()]
 
-    def _left(self, answer: Answer) -> None:
+    def _on_leave_reply(self, answer: Answer) -> None:
         """The reply to the last call of a session brings its last mail, too."""
         if not isinstance(answer, StoreError):
             self.traffic.leaving = False
@@ -636,14 +650,14 @@ class Session:
         self.handoff.forget()
         self.renewal.renew()  # what is held may be forgotten, too
 
-    def _refused(self, refusal: str, lost: Exception) -> None:
+    def _on_refusal(self, refusal: str, lost: Exception) -> None:
         """The server answered with an error: what the call did before it, if anything, is undone by name."""
         sent, self.traffic.sent = self.traffic.sent, None
         begun = (
             "script" in refusal
         )  # otherwise it was turned away at the door: the server may not write, or is full
         error = refused(self.client.topology, self.limits.name, refusal, lost)
-        self.traffic.operations += turned_away(self.name, sent.operations if sent else [], error)
+        self.traffic.operations += keep_refused(self.name, sent.operations if sent else [], error)
         self.fail(sent.acquires if sent else (), error)
         for pending in sent.acquires if sent else []:
             self.traffic.waiting.pop(pending.number, None)
@@ -651,16 +665,18 @@ class Session:
                 self.traffic.cancel(pending)
         self.failed(error)
 
-    def _again(self, sent: Sent, verdict: str, words: list[str]) -> None:
+    def _retry(self, sent: Sent, verdict: str, words: list[str]) -> None:
         """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""
-        self._calm = False
+        self._uncontended = False
         acquires = sent.acquires
         if (
             verdict == "more"
         ):  # the same as a whole call: the quick one, should it be run late after all, has its number too
             header = sent.command.words[: sent.command.words[0] + 4]
-            heard = self.recovery.last_reply(self._known, self._server)
-            command = Command(library().whole, (*header, 0, heard, 0, HORIZON, *runs(acquires)))
+            last_reply = self.recovery.last_reply(self._known, self._server)
+            command = Command(
+                library().whole, (*header, 0, last_reply, 0, HORIZON, *write_acquires(acquires))
+            )
             self.traffic.owed = sent._replace(command=command)
             self._send()
             return
@@ -700,7 +716,7 @@ class Session:
         if not self.traffic.waiting:
             return
         self.client.listen(self)
-        wait = self._overdue() if head is None else head / 1_000_000
+        wait = self._seconds_to_estimate() if head is None else head / 1_000_000
         if head is not None and wait > 2 * MARGIN:
             wait -= MARGIN
         beat = (
@@ -709,7 +725,7 @@ class Session:
         silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
         self._timer = self.client.loop.call_later(max(0.0, min(beat - silent, wait)), self.look)
 
-    def _overdue(self) -> float:
+    def _seconds_to_estimate(self) -> float:
         """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""
         first = next(iter(self.traffic.waiting.values()))
         wait = first.due + GRACE - monotonic()

@@ -58,7 +58,7 @@ class Traffic:
     def last_number(self) -> int:
         return next(reversed(self.waiting), 0)
 
-    def unsaid(self) -> list[Operation]:
+    def undelivered(self) -> list[Operation]:
         """The operations that the server has not answered.
 
         One stands for a call that may have granted something in vain.
@@ -81,7 +81,7 @@ class Traffic:
         """The same, and those that sleep until their moment."""
         return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
 
-    def unheard(self) -> list[PendingAcquire]:
+    def without_answer(self) -> list[PendingAcquire]:
         """All that have no first answer."""
         call = self.sent or self.owed
         return [*(call.acquires if call else ()), *self.acquires]

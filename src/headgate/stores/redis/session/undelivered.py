@@ -26,7 +26,7 @@ SAID = (
 )
 
 
-def kept(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
+def keep_owed(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
     """Of operations whose server is away, those to offer again."""
     owed = []
     for operation in operations:
@@ -40,7 +40,7 @@ def kept(name: str, operations: Iterable[Operation], error: StoreError) -> list[
 def give_up(name: str, operation: Operation, error: StoreError) -> None:
     """Log an operation that is given up, if no caller waits for the answer."""
     verb = operation.words.partition(" ")[0]
-    if operation.told is ignore_reply and verb in SAID:
+    if operation.on_reply is ignore_reply and verb in SAID:
         log(
             WARNING,
             "%s: the server did not hear of a %s: %s",
@@ -50,11 +50,11 @@ def give_up(name: str, operation: Operation, error: StoreError) -> None:
         )
 
 
-def turned_away(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
+def keep_refused(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
     """Of operations that the server has refused, those to offer again: a settlement once too often would change something."""
     again = []
     for operation in operations:
-        operation.told(error)
+        operation.on_reply(error)
         if operation.words.startswith(("settle ", "rejoin ")):
             give_up(name, operation, error)
         elif operation.owed:

@@ -276,7 +276,7 @@ class Subscriber:
         if kind in (b"message", b"smessage"):
             key, _, rest = words.decode().partition(" ")
             if key in self._client.senders:
-                self._client.senders[key].heard(rest)
+                self._client.senders[key].on_notification(rest)
         elif kind in (b"subscribe", b"ssubscribe"):
             self._confirmed(channel.decode())
         elif kind == b"sunsubscribe":
