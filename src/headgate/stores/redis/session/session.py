@@ -1,7 +1,8 @@
-"""A lane: what one event loop has going on under one name.
+"""A session: one event loop's conversation with the store about one name.
 
-Here live the requests on their way and the waiters; a lane numbers its calls and its callers, and acts on what the script says. It
-decides nothing. Every method runs in the lane's own loop.
+It holds the loop's requests for the name, those in flight and those that wait. It numbers its calls
+and its callers, and acts on each reply of the script. It decides nothing: the script does. Every
+method runs in the session's own loop, unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -58,11 +59,15 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
 
-HORIZON = 50_000  # microseconds: moments so near are booked now, and slept until
-MARGIN = 0.5 * HORIZON / 1_000_000  # seconds before its moment at which the head asks for it
-HEARTBEAT = 3.0  # seconds of silence after which a lane with waiters shows that it lives: a third of the script's WAITER
-GRACE = 0.1  # seconds after its estimate at which a waiter asks what became of it
-FAR = 50  # places in the queue, from where on a round trip more or less makes no difference
+# Microseconds. The script reserves a moment only this far ahead. The caller sleeps until it.
+HORIZON = 50_000
+# The head of the queue asks so many seconds before its moment.
+MARGIN = 0.5 * HORIZON / 1_000_000
+# Seconds without a call after which a session with waiters sends one, to show that it is alive.
+# This is a third of the script's WAITER.
+HEARTBEAT = 3.0
+GRACE = 0.1  # seconds after its estimate at which a waiter asks for its state
+FAR = 50  # from this position on, one round trip more or less makes no difference to a waiter
 
 
 class Home(Protocol):
@@ -84,46 +89,48 @@ class Session:
         self.queue = queue
         self.limits = queue.limits
         self.key = queue.key
-        self.node: Node | None = None  # where its calls go: the link's to know, as is
-        self.met: bool | None = None  # whether the last was answered; None: there was none
+        # The connection that its calls use, as far as the client knows. The client sets it.
+        self.node: Node | None = None
+        # Whether the last call was answered. None: there was no call yet. The client sets it.
+        self.met: bool | None = None
         self.id = client.new_session_id()
-        self._call, self._number = 0, 0
-        self._known, self._server = (
-            0,
-            0,
-        )  # the last of them that was carried out, as far as we know, and the server's clock then
+        self._call, self._number = 0, 0  # the numbers of the last call and of the last caller
+        # The last call that the server is known to have carried out, and the server's clock then.
+        self._known, self._server = 0, 0
         self.traffic = Traffic(client.loop)
-        self._out_of_order: list[
-            str
-        ] = []  # announcements that were faster than the reply before them
-        self._queued = False  # the link knows that there is something to send
-        self._reading_reply = False  # a reply is being read: what it says at its end must be known before anything is sent
-        self._send_after_reading = False  # and then there will be something to send
-        self._uncontended = False  # the last who asked were granted it at once, and nobody waits: the next call may be quick
-        self._sent_one_request = (
-            False  # the last call carried one request: the next will not wait for company
-        )
-        self._sent_one_operation = False  # the last call with errands carried one of them
-        self._far_from_head = False  # the last who had to wait stand far from the head of the queue
-        self.asked_at = 0.0  # when the call that was answered last was sent
-        self.lease = 0  # of the limits that it was asked under
-        self._timer: TimerHandle | None = None
+        # Notifications that arrived before the reply to an earlier call. They are read after it.
+        self._out_of_order: list[str] = []
+        self._queued = False  # the client knows that this session has something to send
+        # A reply is being read. Nothing is sent until its end is known too.
+        self._reading_reply = False
+        self._send_after_reading = False  # there is something to send as soon as the reply is read
+        # The last acquires were granted at once, and no caller waits: the next call may be quick.
+        self._uncontended = False
+        # The last call carried one request, so the next call does not wait for a second one.
+        self._sent_one_request = False
+        self._sent_one_operation = False  # the last call with operations carried one of them
+        self._far_from_head = False  # the last acquires that had to wait are far from the head
+        # When the call that was answered last was sent, by the monotonic clock.
+        self.asked_at = 0.0
+        self.lease = 0  # the lease of the limits that this call named, in microseconds
+        self._timer: TimerHandle | None = None  # for the next look at the server
         self._reply_timeouts = ReplyTimeouts(self)
-        self.why = (
-            "it has not answered in time"  # what stood in the way of the last call that failed
-        )
-        self._failed_offers = (
-            0  # how often it could not be sent what is owed, since it was answered last
-        )
+        self.why = "it has not answered in time"  # the reason for which the last call failed
+        # How often the backlog could not be delivered since the last reply.
+        self._failed_offers = 0
         self.renewal = LeaseRenewal(self)
         self.handoff = LocalHandoff(self)
         self.recovery = Recovery(self, self.renewal)
         self.limits.declare_in_time(client.loop)
 
-    # What the line asks for ----------------------------------------------------------------------------------------------
+    # Requests of the queue ------------------------------------------------------------------------
 
     async def acquire(self, request: Request, enters: bool = False) -> tuple[Grant, PendingAcquire]:
-        """The grant of `request`, at its moment. Who `enters` never sees its permit, and may take over `ticket.permit` instead."""
+        """The grant of `request`, at its moment.
+
+        A caller that `enters` never sees its permit. It may take over `pending.permit`, which
+        another caller left to it, instead of a grant of its own.
+        """
         self._number += 1
         pending = PendingAcquire(self._number, request, self.client.loop.create_future(), enters)
         if request.max_sleep is not None:
@@ -157,7 +164,7 @@ class Session:
         return future
 
     def post(self, words: str) -> None:
-        """A request whose answer nobody waits for."""
+        """Send a request. No caller waits for its answer."""
         self.run([Operation(words, ignore_reply)])
 
     def run(self, operations: list[Operation]) -> None:
@@ -187,11 +194,11 @@ class Session:
 
     @property
     def paused(self) -> bool:
-        """Whether nobody passes at present, as far as is known here."""
+        """Whether all callers are held back by a pause, as far as this session knows."""
         return self.traffic.reserved.pause_left > 0
 
     def withdraw(self, pending: PendingAcquire) -> None:
-        """It needs its place no more; the next call says so."""
+        """Give up the place of a waiter. The next call tells the server."""
         del self.traffic.waiting[pending.number]
         self.traffic.cancel(pending)
 
@@ -200,14 +207,17 @@ class Session:
             self._send()
 
     def note(self, operation: Operation) -> None:
-        """`operation` goes with the next call, whenever that is.
+        """Let `operation` go with the next call, whenever that is.
 
-        A signal handler, a finalizer or another thread may do this in the middle of any method.
+        A signal handler, a finalizer or another thread may call this in the middle of any method.
         """
         self.traffic.operations.append(operation)
 
     def send_noted(self) -> None:
-        """Send what was noted, in the loop that was the session's then. By now another may have it."""
+        """Send the noted operations, from the loop that had the session then.
+
+        Another loop may have the session by now.
+        """
         if self.client.here and not self.client.closed:
             self.send_operations()
         else:
@@ -222,12 +232,12 @@ class Session:
         self.send_operations()
 
     def look(self) -> None:
-        """Leave the lanes of closed loops. Ask for news if a task waits."""
+        """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
         self.queue.leave_closed()
         if self.traffic.waiting:
             self._send()
 
-    # Sending -------------------------------------------------------------------------------------------------------------
+    # Sending --------------------------------------------------------------------------------------
 
     def _send(self) -> None:
         if self._queued or self.traffic.sent is not None:
@@ -242,14 +252,15 @@ class Session:
             self.client.ready(self)
 
     def _sends_at_once(self) -> bool:
-        """Whether what is to be sent does not wait for the end of the turn.
+        """Whether the next call does not wait for the end of the loop's turn.
 
-        A request leaves at once if the last call carried one. What is given back leaves at once if
+        An acquire leaves at once if the last call carried one request. A release leaves at once if
         no caller was found waiting, or if the queue is so long that another call makes no
-        difference. Otherwise its caller may ask again in the same turn, and that is one call.
+        difference. Otherwise its caller may ask again in the same turn, and both travel in one
+        call.
         """
         if self.traffic.operations and self.traffic.operations[-1].words.startswith("settle "):
-            return False  # what was settled for is given back in the same turn
+            return False  # the release of that permit follows in the same turn
         if self.traffic.acquires:
             return self._sent_one_request
         return (self._sent_one_request and self._uncontended) or (
@@ -257,9 +268,10 @@ class Session:
         )
 
     def command(self) -> Command:
-        """What is to be sent next; the same again if it is not answered.
+        """The next call, or the same call again if it was not answered.
 
-        The collector may drop permits in the middle of this: until the call stands, nothing else must be sent.
+        The garbage collector may drop permits in the middle of this. Nothing else must be sent
+        until the call is complete.
         """
         self.traffic.sent, self.traffic.owed = self.traffic.owed or self._make_call(), None
         self._queued = False
@@ -313,7 +325,7 @@ class Session:
             bool(operations) and not self._uncontended,
         )
 
-    # Hearing -------------------------------------------------------------------------------------------------------------
+    # Replies and notifications --------------------------------------------------------------------
 
     def answered(self, reply: Any) -> None:
         """Act on the reply to the last command."""
@@ -338,7 +350,8 @@ class Session:
         try:
             self._act_on(sent, verdict, words)
         except Exception as senseless:
-            self.traffic.sent = sent  # of those whom it answers some may not have heard
+            # Some of its callers may not have their answers yet.
+            self.traffic.sent = sent
             self._on_refusal("what it replied to a script makes no sense", senseless)
             raise
         finally:
@@ -360,7 +373,7 @@ class Session:
             self._retry(sent, verdict, words)
 
     def _accept_quick(self, sent: Sent, words: list[str]) -> None:
-        """A quick call says: "now -1 0 grant 1 0 fence |"."""
+        """Read the reply to a quick call: "now -1 0 grant 1 0 fence |"."""
         if words[3] != "grant":
             raise StoreError("it gave the reply to another call")
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
@@ -392,9 +405,8 @@ class Session:
         )
         self.handoff.note_queued(sent, ahead)
         self._far_from_head = (ahead or 0) >= FAR if sent.acquires else self._far_from_head
-        if (
-            self.traffic.waiting or self.traffic.reserved.queue or sent.acquires
-        ):  # what was given back does not say whether there is room
+        # A release does not show whether the limits have room.
+        if self.traffic.waiting or self.traffic.reserved.queue or sent.acquires:
             self._uncontended = at_once and not (
                 self.traffic.waiting or self.traffic.reserved.queue
             )
@@ -405,7 +417,7 @@ class Session:
 
     def _apply_answer(self, pending: PendingAcquire, kind: str, number: int, fence: int) -> None:
         if pending.t:
-            return  # heard of by an notification, which was faster
+            return  # a notification was faster
         if kind == "wait":
             self._apply_wait(pending, number, fence)
             return
@@ -431,7 +443,7 @@ class Session:
         self._reply_timeouts.limit_wait(pending)
 
     def on_notification(self, notification: str) -> None:
-        """Act on an notification: "session now head mail..."; it may come late, twice or never."""
+        """Act on a notification: "session now head outbox...". It may come late, twice or never."""
         session_id, server, head, *outbox = notification.split()
         if session_id != self.id:
             return
@@ -441,9 +453,9 @@ class Session:
             and outbox[0].isdigit()
             and next(iter(self.traffic.waiting)) < int(outbox[0])
         ):
-            self._out_of_order.append(
-                notification
-            )  # those before were granted, too, and a reply tells of it: each in its turn (S6)
+            # The acquires before it were granted, too, and a reply says so. They take effect in
+            # order (S6, FIFO).
+            self._out_of_order.append(notification)
             self._send()
         else:
             self._apply_notification(outbox, server, head)
@@ -453,7 +465,8 @@ class Session:
         self.recovery.note_announced(claims, int(server))
         self._plan(int(head) if head != "-1" else None)
         if not all(claims.values()) and int(server) > self._server:
-            self._send()  # no reply has told of them yet: the next one shows whether they are news
+            # No reply has named these grants yet. The next reply shows whether they are new.
+            self._send()
 
     def _apply_out_of_order(self) -> None:
         notifications, self._out_of_order = self._out_of_order, []
@@ -462,31 +475,38 @@ class Session:
                 self._apply_notification(outbox, server, head)
 
     def _apply_grants(self, words: Iterable[str], server: int) -> dict[int, bool]:
-        """Grants made behind our back; at the end, whether all are paused. Returns by fence whether a caller claims it."""
+        """Apply what the server noted in this session's outbox: grants, and at the end a pause.
+
+        A reply or a notification carries the outbox. Return, by fence, whether a caller claims the
+        grant.
+        """
         words, claims = list(words), {}
         pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
         for number, t, fence, lease in read_grants(words, server):
             self.handoff.outbox_grants += 1
             if number in self.traffic.waiting and fence <= self.traffic.waiting[number].fence:
-                continue  # that one was taken back
+                continue  # this grant was taken back
             pending = self.traffic.waiting.pop(number, None) or self.traffic.abandoned.pop(
                 number, None
             )
             claims[fence] = pending is not None or t < 0
             if pending is None:
-                continue  # heard before, or the state has gone back
+                continue  # the grant was applied before, or the state has gone back
             if t < 0:
                 pending.settle(never(self.limits.name, self.limits.declared, pending.request))
             else:
                 self._apply_grant(pending, Grant(t, fence), lease, server)
         if pause is not None:
-            self.handoff.stop()  # who is held back stands before all others
+            self.handoff.stop()  # the callers held back come before all others
             if self.traffic.reserved.pause(server, pause):
                 self._hold_back()
         return claims
 
     def _hold_back(self) -> None:
-        """Who sleeps for a moment before the end of a pause waits again, before all who were granted nothing (T3)."""
+        """A pause ends later than the moments of some grants: let their callers wait again.
+
+        They come before all waiters that were granted nothing (T3, order of moments).
+        """
         held = self.traffic.reserved.held_back(self.id)
         for pending, grant in held:
             self.traffic.operations.append(
@@ -508,7 +528,10 @@ class Session:
             self._send()
 
     def _on_rejoin_reply(self, pending: PendingAcquire, session_id: str, answer: Answer) -> None:
-        """What the server does not know of any more is asked for anew, as one who has come last (S6)."""
+        """Ask anew for a grant that the server does not know any more.
+
+        Its caller comes last then (S6, FIFO).
+        """
         lost = not isinstance(answer, StoreError) and not answer[1]
         if (
             lost
@@ -520,7 +543,11 @@ class Session:
             self.traffic.acquires.append(pending)
 
     def _apply_grant(self, pending: PendingAcquire, grant: Grant, lease: int, server: int) -> None:
-        """Sleep until the moment, counted from now: the reply is younger than it was when it was sent (TL1)."""
+        """Sleep until the moment of the grant, counted from now.
+
+        The server's clock is further ahead now than when the reply left, so this is never early
+        (TL1).
+        """
         pending.t = t = grant.t
         pending.lease = lease
         self.handoff.note_grant(pending)
@@ -535,11 +562,11 @@ class Session:
             pending.settle(grant)
         else:
             self.traffic.reserved.sleep(pending, grant, t - server)
-            if self.traffic.reserved.precedes_pause(grant):  # and is heard of only now
+            if self.traffic.reserved.precedes_pause(grant):  # its notification arrived only now
                 self._hold_back()
 
     def fail(self, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
-        """Their callers get `error`."""
+        """Raise `error` in these callers."""
         failed = [pending for pending in acquires if not pending.future.done()]
         for pending in failed:
             pending.settle(error)
@@ -549,7 +576,7 @@ class Session:
     def cannot(self, lost: BaseException) -> StoreError:
         return self.client.cannot(lost)
 
-    # Giving up -----------------------------------------------------------------------------------------------------------
+    # Giving up ------------------------------------------------------------------------------------
 
     def leave(self, pending: PendingAcquire) -> None:
         """The coroutine that waits for `pending` ends without its grant.
@@ -578,7 +605,10 @@ class Session:
         self._give_up(pending)
 
     def _give_up(self, pending: PendingAcquire) -> None:
-        """Nobody wants this ticket any more: out of the queue with it, or its grant undone, once it is known what it is."""
+        """No caller wants this acquire any more: leave the queue, or undo the grant.
+
+        While the reply is on the way, it is not known which one is needed. Then the reply decides.
+        """
         if not self.traffic.may_be_on_its_way(pending) and (
             pending.number in self.traffic.waiting or pending.t
         ):
@@ -587,21 +617,24 @@ class Session:
             self._send()
 
     def failed(self, error: StoreError) -> None:
-        """The server is away: who has a booking keeps it, everybody else learns; what may have been granted is given back later."""
+        """The server is away: fail the callers, but those with a reserved moment keep it.
+
+        Permits that may have been granted are given back when the server answers again.
+        """
         self.why = str(error)
+        # The next reply repeats what the notifications out of order said.
         sent, self.traffic.sent, self._out_of_order = (
             self.traffic.sent or self.traffic.owed,
             None,
             [],
-        )  # early: the next reply has what they had
+        )
         self.traffic.owed, self._queued, self._uncontended = sent, False, False
         operations, self.traffic.operations = self.traffic.operations, []
         self.traffic.operations[:0] = keep_owed(self.name, operations, error)
         for operation in operations + (sent.operations if sent else []):
             operation.on_reply(error)
-        on_its_way = (
-            {pending.number for pending in sent.acquires} if sent else set()
-        )  # given up when it is known what they got
+        # These are given up as soon as a reply shows their outcome.
+        on_its_way = {pending.number for pending in sent.acquires} if sent else set()
         self.traffic.cancel_all(
             {
                 number: pending
@@ -621,7 +654,10 @@ class Session:
             self.client.reconnection.offers.add(self, self._failed_offers)
 
     def adrift(self, lost: BaseException, spent: float) -> None:
-        """The call on its way has lost its connection, and there is hope: callers that do not wait so long for that fail."""
+        """The call in flight has lost its connection, and may be sent again.
+
+        A caller fails if its `retry_for` is over by now, or if it may not wait at all.
+        """
         over = [
             pending
             for pending in self.traffic.unanswered()
@@ -630,7 +666,7 @@ class Session:
         self.fail(over, self.client.cannot(lost))
 
     def doubt(self) -> None:
-        """The connection is lost."""
+        """Note that the connection is lost."""
         self.recovery.doubt()
 
     def patience(self) -> list[float | None]:
@@ -638,24 +674,23 @@ class Session:
         return [pending.request.retry_for for pending in self.traffic.unanswered()]
 
     def _on_leave_reply(self, answer: Answer) -> None:
-        """The reply to the last call of a session brings its last mail, too."""
+        """Read the reply to the last call of a session. It carries the last of its outbox."""
         if not isinstance(answer, StoreError):
             self.traffic.leaving = False
             self._begin_again()
 
     def _begin_again(self) -> None:
-        """Another session, in which nobody has a place yet."""
+        """Begin another session, in which no caller has a place yet."""
         self.traffic.operations += self.recovery.ended(self.id)
         self.id, self._call, self._known = self.client.new_session_id(), 0, 0
         self.handoff.forget()
-        self.renewal.renew()  # what is held may be forgotten, too
+        self.renewal.renew()  # the server may have forgotten the permits, too
 
     def _on_refusal(self, refusal: str, lost: Exception) -> None:
-        """The server answered with an error: what the call did before it, if anything, is undone by name."""
+        """The server answered with an error: undo by name what the call did before that."""
         sent, self.traffic.sent = self.traffic.sent, None
-        begun = (
-            "script" in refusal
-        )  # otherwise it was turned away at the door: the server may not write, or is full
+        # Otherwise the server refused the call as a whole: it may not write, or its memory is full.
+        begun = "script" in refusal
         error = refused(self.client.topology, self.limits.name, refusal, lost)
         self.traffic.operations += keep_refused(self.name, sent.operations if sent else [], error)
         self.fail(sent.acquires if sent else (), error)
@@ -666,12 +701,16 @@ class Session:
         self.failed(error)
 
     def _retry(self, sent: Sent, verdict: str, words: list[str]) -> None:
-        """The script has done nothing yet: it wants to know who we are now, or that we know the limits, or to be the whole one."""
+        """The script has done nothing yet, and the call must be made in another way.
+
+        The server does not know the session, or names other limits, or needs a whole call instead
+        of a quick one.
+        """
         self._uncontended = False
         acquires = sent.acquires
-        if (
-            verdict == "more"
-        ):  # the same as a whole call: the quick one, should it be run late after all, has its number too
+        # Send the same requests as a whole call with the same number. Should the server run the
+        # quick call late after all, it knows the number.
+        if verdict == "more":
             header = sent.command.words[: sent.command.words[0] + 4]
             last_reply = self.recovery.last_reply(self._known, self._server)
             command = Command(
@@ -685,12 +724,12 @@ class Session:
             self._learn(sent, wait, self.limits.read(" ".join(words)))
         else:
             acquires = list(self.traffic.waiting.values())
-        if not self.traffic.leaving:  # the last word of a session is written anew
+        if not self.traffic.leaving:  # the last call of a session is written anew
             self.traffic.operations[:0] = sent.operations
         self._ask_again(acquires, begins=verdict not in ("stale", "held"))
 
     def _ask_again(self, acquires: list[PendingAcquire], begins: bool = True) -> None:
-        """For these callers: in a session that `begins` now, or in this one."""
+        """Ask again for these callers, in a session that `begins` now or in this one."""
         if begins:
             self._begin_again()
         for pending in acquires:
@@ -699,17 +738,25 @@ class Session:
         self._send()
 
     def _learn(self, sent: Sent, wait: int | None, holds: Declaration) -> None:
-        """Other limits hold. Ours, if the call has declared them, may be declared again after `wait`; -1: an update holds."""
+        """Go by other limits, because the server names them.
+
+        If the call declared ours, they may be declared again after `wait` microseconds. -1: an
+        update holds.
+        """
         if wait is not None and self.limits.turned_down(sent.program, holds, wait):
             self.limits.declare_in_time(self.client.loop)
         elif wait is not None or not self.limits.overruled(holds):
             return  # something else was declared since the call was sent
         self.renewal.renew()
 
-    # Time ----------------------------------------------------------------------------------------------------------------
+    # Time -----------------------------------------------------------------------------------------
 
     def _plan(self, head: int | None) -> None:
-        """See to it that the head of the queue is asked for in time if it is ours, and that waiters are never silent for long."""
+        """Set the timer for the next look.
+
+        If the head of the queue is this session's, it asks in time. A session with waiters is never
+        silent for long.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -719,14 +766,15 @@ class Session:
         wait = self._seconds_to_estimate() if head is None else head / 1_000_000
         if head is not None and wait > 2 * MARGIN:
             wait -= MARGIN
-        beat = (
-            min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT
-        )  # or a grant unheard of could end unheard of
-        silent = monotonic() - self.asked_at  # hearing of others shows nobody that we live (L3)
+        # A grant of which this session knows nothing must not end before the session asks.
+        beat = min(HEARTBEAT, self.lease / 3_000_000) if self.lease else HEARTBEAT
+        # Notifications do not count as a sign of life: the server sees only calls (L3, dead
+        # waiters).
+        silent = monotonic() - self.asked_at
         self._timer = self.client.loop.call_later(max(0.0, min(beat - silent, wait)), self.look)
 
     def _seconds_to_estimate(self) -> float:
-        """Seconds until the first waiter has a reason to wonder: a little after the estimate it was given, once."""
+        """Seconds until the first waiter asks for its state: shortly after its estimate, once."""
         first = next(iter(self.traffic.waiting.values()))
         wait = first.due + GRACE - monotonic()
         if wait <= 0:
