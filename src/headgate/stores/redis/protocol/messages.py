@@ -1,6 +1,8 @@
-"""What travels between a lane and the script: acquires, errands, the calls that carry them, and the words in which they do.
+"""The messages between a session and the script: acquires, other operations, and the calls that
+carry them.
 
-Here lives writing and reading them; when they are sent, and what is done about an answer, is the lane's.
+This module writes requests and reads answers. The session decides when a call is sent, and acts on
+the answers.
 """
 
 from __future__ import annotations
@@ -29,43 +31,38 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.script import Script
 
-MOST = 1000  # callers in one call (S9)
+MOST = 1000  # callers in one call (S9, bounds)
 Answer = Sequence[Any] | StoreError
-TOGETHER = (
-    "release",
-    "cancel 0",
-)  # errands of which many can be told as one; the moment of a grant is each one's own
-KNOWN, DECLARED, UPDATED = (
-    0,
-    1,
-    2,
-)  # what a call says of the limits it names: they are known, declared, or declared come what may
-ASKED, OFFERED = (
-    3,
-    4,
-)  # it declares nothing: it makes no name; or one whose limits hold until a process declares some
-LOOKS = {
-    "status",
-    "declared",
-    "resume",
-    "reset",
-}  # errands that say nothing to a name that is not there
-OFFERS = {*LOOKS, "pause", "drain"}  # these do: whoever acquires first is to find them
-UNKNOWN = ("unknown", 0, 0)  # the answer to a look at a name whose limits no process has declared
+# Operations that are written together, many as one. A cancel of a grant is written alone, because
+# it names the grant's own moment.
+TOGETHER = ("release", "cancel 0")
+# What a call says of the limits that it names. The store knows them; or the call declares them; or
+# it declares them and overrules all others.
+KNOWN, DECLARED, UPDATED = 0, 1, 2
+# The call declares nothing. With ASKED it creates no state for the name. With OFFERED it creates
+# a state, and these limits hold until a process declares some.
+ASKED, OFFERED = 3, 4
+# Operations that change nothing if the name has no state.
+LOOKS = {"status", "declared", "resume", "reset"}
+# Operations that need no declared limits. The last two create a state for the name: the first
+# caller that acquires must find them.
+OFFERS = {*LOOKS, "pause", "drain"}
+UNKNOWN = ("unknown", 0, 0)  # the answer if no process has declared limits of the name
 
 
 class Command(NamedTuple):
-    """A script and what it is told."""
+    """A script and its arguments."""
 
     script: Script
     words: tuple[Any, ...]
-    for_others: bool = False  # it may give back what others wait for: they are to hear of that before we hear of anything
+    # It may free capacity for which others wait. Then their notifications arrive before this reply.
+    for_others: bool = False
 
 
 def keys_of(key: str, declared: Declaration, declares: int = KNOWN) -> tuple[str, ...]:
-    """The keys that the script works on: all share one hash tag.
+    """The keys that the script works on. All share one hash tag.
 
-    What is replaced by a declaration may have had windows.
+    Limits that a declaration replaces may have had windows, so such a call names the log, too.
     """
     return keys_with(key, declares != KNOWN or "window " in declared.program)
 
@@ -76,7 +73,10 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
 
 
 def without_claim(command: Command) -> Command:
-    """The same for another server, without the statement that the server notifies the session (call.lua)."""
+    """The same command for another server.
+
+    It does not claim that the server notifies the session (argument 6 of a whole call).
+    """
     words, stands = command.words, command.words[0] + 6
     if command.script is library().quick or words[stands] < 2:
         return command
@@ -84,7 +84,7 @@ def without_claim(command: Command) -> Command:
 
 
 class PendingAcquire:
-    """One acquire on its way: asked, waiting, or granted and sleeping until its moment."""
+    """An acquire until it ends: sent, waiting, or granted and sleeping until its moment."""
 
     __slots__ = (
         *(
@@ -110,21 +110,20 @@ class PendingAcquire:
         self.future = future
         self.enters = enters
         self.start = monotonic()
-        self.session_id = ""  # once it is sent
-        self.last = 0  # the last number of the call that it is sent with
-        self.due = inf  # by the estimate, on the monotonic clock
-        self.answer_by = inf  # until when an answer is waited for, on the loop's clock
-        self.deadline: TimerHandle | None = None  # of one that waits, and may not for ever
-        self.t = 0  # the moment granted, once there is one
-        self.fence = 0  # of the last grant that was taken back
-        self.lease = 0  # for which it was granted, microseconds
-        self.cancel: Operation | None = (
-            None  # by which it is given up: one and no more, or its grant would be undone twice
-        )
-        self.permit: Permit | None = None  # that another left to it
-        self.believed: float | None = (
-            None  # until when the grant is held for certain, on the monotonic clock, if it is held
-        )
+        self.session_id = ""  # the session that sent it; empty before that
+        self.last = 0  # the number of the last acquire in the same call
+        self.due = inf  # when it should be granted, by the estimate, on the monotonic clock
+        self.answer_by = inf  # the end of the wait for a first answer, on the loop's clock
+        self.deadline: TimerHandle | None = None  # the timer for `max_sleep`, while it waits
+        self.t = 0  # the moment of the grant, by the server's clock; 0 before the grant
+        self.fence = 0  # the fence of the last grant that the server took back
+        self.lease = 0  # the lease of the grant, in microseconds
+        # The operation that gives it up. There is at most one, or the grant would be undone twice.
+        self.cancel: Operation | None = None
+        self.permit: Permit | None = None  # the permit that another caller left to it
+        # The end of the time for which the grant is held for certain, on the monotonic clock.
+        # None: the grant holds nothing.
+        self.believed: float | None = None
 
     @property
     def waited(self) -> float:
@@ -135,49 +134,54 @@ class PendingAcquire:
         return f"{self.session_id}:{self.number}:{self.request.text}"
 
     def report_wait(self, position: int, delay: int) -> None:
-        """That it waits, once, if it wants to know: its task hears of that first, and of the outcome by another future."""
+        """Tell the task once that it waits, if the request has an `on_wait`.
+
+        The future gives the task its position first. Another future gives it the outcome.
+        """
         request = self.request
         if request.on_wait is not None:
             self.request = with_on_wait(request, None)
             asked, self.future = self.future, self.future.get_loop().create_future()
-            self.future.add_done_callback(
-                retrieve_error
-            )  # its task may be cancelled before it comes to that
+            # The task may be cancelled before it awaits this future.
+            self.future.add_done_callback(retrieve_error)
             asked.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
         settle(self.future, outcome)
 
     def refuse(self, error: Exception) -> None:
-        """From any thread: it waits in vain, unless it has its grant already."""
+        """Fail from any thread, unless the grant is already there."""
         with suppress(RuntimeError):  # its loop is closed
             self.future.get_loop().call_soon_threadsafe(self.settle, error)
 
 
 @dataclass(slots=True, eq=False)
 class Operation:
-    """Any other request: its words, and who wants to know what came of it."""
+    """Any request but an acquire: its words, and the function that gets the answer."""
 
     words: str
     on_reply: Callable[[Answer], object]
 
     def forget(self) -> None:
-        """The loop in which the answer is awaited has ended."""
+        """The loop that awaits the answer has ended."""
         if isinstance(self.on_reply, partial) and self.on_reply.func is settle:
             abandon(self.on_reply.args[0])
             self.on_reply = ignore_reply
 
     @property
     def owed(self) -> bool:
-        """What gives back must arrive, even when whoever waited for the answer has been told that the server is away."""
+        """Whether it must be delivered, even after a caller got the error that the server is away.
+
+        That is so for operations that give something back.
+        """
         return self.words.startswith(("release ", "rejoin ")) or self.on_reply is ignore_reply
 
 
 @dataclass(slots=True, eq=False)
 class Statement(Operation):
-    """A pause, its end, a reset, a drain: it says something of this moment, and is worth nothing some time later."""
+    """A pause, its end, a reset or a drain. It is about this moment, and soon worth nothing."""
 
-    until: float  # on the monotonic clock
+    until: float  # the end of its worth, on the monotonic clock
 
     @property
     def owed(self) -> bool:
@@ -185,27 +189,31 @@ class Statement(Operation):
 
 
 class Sent(NamedTuple):
-    """A call on its way: what is sent, again if need be, and who is answered by it."""
+    """A call in flight: the bytes to send again if need be, and the requests that its reply
+    answers.
+    """
 
     command: Command
     session_id: str
     number: int
     program: str
-    lease: int  # by that program
+    lease: int  # of that program, in microseconds
     at: float
     acquires: list[PendingAcquire]
     operations: list[Operation]
-    ahead: int  # how many stand before its tickets, if they were the first of the whole queue and none was granted since
-    outbox_grants: int  # how many grants had been heard of when it was sent
+    # The position of its first acquire, if the waiters here head the whole queue and no grant is
+    # made before it. -1: other sessions' waiters are there already.
+    ahead: int
+    outbox_grants: int  # the hand-off's count of grants when it was sent
 
     def answer_unknown(self) -> None:
-        """Nobody has declared the limits of the name: the call has looked, and done nothing."""
+        """No process has declared limits of the name: the call changed nothing."""
         for operation in self.operations:
             operation.on_reply(UNKNOWN)
 
     @property
     def how(self) -> int:
-        """What it says of its limits, if it is a whole call."""
+        """What a whole call says of its limits: KNOWN, DECLARED and so on."""
         words = self.command.words
         return int(words[words[0] + 4])
 
@@ -215,7 +223,10 @@ class Sent(NamedTuple):
 
 
 def how_said(declares: int, asks: bool, operations: list[Operation]) -> int:
-    """What a call says of its limits. Only a session that acquires declares them; a look or a pause declares nothing."""
+    """What a call says of its limits.
+
+    Only a session that acquires declares them. A look or a pause declares nothing.
+    """
     if asks or declares in (DECLARED, UPDATED):
         return DECLARED if declares == ASKED else declares
     verbs = {operation.words.partition(" ")[0] for operation in operations}
@@ -223,16 +234,19 @@ def how_said(declares: int, asks: bool, operations: list[Operation]) -> int:
 
 
 def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:
-    """The same, told by another `on_wait`, or by none."""
+    """The same request with another `on_wait`, or with none."""
     rest = request.retry_for, request.raises, request.closing
     return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
 async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:
-    """The grant of a ticket whose task wants to know that it has to wait. RuntimeError in the child if `on_wait` forks."""
+    """The grant of an acquire whose request has an `on_wait`.
+
+    Raises RuntimeError in the child if `on_wait` forks the process.
+    """
     outcome = await pending.future
     if isinstance(outcome, Waiting):
-        if not (pending.t or pending.future.done()):  # its turn has not come since
+        if not (pending.t or pending.future.done()):  # no outcome has arrived since
             process = os.getpid()
             on_wait(outcome)
             if os.getpid() != process:
@@ -242,7 +256,7 @@ async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Gr
 
 
 def settle(future: Future[Any], outcome: Grant | Answer | BaseException) -> None:
-    """Whoever waits for `future` hears of it, if that is not over."""
+    """Set the outcome of `future`, unless it is done."""
     if not future.done():
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -257,19 +271,21 @@ def abandon(future: Future[Any]) -> None:
 
 
 def ignore_reply(answer: Answer) -> None:
-    """Nobody wants to know."""
+    """Ignore the answer: no caller asked for it."""
 
 
 def retrieve_error(future: Future[Any]) -> None:
-    """Nobody has to hear that an error was never looked at."""
+    """Retrieve the error of `future`, so that asyncio does not log it as never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Sequence[Any]]:
-    """One answer for each request, in order: runs of equal ones are told as one. A status says under which limits it was asked.
+    """Read one answer for each request, in order. The script writes a run of equal answers as one.
 
-    Fences of grants follow one another, and so do positions of those who wait. A grant is told as what it is beyond `now`.
+    The fences in a run of grants follow one another, and so do the positions in a run of waiters.
+    Moments and fences are written as their distance from `now`. The answer to a status begins with
+    the limits of the call.
     """
     for word in words:
         if word == "status":
@@ -278,15 +294,18 @@ def read_answers(words: Iterator[str], program: str, now: int) -> Iterator[Seque
         count, number, fence = map(int, islice(words, 3))
         if word == "grant":
             number, fence = now + number, now + fence
-        step = 0 if word == "full" else 1  # of who is turned away nobody stands before the next one
+        # Of a run of refused acquires, each has the same number of waiters before it.
+        step = 0 if word == "full" else 1
         for index in range(count):
             yield word, number, fence + index * step
 
 
 def read_grants(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, moment, fence and lease of each grant in mail; its moment is below 0 if it can never pass.
+    """Read an outbox: number, moment, fence and lease of each grant. A moment below 0: it can never
+    pass.
 
-    Told like answers: as runs, and as what they are beyond `now`, or the "@now" that stands before them.
+    The outbox is written like answers: as runs, and as distances from `now`, or from the "@now"
+    before them.
     """
     words = iter(words)
     for word in words:
@@ -299,9 +318,10 @@ def read_grants(words: Iterable[str], now: int) -> Iterator[tuple[int, int, int,
 
 
 def write_acquires(acquires: list[PendingAcquire]) -> Iterator[Any]:
-    """The acquires as the script reads them, word by word: neighbours that ask for the same are one request.
+    """Write the acquires word by word, as the script reads them.
 
-    Who wants to know when it has to wait begins one: of each the script tells the estimate of the first.
+    Neighbours that ask for the same are one request. One with an `on_wait` begins a new request,
+    because the script gives an estimate only for the first of each.
     """
     index = 0
     while index < len(acquires):
@@ -318,9 +338,10 @@ def write_acquires(acquires: list[PendingAcquire]) -> Iterator[Any]:
 
 
 def write_operations(operations: list[Operation]) -> Iterator[Any]:
-    """The errands as the script reads them, word by word: neighbours that give back are one, if nobody waits for the answers.
+    """Write the other operations word by word, as the script reads them.
 
-    Of many it is told how many were still held, or waited, not which.
+    Neighbours that give something back are one request, if no caller waits for the answers. The
+    script then says how many of them were held or waited, and not which.
     """
     index = 0
     while index < len(operations):
@@ -341,13 +362,13 @@ def write_operations(operations: list[Operation]) -> Iterator[Any]:
 
 
 def write_rejoin(pending: PendingAcquire, grant: Grant) -> str:
-    """The errand by which a grant is undone in a pause, and its caller waits again."""
+    """The operation that undoes a grant in a pause, so that its caller waits again."""
     session_id, number, asked = pending.caller.split(":")
     return f"rejoin {session_id} {number} {grant.t} {grant.fence} {asked}"
 
 
 def asks_alike(request: Request, first: Request) -> bool:
-    """Whether a request may be told with the first one: mostly both are the limiter's own."""
+    """Whether two requests can be written as one. Mostly both are the limiter's own object."""
     return request.on_wait is None and (
         request is first or write_request(request) == write_request(first)
     )

@@ -1,8 +1,8 @@
-"""The Lua, put together from its files: the gate's twins and what surrounds them on a server.
+"""The Lua scripts, put together from their files: the gate's twins and the parts around them.
 
-Here lives the only loader of Lua. The text is constant: whatever a user names or numbers travels as an argument. A server that has
-functions (Redis 7, Valkey) loads it once as a library and calls it; any other is given it as scripts, which make all of it anew for
-each call (benchmarks, semaphore-one).
+All Lua is loaded here. The text is constant: a user's names and numbers travel as arguments. A
+server with functions (Redis 7, Valkey) loads the text once, as a library. Any other server gets it
+as scripts, which build all of it again for each call (benchmarks, semaphore-one).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
 
 
 def sources() -> dict[str, str]:
-    """The text of each part."""
+    """Read the text of each part."""
     return {
         part: files("headgate")
         .joinpath(f"{folder_of(part)}/{part}.lua")
@@ -48,7 +48,7 @@ def folder_of(part: str) -> str:
 
 
 class Script(NamedTuple):
-    """One way to be called: as a function by its name, or as a script by its text or the digest of it."""
+    """One way to call the Lua: a function by its name, or a script by its text or digest."""
 
     function: str
     text: bytes
@@ -56,8 +56,11 @@ class Script(NamedTuple):
 
 
 class Library:
-    """All of headgate's Lua: `whole` is any call; `back` is the same for calls that only give back, which a server that is out of
-    memory must not refuse; `quick` is one acquire that can pass this instant, and otherwise nothing at all.
+    """All of headgate's Lua, as three entries.
+
+    `whole` runs any call. `back` runs the same for calls that only give something back: a server
+    without free memory must not refuse them. `quick` runs one acquire that can pass this instant.
+    If it cannot, `quick` changes nothing.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
@@ -73,7 +76,9 @@ class Library:
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
-    """The parts one after another. A kind is made only when a limiter has it."""
+    """Join the parts in order. The code of a kind of limit runs only when a limiter has such a
+    limit.
+    """
     text = [sources["clock"], sources["shared"]]
     text += [f"Kinds.{kind} = function()\n{sources[kind]}\nend" for kind in KINDS]
     text += [f"do\n{sources[part]}\nend" for part in parts]
@@ -86,7 +91,7 @@ def script(function: str, text: str, call: str) -> Script:
 
 
 def digest_of(text: str) -> str:
-    """SHA-1, by which EVALSHA knows a script: the protocol's choice, and no secret."""
+    """The SHA-1 by which EVALSHA knows a script. The protocol demands it; it guards no secret."""
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Delivery: what the callers of a session gave back reaches the server, though their loop ends.
+"""Delivery: what the callers of a session gave back reaches the server, even if their loop ends.
 
-Here lives waiting for that, naming those calls that have not arrived, and moving a session from a
-loop that has ended to one that runs. This module belongs to session.py, and uses its state.
+This module waits for that, and names the calls that have not arrived. It moves a session from a
+loop that has ended to a running one. It belongs to session.py, and uses its state.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def sessions_of(client: Client) -> list[Session]:
 
 
 def lasts(session: Session) -> bool:
-    """Whether the session has to go on when its loop ends."""
+    """Whether the session must go on when its loop ends."""
     renewal = session.renewal
     waits = session.traffic.waiting or session.traffic.reserved.queue
     return bool(session.traffic.undelivered() or waits or renewal.expected or renewal.holds)
 
 
 def halt(session: Session) -> None:
-    """The loop of `session` does no more for it, though it may run on."""
+    """Stop all timers of `session` in its loop, though the loop may run on."""
     if session._timer is not None:
         session._timer.cancel()
     session.traffic.reserved.halt()
@@ -81,7 +81,7 @@ def halt(session: Session) -> None:
 
 
 def cancel_callers(session: Session) -> None:
-    """Cancel what waits in the loop of `session`, before another thread goes on with the session.
+    """Cancel the callers in the loop of `session`, before another thread goes on with the session.
 
     This happens here, where that loop still runs: asyncio lets no other thread do it.
     """
@@ -119,9 +119,9 @@ def move(session: Session, client: Client) -> None:
 async def flush(sessions: Iterable[Session]) -> None:
     """Wait until the server has answered all earlier operations.
 
-    Raises StoreError when it cannot be asked. Replies come in order, so one answer is enough.
-    It gathers futures, not coroutines: gather() would make tasks, and a closing loop would leave
-    them pending.
+    Raises StoreError when the server cannot be asked. Replies come in order, so one answer is
+    enough. It gathers futures, not coroutines: gather() would make tasks, and a closing loop would
+    leave them pending.
     """
     await asyncio.gather(
         *(session.answer_to("status -") for session in sessions if session.traffic.undelivered())
@@ -129,7 +129,7 @@ async def flush(sessions: Iterable[Session]) -> None:
 
 
 async def deliver(session: Session, until: float) -> None:
-    """The same, tried again and again until a moment by the monotonic clock."""
+    """Flush again and again, until a moment by the monotonic clock."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, until - monotonic())):
             for attempt in count(1):

@@ -1,6 +1,7 @@
-"""Renewals: what the callers of a lane hold, and when the server is told that they still do.
+"""The renewal of leases: the permits that callers of a session hold, and when each is renewed.
 
-Here lives the time of leases, and nothing of who waits: all that a lane holds is renewed in one call, at a third of the lease.
+This module deals with the time of leases, and not with waiters. One call renews all permits of a
+session, at a third of the lease.
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ if TYPE_CHECKING:
 
 
 class LeaseRenewal:
-    """Of the permits of one lane."""
+    """The renewal of the permits of one session."""
 
     def __init__(self, session: Conversation) -> None:
         self._session = session
-        # And the lease that each was granted or renewed for. A permit that dies leaves by a callback without Python code: a signal
-        # handler may raise in such code, and Python hides what is raised in a callback.
+        # The permits, and the lease that each was granted or renewed for. A permit that dies leaves
+        # through a callback without Python code. A signal handler might raise in Python code, and
+        # Python hides what a callback raises.
         self._held: dict[ref[Permit], int] = {}
-        self.expected: set[PendingAcquire] = (
-            set()
-        )  # granted for a lease, and their callers have made no permits yet
-        self._weak = ref(self)  # a permit keeps its line, and the line its lanes: a timer must not
+        # Acquires that were granted for a lease, and whose callers have made no permit yet.
+        self.expected: set[PendingAcquire] = set()
+        # A permit keeps its queue alive, and the queue its sessions. A timer must not.
+        self._weak = ref(self)
         self._timer: asyncio.TimerHandle | None = None
-        self._lease = 0  # what was granted for this, and is believed until then or later, is renewed by that timer in time
+        # The timer is in time for each permit with this lease that is held for certain until
+        # `_enough` or later.
+        self._lease = 0
         self._enough = inf
-        self._lost: list[Permit] = []  # as the reply shows that is being read
+        self._lost: list[Permit] = []  # lost leases that the current reply shows
 
     @property
     def planned(self) -> bool:
@@ -50,12 +54,12 @@ class LeaseRenewal:
         return any(permit.held for permit, _ in self._known())
 
     def units_held(self, unit: str) -> int:
-        """How much of a unit the permits hold that are renewed here."""
+        """How much of a unit the permits that are renewed here hold."""
         held = (permit.units for permit, _ in self._known() if permit.held)
         return sum(units.get(unit, ONE_EACH.get(unit, 0)) for units in held)
 
     def _known(self) -> list[tuple[Permit, int]]:
-        """The permits that are not dropped, and their leases. Other threads drop some meanwhile."""
+        """The permits that still exist, and their leases. Other threads may drop some meanwhile."""
         return [
             (permit, lease)
             for each, lease in self._held.copy().items()
@@ -63,7 +67,10 @@ class LeaseRenewal:
         ]
 
     def hold(self, permit: Permit, lease: int) -> None:
-        """Renew `permit`, granted for `lease`, until it is released or dropped: soon, when the news of the grant came late."""
+        """Renew `permit`, granted for `lease`, until it is released or dropped.
+
+        The first renewal is soon if the grant was known late.
+        """
         self._held[ref(permit, self._held.pop)] = lease
         if lease == self._lease and permit.believed >= self._enough:
             return
@@ -72,14 +79,18 @@ class LeaseRenewal:
         self._lease, self._enough = lease, permit.believed
 
     def believed(self, t: int, lease: int, server: int, known: int, sent_at: float) -> float | None:
-        """Until when a permit granted for `t` is held for certain, on the monotonic clock: reckoned from a sending (S2).
+        """The end of the time for which a permit granted for `t` is held for certain (S2, lease
+        time).
 
-        The server's clock showed `known` in the last reply, and `server` when the grant was told: it may have stepped in between.
-        Without a reply the call of `sent_at` asked for it.
+        It is on the monotonic clock, and counts from the sending of a call. The server's clock
+        showed `known` in the last reply, and `server` when it named the grant. The clock may have
+        stepped in between. Without a reply, the call sent at `sent_at` asked for the permit.
         """
         if not lease:
             return None
-        if not known:  # an announcement was faster than the first reply: the call that asked is older than the grant
+        # A notification was faster than the first reply. The call that asked is older than the
+        # grant.
+        if not known:
             return sent_at + lease / 1_000_000
         believed = self._session.asked_at + (t + lease - known) / 1_000_000
         return (
@@ -89,7 +100,7 @@ class LeaseRenewal:
         )
 
     def numbers_of(self, session_id: str) -> set[str]:
-        """The numbers under which `session` was granted what is held now."""
+        """The numbers under which the session was granted the permits that are held now."""
         keys = [
             *(str(permit.key) for permit, _ in self._known() if permit.held),
             *(pending.caller for pending in self.expected),
@@ -97,9 +108,10 @@ class LeaseRenewal:
         return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session_id}:")}
 
     def renew(self) -> None:
-        """Renew what is held, at a third of the lease; sooner when the lease has become shorter.
+        """Renew all permits, at a third of the lease, or sooner if the lease has become shorter.
 
-        What was granted under a lease keeps it when no limit has one any more: there may be such a limit again (S1).
+        A permit granted under a lease keeps it when no limit has a lease any more: such a limit may
+        come back (S1, capacity).
         """
         known = self._known()
         log_lost(self._session.name, [permit for permit, _ in known])
@@ -123,13 +135,14 @@ class LeaseRenewal:
             self._timer = None
 
     def _renew_in(self, seconds: float) -> None:
-        """And not later, if a later renewal was planned.
+        """Renew in so many seconds, and not later, even if a later renewal was planned.
 
-        A task whose loop ends may receive its grant when the portal has taken the lane over: then the portal's loop does it.
+        A task whose loop ends may get its grant after the portal has taken over the session. Then
+        the timer is set in the portal's loop.
         """
         loop = self._session.loop
         if asyncio._get_running_loop() is not loop:
-            with suppress(RuntimeError):  # it is closed, and nothing is renewed
+            with suppress(RuntimeError):  # the loop is closed, and nothing is renewed
                 loop.call_soon_threadsafe(self._renew_in, seconds)
             return
         moment = loop.time() + seconds
@@ -147,7 +160,7 @@ class LeaseRenewal:
             permit.renewed(self._session.asked_at + lease / 1_000_000)
         else:
             permit.renewed(monotonic())
-            if not self._lost:  # one line for all that this reply shows
+            if not self._lost:  # one log line for all losses in this reply
                 self._session.loop.call_soon(self._log_lost)
             self._lost.append(permit)
 
@@ -157,7 +170,7 @@ class LeaseRenewal:
 
 
 def renew(renewal: ReferenceType[LeaseRenewal]) -> None:
-    """Renew what is held, if any permit is left."""
+    """Renew the permits, if the session still exists."""
     found = renewal()
     if found is not None:
         found.renew()

@@ -1,8 +1,10 @@
-"""Succession: who leaves gives its permit to who enters next in the same lane; the server hears of it later.
+"""The local hand-off: a caller that leaves gives its permit to the next waiter of the same session.
 
-Here lives what a lane knows of the head of the queue, and when that is enough to hand a permit over. Who was asked for in one call
-stands together in the queue (S6): when one of them was granted, the others are its head, and nobody else's can come in between.
-Whatever may have changed since the server has granted last makes it a matter of the server's again.
+The server learns of it later. This module knows where the session's waiters stand, and decides
+whether that is enough for a hand-off. The acquires of one call stand together in the queue (S6,
+FIFO). When one of them was granted, the others are the head of the queue, and no other session's
+can come in between. If anything may have changed since the server's last grant, the server decides
+again.
 """
 
 from __future__ import annotations
@@ -19,29 +21,33 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.messages import PendingAcquire, Sent
     from headgate.stores.redis.session.conversation import Conversation
 
-MOST_SILENCE = 6.0  # seconds without a word of the server's after which places and limits may be others': twice the lane's heartbeat
-SOON = 0.002  # seconds until the server hears of permits that were handed over: some round trips
+# Seconds without a reply, after which places and limits may be others'. This is twice the session's
+# heartbeat.
+MOST_SILENCE = 6.0
+SOON = 0.002  # seconds until the server learns of hand-offs; this is some round trips
 
 
 class LocalHandoff:
-    """In one lane."""
+    """The hand-off in one session."""
 
     def __init__(self, session: Conversation) -> None:
-        self.outbox_grants = 0  # grants that were heard of, by mail
+        self.outbox_grants = 0  # how many grants the outbox has named
         self._session = session
-        self._first_to = 0  # up to this number those who wait here are the first of the whole queue
+        # The waiters here with numbers up to this one head the whole queue.
+        self._first_to = 0
         self._program = ""  # the limits that the last answer was given under
-        self._since = 0  # and since when, as far as is known, by the server's clock
-        self._open = (
-            False  # the server has granted under them, so no more is held than they allow (S1)
-        )
-        self._sending: TimerHandle | None = None
+        # The time by the server's clock since which these limits are known to hold.
+        self._since = 0
+        # The server has granted under these limits, so holders are within capacity (S1).
+        self._open = False
+        self._sending: TimerHandle | None = None  # for the call that tells the server
 
     def hand_over(self, permit: Permit) -> bool:
-        """Leave `permit` to who enters next, if nobody else can be before it (S6).
+        """Give `permit` to the next waiter, if no other caller can be before it (S6, FIFO).
 
-        It is held under the name that it was granted to, so never twice (S1). With the next call, or soon, the server hears that
-        the heir has given up its place, and with it whatever it was granted there meanwhile (S3).
+        The permit keeps the name that it was granted to, so it is never held twice (S1, capacity).
+        A call soon tells the server that the next waiter has given up its place. The server then
+        takes back any grant that it made there meanwhile (S3, one grant per id).
         """
         next_waiter = self.next_waiter(permit)
         if next_waiter is None:
@@ -54,7 +60,7 @@ class LocalHandoff:
         return True
 
     def halt(self) -> None:
-        """Another thread tells it."""
+        """Send nothing from this loop: another thread does."""
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -64,7 +70,7 @@ class LocalHandoff:
         self._session.send_operations()
 
     def next_waiter(self, permit: Permit) -> PendingAcquire | None:
-        """Who may have `permit`, as far as we know."""
+        """The waiter that may have `permit`, as far as this session knows."""
         session = self._session
         first = session.traffic.first()
         if first is None or not (
@@ -83,32 +89,40 @@ class LocalHandoff:
         )
         return first if allowed and certain and first.request.units == permit.units else None
 
-    # What is known -------------------------------------------------------------------------------------------------------
+    # Places in the queue --------------------------------------------------------------------------
 
     def count_ahead(self) -> int:
-        """How many would stand before who is asked for now, if nobody else came in between; -1: others are there already."""
+        """How many would be before a new acquire, if no other session's came in between.
+
+        -1: acquires of other sessions are there already.
+        """
         traffic = self._session.traffic
         return len(traffic.waiting) if traffic.last_number() <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:
-        """The first of those of a call who wait has so many before it; None: nobody waits."""
+        """A reply says how many are `ahead` of the call's first waiter. None: none of its acquires
+        waits.
+        """
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
 
     def note_answer(self, sent: Sent, now: int, declared: bool) -> None:
-        """The server has answered under limits that may be new to it, or to us."""
+        """The server has answered under limits that may be new to it, or to this session."""
         if declared or sent.program != self._program:
             self._program, self._since, self._open = sent.program, now, False
 
     def note_grant(self, pending: PendingAcquire) -> None:
-        """Who was asked for together with `ticket` is behind it. A letter may be older than the limits."""
+        """The acquires sent together with `pending` are behind it.
+
+        A grant in the outbox may be older than the limits.
+        """
         self._first_to = max(self._first_to, pending.last)
         self._open = self._open or pending.t >= self._since
 
     def stop(self) -> None:
-        """Until the server has granted again."""
+        """Hand over nothing until the server has granted again."""
         self._open = False
 
     def forget(self) -> None:
-        """Nobody has a place any more."""
+        """No waiter of this session has a place any more."""
         self._first_to, self._open = 0, False

@@ -1,6 +1,7 @@
-"""The log line of lost leases. It is a warning, because a holder that goes on may work beside another one.
+"""The log line of lost leases.
 
-One reply or one timer may show several losses; they are one line.
+It is a warning, because a holder that goes on may work at the same time as another one. One reply
+or one timer may show several losses; they are one line.
 """
 
 from __future__ import annotations

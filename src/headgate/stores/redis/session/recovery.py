@@ -1,10 +1,10 @@
-"""Recovery of a lane when the state of its name may have gone back.
+"""Recovery of a session when the state of its name may have gone back.
 
-After a failover, or a restart from an older copy, the server lacks the last writes. Permits that
-this session has released are held again there, and callers that were served wait again there. The
-session finds out in two ways: the server does not know the last reply that the session has heard,
-or it grants a permit for which no caller waits. Then the session is over. A new one asks again for
-all callers that wait, and says what the old one still holds. The server gives back the rest.
+After a failover, or a restart from an older copy, the server lacks the last writes. There, permits
+that this session has released are held again, and callers that were served wait again. The session
+notices this in two ways. The server does not know the last reply that the session received, or it
+grants a permit for which no caller waits. Then the session is over. A new one asks again for all
+callers that wait, and says what the old one still holds. The server gives back the rest.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 
 
 class Recovery:
-    """The recovery of one lane."""
+    """The recovery of one session."""
 
     def __init__(self, session: Conversation, renewal: LeaseRenewal) -> None:
         self._session = session
         self._renewal = renewal
         self.doubts = False  # the connection was lost since the last call
-        self._ended: dict[
-            str, float
-        ] = {}  # sessions that are over, and when they ended, on the monotonic clock
-        self._announced: dict[
-            int, int
-        ] = {}  # fences of grants that a notification told first, with its time
+        # Sessions that are over, and when each ended, on the monotonic clock.
+        self._ended: dict[str, float] = {}
+        # The fences of grants that a notification named before any reply, with its time.
+        self._announced: dict[int, int] = {}
 
-    # What the server has to know -----------------------------------------------------------------------------------------
+    # What the server has to know ------------------------------------------------------------------
 
     def doubt(self) -> None:
         """The connection is lost, and the next one may lead to an older state.
 
-        If that may hold anything for this lane, ask it at once, even if no caller waits.
+        If that state may hold anything for this session, ask the server at once, even if no caller
+        waits.
         """
         if self._silence() < max(WAITER, self._session.lease / 1_000_000):
             self.doubts = True
             self._session.run([])
 
     def last_reply(self, known: int, server: int) -> str | int:
-        """The beginning of the last reply that this session received. The server compares it with its own record.
+        """The beginning of the last reply that this session received, which the server compares
+        with its own record.
 
         0: there was none, or the server may have forgotten it.
         """
@@ -61,9 +61,9 @@ class Recovery:
         return monotonic() - self._session.asked_at
 
     def ended(self, session_id: str) -> list[Operation]:
-        """The errands that end `session`, and those before it that an older state may know.
+        """The operations that end this session, and earlier ones that an older state may know.
 
-        Each says what is still held.
+        Each says what the session still holds.
         """
         now, lasting = monotonic(), max(WAITER, self._session.lease / 1_000_000)
         self._announced.clear()
@@ -76,21 +76,24 @@ class Recovery:
     def _held_in(self, session_id: str) -> str:
         return ",".join(self._renewal.numbers_of(session_id)) or "-"
 
-    # Grants that no caller waits for -------------------------------------------------------------------------------------
+    # Grants that no caller waits for --------------------------------------------------------------
 
     def note_announced(self, claims: Mapping[int, bool], server: int) -> None:
-        """Note the grants of a notification of the time `server`, by the server's clock: by fence whether a caller waits for it.
+        """Note the grants of a notification that a caller claims. The reply to the next call
+        repeats them.
 
-        The reply to the next call names them again.
+        `server` is the time of the notification, by the server's clock. `claims` says by fence
+        whether a caller claims the grant.
         """
         for fence, claimed in claims.items():
             if claimed:
                 self._announced[fence] = server
 
     def unclaimed(self, claims: Mapping[int, bool], server: int) -> bool:
-        """Whether a reply of the time `server` names grants for which no caller waited.
+        """Whether a reply of the time `server` names new grants that no caller claims.
 
-        `claims` says by fence whether a caller waits for it. Grants that a notification named before do not count.
+        `claims` says by fence whether a caller claims the grant. Grants that a notification named
+        before are not new.
         """
         found = any(
             not claimed and fence not in self._announced for fence, claimed in claims.items()

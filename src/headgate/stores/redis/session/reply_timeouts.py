@@ -1,7 +1,8 @@
-"""Patience: for how long the callers of a lane listen for the first answer to what they have asked.
+"""Reply timeouts: how long the callers of a session wait for a first answer.
 
-Here lives giving a silent server up for one caller after another. One look at all who have not been answered costs less than a
-timer for each of them. A caller that was answered, and waits, has a deadline of its own.
+When the server is silent, this module fails one caller after another. One timer for all callers
+without an answer costs less than a timer for each. A caller that was answered, and waits in the
+queue, has a timer of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ReplyTimeouts:
-    """Of the callers of one lane."""
+    """The reply timeouts of one session's callers."""
 
     def __init__(self, session: Conversation) -> None:
         self._session = session
@@ -32,11 +33,10 @@ class ReplyTimeouts:
         self._look_at(pending.answer_by)
 
     def limit_wait(self, pending: PendingAcquire) -> None:
-        """The caller waits in the queue, for as long as it may."""
+        """The caller waits in the queue: set its timer if it has a `max_sleep`."""
         if pending.request.max_sleep is not None:
-            if (
-                pending.deadline is not None
-            ):  # it waits for the second time: its session had lapsed, or it was held back
+            # It waits for the second time: its session had expired, or a pause held it back.
+            if pending.deadline is not None:
                 pending.deadline.cancel()
             left = pending.request.max_sleep / 1_000_000 - (monotonic() - pending.start)
             pending.deadline = self._session.loop.call_later(
@@ -49,7 +49,7 @@ class ReplyTimeouts:
             pending.settle(too_long(self._session.name, pending.request, int(delay * 1_000_000)))
 
     def cancel(self) -> None:
-        """All were answered."""
+        """Stop the timer: all callers were answered."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -74,7 +74,10 @@ class ReplyTimeouts:
             self._look_at(moment)
 
     def _give_up(self, pending: PendingAcquire) -> None:
-        """Nothing has come back for as long as it may wait: unless it was asked a moment ago, the server is as good as gone."""
+        """Fail a caller that has waited as long as it may, because the server counts as lost.
+
+        If its call was sent only a moment ago, the caller waits a little longer.
+        """
         silent = self._session.traffic.silence(pending)
         if silent < SILENCE:
             pending.answer_by = self._session.loop.time() + SILENCE - silent

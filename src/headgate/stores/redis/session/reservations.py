@@ -1,7 +1,9 @@
-"""Who was granted a moment ahead and sleeps until it comes; and what is known of a pause, which holds them back.
+"""Reservations: the callers that were granted a moment in the future and sleep until then.
 
-Here lives one lane's alarm clock, on the monotonic clock: a loop's own may count whole milliseconds, as uvloop's does, and its
-timers may be as much too early. What is granted, and what becomes of who is held back, is the lane's to know.
+It also keeps the pause that is known of, which holds them back. It is one session's alarm clock, on
+the monotonic clock. A loop's own clock may count whole milliseconds, as uvloop's does, and its
+timers may be early by as much. The session makes the grants, and decides what a caller that is held
+back does next.
 """
 
 from __future__ import annotations
@@ -17,28 +19,30 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.messages import PendingAcquire
 
 
-BURST = 1000  # microseconds by which fences may be ahead of the clock: one each for as many grants as a call makes
+# Microseconds by which fences may be ahead of the clock: one for each grant of a call.
+BURST = 1000
 
 
 class Reservations:
-    """The sleepers of one lane, in order."""
+    """The sleeping callers of one session, in order."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()
-        self._paused_until = 0  # nobody passes before, on the server's clock
-        self._pause_known_at = 0  # by which it was this when we heard of that first
-        self._resumed_at = 0  # when a pause was ended last, on the server's clock: news of an earlier pause come too late
-        self._pause_ends = 0.0  # the same on ours, counted from when it was heard of
+        self._paused_until = 0  # the end of the last pause, by the server's clock
+        self._pause_known_at = 0  # the server's time at which that end was first known
+        # When a pause was resumed last, by the server's clock. News of an earlier pause is too old.
+        self._resumed_at = 0
+        self._pause_ends = 0.0  # the same end on the monotonic clock
         self._loop = loop
-        self._alarm: TimerHandle | None = None  # for the first of them
+        self._alarm: TimerHandle | None = None  # for the first that sleeps
 
     @property
     def pause_left(self) -> float:
-        """Seconds for which nobody passes, as far as is known here."""
+        """Seconds for which no caller passes, as far as this session knows."""
         return max(0.0, self._pause_ends - monotonic())
 
     def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int) -> None:
-        """Until so much later, and not before anybody who sleeps already."""
+        """Let a caller sleep for so long, and not less than any that sleeps already."""
         moment = monotonic() + max(0, microseconds) / 1_000_000
         self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), pending, grant))
         self._set_alarm()
@@ -48,12 +52,12 @@ class Reservations:
             self._alarm = self._loop.call_later(max(0.0, self.queue[0][0] - monotonic()), self._due)
 
     def halt(self) -> None:
-        """Wake nobody any more."""
+        """Wake no caller any more."""
         if self._alarm is not None:
             self._alarm.cancel()
 
     def _due(self) -> None:
-        """Let go, in order, who was granted a moment that has come."""
+        """Give their grants, in order, to the callers whose moment has come."""
         self._alarm = None
         while self.queue and self.queue[0][0] <= monotonic():
             _, pending, grant = self.queue.popleft()
@@ -61,9 +65,10 @@ class Reservations:
         self._set_alarm()
 
     def pause(self, server: int, left: int) -> bool:
-        """The server's clock showed `server`, and for `left` microseconds from then on nobody passes. Whether that is news.
+        """Note a pause: from the server's time `server` on, no caller passes for `left`
+        microseconds.
 
-        0: a pause was ended at that moment.
+        With 0, a pause ended at that time. Return whether the pause is new.
         """
         if not left:
             self._resume(server)
@@ -83,11 +88,17 @@ class Reservations:
             )
 
     def precedes_pause(self, grant: Grant) -> bool:
-        """Whether it was made before the pause, for a moment before its end. Later ones are of a server that has lost the pause."""
+        """Whether a grant was made before the pause, for a moment before its end.
+
+        A later grant comes from a server that has lost the pause.
+        """
         return grant.t < self._paused_until and grant.fence <= self._pause_known_at + BURST
 
     def held_back(self, session_id: str) -> list[tuple[PendingAcquire, Grant]]:
-        """Who sleeps for a moment before the end of the pause, and not in vain: they sleep no more."""
+        """Remove and return the sleeping callers whose moment is before the end of the pause.
+
+        Callers that have given up stay out.
+        """
         held = [
             (pending, grant)
             for _, pending, grant in self.queue

@@ -1,4 +1,4 @@
-"""The requests of one session: to be sent, on their way, waiting, and granted for a later moment."""
+"""The requests of one session: to be sent, in flight, waiting, and granted for a later moment."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    """They leave together, in order. One call is on its way at most."""
+    """The requests of one session. They leave together, in order, one call at a time."""
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         self.acquires: list[PendingAcquire] = []  # to be sent
         self.operations: list[Operation] = []  # to be sent
-        self.sent: Sent | None = None  # the call on its way
+        self.sent: Sent | None = None  # the call in flight
         # A call that the server may have run, without an answer. It is sent again before any other.
         self.owed: Sent | None = None
         # By number, in order. (A plain dict finds its first slowly after many deletions.)
         self.waiting: OrderedDict[int, PendingAcquire] = OrderedDict()
-        # Given up, and perhaps granted before the server hears of that.
+        # Acquires that were given up, and that the server may grant before it learns of that.
         self.abandoned: dict[int, PendingAcquire] = {}
-        # More waiters than a call can name have given up: the session ends, with all its places.
+        # More waiters have given up than one call can name. The session ends, with all its places.
         self.leaving = False
         self.reserved = Reservations(loop)
 
     @property
     def owes(self) -> bool:
-        """Whether the server has to hear something, though no caller waits for the answer."""
+        """Whether the server must get something, though no caller waits for the answer."""
         return bool(self.operations or self.owed or self.leaving)
 
     @property
@@ -52,7 +52,7 @@ class Traffic:
         return wanted[:MOST], operations[:MOST]
 
     def first(self) -> PendingAcquire | None:
-        """The one that waits before all others here."""
+        """The first waiter of this session."""
         return next(iter(self.waiting.values())) if self.waiting else None
 
     def last_number(self) -> int:
@@ -61,7 +61,7 @@ class Traffic:
     def undelivered(self) -> list[Operation]:
         """The operations that the server has not answered.
 
-        One stands for a call that may have granted something in vain.
+        One more stands for a call that may have granted something to a caller that has left.
         """
         sent = self.sent or self.owed
         in_vain = self.leaving or (
@@ -74,15 +74,15 @@ class Traffic:
         ]
 
     def unanswered(self) -> list[PendingAcquire]:
-        """All that wait for the server: for a first answer, or for their turn."""
+        """All callers that wait for the server: for a first answer, or for their turn."""
         return [*self.waiting.values(), *self.acquires]
 
     def unfinished(self) -> list[PendingAcquire]:
-        """The same, and those that sleep until their moment."""
+        """The same callers, and those that sleep until their moment."""
         return [*self.unanswered(), *(pending for _, pending, _ in self.reserved.queue)]
 
     def without_answer(self) -> list[PendingAcquire]:
-        """All that have no first answer."""
+        """All callers without a first answer."""
         call = self.sent or self.owed
         return [*(call.acquires if call else ()), *self.acquires]
 
@@ -91,13 +91,13 @@ class Traffic:
         return 0.0 if self.sent is None else monotonic() - max(self.sent.at, pending.start)
 
     def may_be_on_its_way(self, pending: PendingAcquire) -> bool:
-        """Whether the reply that shows what became of `pending` is still to come."""
+        """Whether the reply that shows the outcome of `pending` is still to come."""
         return self.sent is not None and pending in self.sent.acquires and not pending.t
 
     def cancel(self, pending: PendingAcquire) -> None:
-        """Out of the queue with it, or its grant undone.
+        """Leave the queue, or undo the grant.
 
-        There is one operation for each: it also covers a grant that is heard of later.
+        There is one operation for each acquire. It also covers a grant that is noticed later.
         """
         words = f"cancel {pending.t} {pending.caller}"
         if pending.cancel is not None:
@@ -109,7 +109,7 @@ class Traffic:
             self.abandoned[pending.number] = pending
 
     def cancel_all(self, waiting: dict[int, PendingAcquire]) -> None:
-        """One by one, or with the whole session when they are too many for one call."""
+        """Cancel one by one, or end the whole session if there are too many for one call."""
         if len(waiting) > MOST:
             self.abandoned.update(waiting)
             self.leaving = True
@@ -118,7 +118,7 @@ class Traffic:
             self.cancel(pending)
 
     def forget_abandoned(self) -> None:
-        """The server knows of all but those whose cancellation is still to be sent."""
+        """Forget those of which the server knows: all but those whose cancellation is unsent."""
         if self.abandoned and not self.leaving:
             unsent = set(self.operations)
             self.abandoned = {

@@ -1,4 +1,4 @@
-"""Operations that the server did not carry out: those to offer again, and the log lines of the others."""
+"""Operations that the server did not carry out: those to offer again, and the others' log lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SAID = (
 
 
 def keep_owed(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
-    """Of operations whose server is away, those to offer again."""
+    """Of operations whose server is away, keep those to offer again."""
     owed = []
     for operation in operations:
         if operation.owed:
@@ -51,7 +51,10 @@ def give_up(name: str, operation: Operation, error: StoreError) -> None:
 
 
 def keep_refused(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
-    """Of operations that the server has refused, those to offer again: a settlement once too often would change something."""
+    """Of operations that the server has refused, keep those to offer again.
+
+    A settlement or a rejoin is not among them: a second one would change something.
+    """
     again = []
     for operation in operations:
         operation.on_reply(error)
