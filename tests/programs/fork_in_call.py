@@ -79,7 +79,7 @@ def main(url: str, name: str, how: str) -> None:
     elif how == "acquire":
         wrap(fast_path.BlockingConnection, "exchange", between_call_and_reply)
     elif how == "granted":
-        wrap(RedisQueue, "found", before)
+        wrap(RedisQueue, "make_quick_permit", before)
     elif how == "connect":
         wrap(fast_path, "connect", behind_the_fork)
     else:

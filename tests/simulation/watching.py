@@ -18,7 +18,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
     """The witness sees who gets a permit, who leaves one to another, and who gives up."""
     permit_of, found_of, give_up, hand_over = (
         RedisQueue._permit,
-        RedisQueue.found,
+        RedisQueue.make_quick_permit,
         Session._give_up,
         LocalHandoff.hand_over,
     )
@@ -45,4 +45,4 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         return permit
 
     seen = [(Session, "_give_up", _give_up), (LocalHandoff, "hand_over", _hand_over)]
-    return [*seen, (RedisQueue, "_permit", _permit), (RedisQueue, "found", _found)]
+    return [*seen, (RedisQueue, "_permit", _permit), (RedisQueue, "make_quick_permit", _found)]

@@ -180,12 +180,12 @@ class FallbackQueue:
         if self._away():
             return unfenced(self._without(request, None).acquire_sync(request), start)
         try:
-            permit = self._queue.quickly(request)
+            permit = self._queue.acquire_quickly(request)
         except StoreError as error:
             queue = self._without(request, error.with_traceback(None))
             return unfenced(queue.acquire_sync(rest_of(request, start)), start)
         if permit is None:
-            return self._queue.waited(request, self.acquire)
+            return self._queue.acquire_by_portal(request, self.acquire)
         self._absence.ends(self._store.away)
         return permit
 

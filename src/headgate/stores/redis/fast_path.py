@@ -57,7 +57,9 @@ class Asking(Protocol):
     def key(self) -> str: ...
     @property
     def limits(self) -> LimitSync: ...
-    def found(self, request: Request, found: Passed, waited: float, home: FastPath) -> Permit: ...
+    def make_quick_permit(
+        self, request: Request, found: Passed, waited: float, home: FastPath
+    ) -> Permit: ...
     def cancel_uncertain(self, caller: str) -> None: ...
 
 
@@ -121,7 +123,7 @@ class FastPath:
                 self._close(server)  # a name may lead to another one now
             found = read_quick_reply(reply, caller, believed, declared.lease)
             if found is not None and not self._of_parent:
-                permit = queue.found(request, found, monotonic() - start, self)
+                permit = queue.make_quick_permit(request, found, monotonic() - start, self)
             return permit
         except BaseException as lost:
             if permit is not None:

@@ -323,10 +323,10 @@ class RedisQueue:
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
-        permit = self.quickly(request)
-        return self.waited(request, self.acquire) if permit is None else permit
+        permit = self.acquire_quickly(request)
+        return self.acquire_by_portal(request, self.acquire) if permit is None else permit
 
-    def quickly(self, request: Request) -> Permit | None:
+    def acquire_quickly(self, request: Request) -> Permit | None:
         """By this thread itself, if it can pass this instant.
 
         StoreError when `max_sleep` was spent on a server that is silent, and in headgate's own thread.
@@ -354,7 +354,7 @@ class RedisQueue:
         """
         return blocking(work, self.name, give_back)
 
-    def waited(self, request: Request, acquire: Acquiring) -> Permit:
+    def acquire_by_portal(self, request: Request, acquire: Acquiring) -> Permit:
         """By the portal. The thread itself calls the `on_wait` of the request."""
         closing = request.closing  # noqa: F841 - a close in a signal handler of this thread finds it in the stack
         loop, on_wait = asyncio._get_running_loop(), request.on_wait
@@ -388,7 +388,9 @@ class RedisQueue:
             self._warned = True
             warn_of_blocking(self.name)
 
-    def found(self, request: Request, found: Passed, waited: float, home: FastPath) -> Permit:
+    def make_quick_permit(
+        self, request: Request, found: Passed, waited: float, home: FastPath
+    ) -> Permit:
         """The permit of a grant that the shortcut was given."""
         permit = Permit(
             self, request.units, found.grant, waited, found.caller, found.believed, home
