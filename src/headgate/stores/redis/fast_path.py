@@ -1,8 +1,9 @@
-"""The shortcut for threads: a blocking acquire that can pass this instant asks the server itself, without the portal's loop.
+"""The fast path for threads: a blocking acquire that can pass this instant asks the server itself.
 
-Here lives one blocking connection for each process and server, used by turns: a thread that finds it taken goes by the portal, and
-so does every acquire that has to wait, or whose server is not known or has changed. Only the quick script travels here, so nothing
-is ever left behind in the queue.
+It does not go through the portal's loop. There is one blocking connection for each process and
+server, used by one thread at a time. A thread that finds it in use goes through the portal. So does
+every acquire that has to wait, or whose server is not known or has changed. Only the quick script
+travels here, so no acquire is ever left behind in the queue.
 """
 
 from __future__ import annotations
@@ -40,7 +41,11 @@ OURS = (__name__, "socket", "ssl")  # the modules in whose code a connection fai
 
 
 class Passed(NamedTuple):
-    """A grant, who has it, until when it is held for certain (None: it holds nothing), and for which lease it was granted."""
+    """A grant over the fast path, its caller and its lease.
+
+    `believed` is the end of the time for which the grant is held for certain. None: it holds
+    nothing.
+    """
 
     grant: Grant
     caller: str
@@ -64,27 +69,27 @@ class Asking(Protocol):
 
 
 class FastPath:
-    """The blocking connections to one store."""
+    """The blocking connections of this process to one store."""
 
     def __init__(self, topology: Topology) -> None:
         self.process = os.getpid()
         self._topology = topology
-        self._busy = False  # a thread uses it
+        self._busy = False  # a thread uses a connection
         self._connections: dict[Endpoint, BlockingConnection] = {}
-        self._opened: SimpleQueue[BlockingConnection | None] = (
-            SimpleQueue()
-        )  # the connection that is being made
-        self._of_parent = (
-            False  # this process is a child of a fork: what was asked here goes on in the parent
-        )
+        # The result of the connection attempt in progress.
+        self._opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
+        # This process is a child of a fork. The parent goes on with the acquire in progress.
+        self._of_parent = False
         self.id = f"{secrets.token_hex(16)}.0"
         self._calls = 0
 
     def acquire(self, queue: Asking, request: Request) -> Permit | None:
-        """A permit for this instant; None: ask properly."""
+        """A permit for this instant. None: go through the portal."""
         if queue.limits.declares or self._busy:
             return None
-        self._busy = True  # no call stands since it was looked at, so no other thread and no signal handler comes in between
+        # No call stands between the check and this line, so neither another thread nor a signal
+        # handler comes in between.
+        self._busy = True
         try:
             server = self._topology.where(queue.key)
             permit = None if server is None else self._ask(server, queue, request)
@@ -97,7 +102,10 @@ class FastPath:
         return permit
 
     def fork(self) -> None:
-        """In the child of a fork: a thread that waits here goes on, and reads nothing that the server sends to the parent."""
+        """In the child of a fork: close the connections, and end the wait of a thread.
+
+        The child reads nothing that the server sends to the parent.
+        """
         self._of_parent = True
         for connection in self._connections.values():
             connection.close()
@@ -120,7 +128,7 @@ class FastPath:
         try:
             reply = self._exchange_surely(server, words, timeout)
             if str(reply).startswith("READONLY"):
-                self._close(server)  # a name may lead to another one now
+                self._close(server)  # the host name may lead to another server now
             found = read_quick_reply(reply, caller, believed, declared.lease)
             if found is not None and not self._of_parent:
                 permit = queue.make_quick_permit(request, found, monotonic() - start, self)
@@ -136,7 +144,10 @@ class FastPath:
             return None
 
     def _exchange_surely(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
-        """A call whose reply was lost is made once more, byte for byte: the script knows its number, and does nothing twice."""
+        """Send a call, and send it once more, byte for byte, if the reply was lost.
+
+        The script knows the call's number, so it does nothing twice.
+        """
         try:
             return self._exchange(server, words, timeout)
         except (OSError, HiredisError) as lost:
@@ -147,7 +158,7 @@ class FastPath:
                 or self._of_parent
                 or not self._open(server, timeout)
             ):
-                raise  # one silence is enough
+                raise  # one timeout is enough
             return self._exchange(server, words, timeout)
 
     def _exchange(self, server: Endpoint, words: tuple[Any, ...], timeout: float) -> Any:
@@ -156,13 +167,16 @@ class FastPath:
         return self._connections[server].exchange(packed(*name, *words), timeout)
 
     def _open(self, server: Endpoint, timeout: float) -> bool:
-        """Connect, in a thread of its own: redis-py would take what a signal handler raises for an error of the connection's."""
+        """Connect in a new thread.
+
+        redis-py would take an exception of a signal handler for an error of the connection.
+        """
         opened: SimpleQueue[BlockingConnection | None] = SimpleQueue()
         self._opened = opened
         begin(partial(connect, server, timeout, opened), "headgate-connect")
         connection = opened.get()
         if connection is None:
-            return False  # the portal finds the words for that
+            return False  # the portal raises the error for that
         self._connections[server] = connection
         return True
 
@@ -173,7 +187,11 @@ class FastPath:
 
 
 class BlockingConnection:
-    """One command, one reply. When it is dropped its socket is closed, and has no time to complain: it is not dropped with it."""
+    """A connection that sends one command and reads one reply.
+
+    A finalizer closes the socket when the connection is dropped. The socket itself is not dropped
+    with it, so it logs no warning.
+    """
 
     def __init__(self, its: socket.socket, timeout: float) -> None:
         self._socket = its
@@ -201,14 +219,18 @@ def connect(
     with suppress(Exception):
         redis_py = server.blocking(timeout)
         redis_py.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
-        its, redis_py._sock = redis_py._sock, None  # as in connection.py: ours from here on
+        # This object owns the socket from here on, as in connection.py.
+        its, redis_py._sock = redis_py._sock, None
         assert its is not None, "it was made just now"
         connection = BlockingConnection(its, timeout)
     opened.put(connection)
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether a socket or a reply has raised `error`. What a signal handler raises comes out of a frame of its own."""
+    """Whether a socket or a reply has raised `error`.
+
+    An exception of a signal handler comes from a frame of the handler's own module.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -217,10 +239,13 @@ def is_ours(error: BaseException) -> bool:
 
 
 def read_quick_reply(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
-    """What the quick script said: "session number ok now -1 0 grant 1 0 fence |", or nothing, or a limit we do not know."""
-    words = (
-        reply.decode().split(" ") if isinstance(reply, bytes) else []
-    )  # an error: the portal finds the words for it
+    """Read the reply of the quick script: "session number ok now -1 0 grant 1 0 fence |".
+
+    The script may also have granted nothing, or not known the limits. Then there is no grant to
+    return.
+    """
+    # For a reply that is an error, the portal raises the right exception.
+    words = reply.decode().split(" ") if isinstance(reply, bytes) else []
     if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
         return None
     now = int(words[3])

@@ -1,12 +1,12 @@
-"""What this process declares for one name, kept in step with what holds in the store.
+"""The limits that this process declares for one name, in step with the limits in the store.
 
-Here lives when a call declares limits, and what becomes of them when other processes or an update
+This module decides when a call declares limits, and what happens when other processes or an update
 have declared others.
 
-All loops and threads of the process change this, and none may wait for another: a signal handler or
-a finalizer that has interrupted one of them may wait for an answer of this loop. So there is no
-lock. Each change reads and assigns with no call and no new object between the two: Python runs
-neither a thread, nor a signal handler, nor a finalizer there.
+All loops and threads of the process change this object, and none may wait for another. A signal
+handler or a finalizer that has interrupted one of them may wait for an answer of this loop. So
+there is no lock. Each change reads and assigns with no call and no new object between the two:
+there, Python runs no other thread, no signal handler and no finalizer.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ class LimitSync:
         self.name = name
         self.declared = declared
         # ASKED until an acquire declares the limits. Then DECLARED or UPDATED, until a call has
-        # carried the declaration to the server: KNOWN.
+        # brought the declaration to the server. Then KNOWN.
         self.declares = ASKED
-        self._heard: Declaration | None = None  # what holds there, while nothing is declared here
+        # The limits in the store, while none are declared here.
+        self._heard: Declaration | None = None
         self._said = Declarations()
-        # What this process has declared, and another one has replaced just now.
+        # The limits that this process has declared, and that another one has just replaced.
         self._turned_down: Declaration | None = None
         self._until = 0.0  # the moment from which it may be declared again
-        self._comes_again = False  # it is declared again by itself: no update holds
+        # They are declared again without an acquire, because no update holds.
+        self._comes_again = False
 
     @property
     def known(self) -> bool:
@@ -50,7 +52,10 @@ class LimitSync:
         return self._heard or self.declared
 
     def follow(self, declared: Declaration) -> None:
-        """An acquire declares its limits: the last declaration wins, unless an update or another process has overruled it."""
+        """Let an acquire declare its limits.
+
+        The last declaration wins, unless an update or another process has overruled it.
+        """
         known = self.declared
         if self._may_declare(declared):
             self._said.declare(declared.program)
@@ -58,7 +63,7 @@ class LimitSync:
                 self._turned_down, self.declared, self.declares = None, declared, DECLARED
 
     def foresee(self, declared: Declaration) -> Declaration:
-        """What would hold for this process if `declared` were declared now."""
+        """The limits that would hold for this process if `declared` were declared now."""
         return declared if self._may_declare(declared) else self.declared
 
     def _may_declare(self, declared: Declaration) -> bool:
@@ -71,9 +76,10 @@ class LimitSync:
     def said(
         self, asks: bool = True, operations: list[Operation] | None = None
     ) -> tuple[Declaration, int]:
-        """The limits that a call names, and what it says of them: a call that `asks` for permits declares ours.
+        """The limits that a call names, and what it says of them.
 
-        Read the other way round than they are written: earlier ones are no update.
+        A call that `asks` for permits declares the limits of this process. Read the fields in the
+        reverse order of their writing: then older limits never travel as an update.
         """
         if self.declares == ASKED:
             if asks and self.declares == ASKED:
@@ -84,12 +90,14 @@ class LimitSync:
         return self.declared, how_said(declares, asks, operations or [])
 
     def carried(self, program: str, how: int) -> None:
-        """A call that said so was carried out: unless something else was declared meanwhile, it is known."""
+        """A call with these limits was carried out. They are known, unless others were declared
+        meanwhile.
+        """
         if how in (DECLARED, UPDATED) and self.declares == how and self.declared.program == program:
             self.declares = KNOWN
 
     def read(self, program: str) -> Declaration:
-        """The limits that the server says hold. When they are damaged, the next call declares ours again."""
+        """Read the limits in the store. If they are damaged, the next call declares ours again."""
         try:
             return read_program(program)
         except ValueError:
@@ -97,7 +105,10 @@ class LimitSync:
             raise
 
     def overruled(self, holds: Declaration) -> bool:
-        """Others have declared something else than was known here. False: so have we."""
+        """Other processes have declared limits that were not known here.
+
+        False: this process has declared others, too.
+        """
         known = self.declares == KNOWN
         if known:
             self.declared = holds
@@ -106,9 +117,10 @@ class LimitSync:
         return known or self.declares == ASKED
 
     def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
-        """What we have declared must wait for `wait` microseconds (-1: as long as an update holds): what holds, holds for us.
+        """The limits that hold replace ours for `wait` microseconds. -1: as long as an update
+        holds.
 
-        False: something else was declared meanwhile.
+        False: others were declared here meanwhile.
         """
         until = monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
@@ -116,14 +128,17 @@ class LimitSync:
             return False
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
         self._until, self._comes_again = until, wait >= 0
-        if (
-            wait >= 0
-        ):  # an update is meant to hold, whatever the code of others says: a limit that was adopted, say
+        # An update is meant to hold, whatever the code of other processes declares. Adopted limits
+        # are one example. So there is no warning then.
+        if wait >= 0:
             warn_of_processes(self.name, program, holds.program)
         return True
 
     def declare_in_time(self, loop: AbstractEventLoop) -> None:
-        """See to it, in `loop`, that what was turned down is declared again: the loop that heard of it may be gone by then."""
+        """Plan, in `loop`, to declare again the limits that were turned down.
+
+        The loop that learned of it may be gone by then.
+        """
         ours, left = self._turned_down, self._until - monotonic()
         if ours is None or not self._comes_again:
             return
@@ -133,7 +148,7 @@ class LimitSync:
             self._declare_again(ours)
 
     def _declare_again(self, ours: Declaration) -> None:
-        """If nothing else was declared since."""
+        """Declare these limits again, unless others were declared meanwhile."""
         if self._turned_down is ours:
             self._turned_down, self.declared, self.declares = None, ours, DECLARED
 
@@ -143,15 +158,16 @@ class LimitSync:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> str:
-        """Declare come what may. Returns the operation that goes with it.
+        """Declare limits that overrule all others. Returns the operation to send with them.
 
-        It names the limits that it overrules, because the server may never have heard of them.
+        It names the limits that it overrules, because the server may never have seen them.
         """
         if former is not None or self.declares == ASKED:
             self._said.declare((former or self.declared).program)
         said, program = self._said, declared.program
         said.update(program)
-        # Again, in one step with what follows: another thread may have updated them meanwhile.
+        # This is done again, in one step with the next line: another thread may have updated the
+        # limits.
         said.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
         return f"update {self._said.last.replace(' ', ',') or '-'}"

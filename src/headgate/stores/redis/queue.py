@@ -1,7 +1,8 @@
-"""The queue of one name on Redis, as limiters and permits see it: the shells' calls, brought to the lane of the caller's loop.
+"""The queue of one name on Redis, as limiters and permits see it.
 
-Here live the two ways in, for tasks and for threads, and the ways back: a permit goes home to the loop that renews it, whichever
-task or thread gives it back.
+It brings their calls to the session of the caller's loop: acquires from tasks and from threads, and
+releases. A permit is released in the loop that renews it, no matter which task or thread gives it
+back.
 """
 
 from __future__ import annotations
@@ -68,15 +69,14 @@ if TYPE_CHECKING:
     Acquiring = Callable[[Request], Coroutine[Any, Any, Permit]]
 
 T = TypeVar("T")
-STATEMENT_TTL = (
-    10.0  # seconds for which it is worth saying to a server that was away what holds at this moment
-)
+# Seconds for which a statement about this moment, such as a pause, is worth sending.
+STATEMENT_TTL = 10.0
 ENDED = "this process has closed its connections."
-LOGS = 4  # windows that a log has room for
+LOGS = 4  # a name's log has room for so many windows
 
 
 class Sessions(Protocol):
-    """What a queue asks of its store."""
+    """The store, as its queues see it."""
 
     @property
     def topology(self) -> Topology: ...
@@ -95,17 +95,17 @@ class RedisQueue:
         self.name = name
         self.key = f"headgate:{{{name}}}"
         self.limits = LimitSync(name, declared)
-        self._last_status: tuple[Status, float] | None = (
-            None  # by the last reply to a look, and when
-        )
-        self._no_fast_path = 0.0  # in a pause of ours, which another connection might overtake
-        self._warned = False  # that a thread blocks its event loop
+        # The last status that was asked for, and the time of its reply.
+        self._last_status: tuple[Status, float] | None = None
+        # The end of a pause that this process set. Another connection might overtake the pause.
+        self._no_fast_path = 0.0
+        self._warned = False  # the warning that a thread blocks its event loop was logged
         self.enter = self.enter_task = shut
         self._store = store
-        self._last: Session | None = None  # that was asked for here
-        self._sessions: list[
-            Session
-        ] = []  # one for each loop, kept here alone while idle; other threads change the list: copy it
+        self._last: Session | None = None  # the session that was used last
+        # One session for each loop. Only this list keeps idle ones alive. Other threads change it,
+        # so loops go over a copy.
+        self._sessions: list[Session] = []
         self._inside = Inside()
 
     @property
@@ -113,7 +113,7 @@ class RedisQueue:
         return self.limits.declared
 
     def follow(self, declared: Declaration) -> None:
-        """An acquire declares its limits."""
+        """Let an acquire declare its limits."""
         self.limits.follow(declared)
 
     def foresee(self, declared: Declaration) -> Declaration:
@@ -127,7 +127,7 @@ class RedisQueue:
         """
         self.limits.accept(declared, known)
 
-    # What is taken from the store ----------------------------------------------------------------------------------------
+    # Limits from the store ------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
         """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
@@ -166,10 +166,10 @@ class RedisQueue:
 
         self._post(Operation("declared", on_reply))
 
-    # What is said of the name --------------------------------------------------------------------------------------------
+    # Statements about the name --------------------------------------------------------------------
 
     def check(self, declared: Declaration) -> None:
-        """ValueError for limits that Redis cannot keep."""
+        """Raise ValueError for limits that Redis cannot keep."""
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
@@ -209,7 +209,8 @@ class RedisQueue:
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError(
-                f"flush() of {title(self.name)} would block the event loop that has to send: write `await limiter.aflush()`."
+                f"flush() of {title(self.name)} would block the event loop that has to send: "
+                "write `await limiter.aflush()`."
             )
         blocking(self.aflush, self.name)
 
@@ -217,7 +218,10 @@ class RedisQueue:
         await self._store.flush(self.name)
 
     def _post(self, operation: Operation) -> None:
-        """Send `errand` with the next call. A signal handler or a finalizer may ask in the middle of the lane's own code."""
+        """Send `operation` with the next call.
+
+        A signal handler or a finalizer may call this in the middle of the session's own code.
+        """
         loop = asyncio._get_running_loop()
         if loop is None:
             if not self._by_portal(lambda session: session.run([operation])):
@@ -233,7 +237,7 @@ class RedisQueue:
         return self.limits.update(declared, former)
 
     def session(self) -> Session:
-        """The lane in the running loop: mostly the same as before."""
+        """The session in the running loop: mostly the same as before."""
         session = self._last
         if (
             session is None
@@ -247,7 +251,10 @@ class RedisQueue:
         return session
 
     def leave_closed(self) -> None:
-        """Hand the lanes of closed loops over to the portal. The usual single lane is in use, so it needs no check."""
+        """Hand over the sessions of closed loops to the portal.
+
+        A queue with only one session is using it, so that one needs no check.
+        """
         if len(self._sessions) < 2:
             return
         closed = [session for session in list(self._sessions) if session.client.loop.is_closed()]
@@ -258,7 +265,10 @@ class RedisQueue:
             self._store.end_closed()
 
     def adopt(self, session: Session) -> None:
-        """In the portal: go on with a lane whose loop has ended. The tasks of that loop hold nothing any more."""
+        """In the portal: go on with a session whose loop has ended.
+
+        The tasks of that loop hold nothing any more.
+        """
         for permit in self._inside.left_behind(
             session.client.loop if session.client.abandoned else None
         ):
@@ -271,19 +281,19 @@ class RedisQueue:
         return [session for session in list(self._sessions) if session.client.loop is loop]
 
     def loops(self) -> set[asyncio.AbstractEventLoop]:
-        """The loops that have something to say for this name, or had."""
+        """The loops with a session for this name, closed ones included."""
         return {session.client.loop for session in list(self._sessions)}
 
     def idle(self) -> bool:
-        """Whether nothing would be missed if this line were forgotten."""
+        """Whether the process loses nothing when it forgets this queue."""
         return all(session.idle for session in list(self._sessions))
 
     def forked(self) -> None:
-        """In the child of a fork: lanes are the parent's."""
+        """In the child of a fork: forget the sessions, which are the parent's."""
         self._last = None
         self._sessions = []
 
-    # Ways in -------------------------------------------------------------------------------------------------------------
+    # Acquires -------------------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> None:
         session = self.session()
@@ -304,7 +314,7 @@ class RedisQueue:
             return
         try:
             self._inside.entered(permit)
-        except BaseException:  # a signal handler's: the block does not begin
+        except BaseException:  # a signal handler raised: the block does not begin
             permit.release()
             raise
 
@@ -327,9 +337,9 @@ class RedisQueue:
         return self.acquire_by_portal(request, self.acquire) if permit is None else permit
 
     def acquire_quickly(self, request: Request) -> Permit | None:
-        """By this thread itself, if it can pass this instant.
+        """A permit from this thread's own connection, if the acquire can pass this instant.
 
-        StoreError when `max_sleep` was spent on a server that is silent, and in headgate's own thread.
+        Raises StoreError if `max_sleep` was spent on a silent server, and in headgate's own thread.
         """
         check_thread()
         start = monotonic()
@@ -344,19 +354,20 @@ class RedisQueue:
         return None
 
     def check_thread(self) -> None:
-        """StoreError in headgate's own thread, which must not wait."""
+        """Raise StoreError in headgate's own thread, which must not wait."""
         check_thread()
 
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of `work` for a thread without a loop, done where its other calls are.
+        """Run `work` in the portal for a thread without a loop, and return its result.
 
-        A permit that comes too late, because a signal handler has interrupted the thread, goes back.
+        If a signal handler has interrupted the thread, a permit that comes too late is released.
         """
         return blocking(work, self.name, give_back)
 
     def acquire_by_portal(self, request: Request, acquire: Acquiring) -> Permit:
-        """By the portal. The thread itself calls the `on_wait` of the request."""
-        closing = request.closing  # noqa: F841 - a close in a signal handler of this thread finds it in the stack
+        """Acquire in the portal. The thread itself calls the `on_wait` of the request."""
+        # A close in a signal handler of this thread finds it in the stack.
+        closing = request.closing  # noqa: F841
         loop, on_wait = asyncio._get_running_loop(), request.on_wait
         if loop is not None:
             self._check_held_here(loop, request)
@@ -368,7 +379,10 @@ class RedisQueue:
         return answer_of(call)
 
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
-        """RuntimeError when tasks of `loop`, which the caller is about to block, hold what it waits for."""
+        """Raise RuntimeError if the caller would wait for ever.
+
+        The caller is about to block `loop`, and tasks of that loop hold what it waits for.
+        """
         session = self._store.known_session(self, loop)
         if session is None or request.max_sleep is not None:
             return
@@ -391,7 +405,7 @@ class RedisQueue:
     def make_quick_permit(
         self, request: Request, found: Passed, waited: float, home: FastPath
     ) -> Permit:
-        """The permit of a grant that the shortcut was given."""
+        """Make the permit of a grant that came over the fast path."""
         permit = Permit(
             self, request.units, found.grant, waited, found.caller, found.believed, home
         )
@@ -400,7 +414,7 @@ class RedisQueue:
         return permit
 
     def cancel_uncertain(self, caller: str) -> None:
-        """Take back what `caller` may have been granted."""
+        """Undo the grant that `caller` may have got."""
         self._by_portal(lambda session: session.post(f"cancel 0 {caller}"))
 
     async def atake(self, request: Request) -> Permit | Refusal:
@@ -413,10 +427,13 @@ class RedisQueue:
     def take(self, request: Request) -> Permit | Refusal:
         return self.blocking(lambda: self.atake(request))
 
-    # Ways back -----------------------------------------------------------------------------------------------------------
+    # Releases -------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """To who enters next, or to the server. Nobody else has such a permit in hand."""
+        """End the current block: give its permit to the next waiter, or to the server.
+
+        No other code has such a permit, so no second release can come.
+        """
         permit = self._inside.left(self._visitor)
         if permit is None:
             return
@@ -438,15 +455,15 @@ class RedisQueue:
             words = f"release {permit.key}"
             try:
                 self._send_home(permit, words)
-            except (
-                BaseException
-            ):  # a signal handler's, before or after it was posted: twice is harmless
+            # A signal handler raised, before or after the release was sent. A second one is
+            # harmless.
+            except BaseException:
                 self._send_home(permit, words)
                 raise
 
     async def arelease(self, permit: Permit) -> bool:
         loop, held = asyncio._get_running_loop(), permit.held
-        if loop is None:  # the collector closes a coroutine that gives back at its end
+        if loop is None:  # the garbage collector closes a coroutine
             self.release(permit)
             return held and not permit.lost
         if not self._claimed(permit):
@@ -457,7 +474,10 @@ class RedisQueue:
         return bool((await session.ask(f"release {permit.key}"))[1])
 
     def abandon(self, permit: Permit) -> None:
-        """Release from a finalizer, which may run in the middle of anything, so later; where no loop is left, the lease ends."""
+        """Release from a finalizer, which may run in the middle of any code: so a little later.
+
+        Where no loop is left, the lease ends by itself.
+        """
         home = permit.home
         loop = home.client.loop if isinstance(home, Session) else portal_loop()
         if loop is not None:
@@ -469,7 +489,7 @@ class RedisQueue:
             self._send_home(permit, f"settle {permit.t} {cost_text(extras)}")
 
     def _claimed(self, permit: Permit) -> bool:
-        """Whether it is ours to give back: once, and not by a child of a fork."""
+        """Whether this caller may give the permit back: once, and never in the child of a fork."""
         if not permit.held:
             return False
         home = permit.home
@@ -478,12 +498,15 @@ class RedisQueue:
         ).process == os.getpid()
         if ours and permit.lost:
             log_lost(self.name, [permit])
-        # No call stands in the next line, so neither a thread nor a signal handler comes in between.
+        # The next line makes no call, so neither a thread nor a signal handler comes in between.
         held, permit.held = permit.held, False
         return held and ours
 
     def _send_home(self, permit: Permit, words: str) -> None:
-        """Send `words` from the loop that the permit came from, or by the portal when that loop is gone, or the parent's."""
+        """Send `words` from the loop that renews the permit.
+
+        The portal sends them if that loop is closed, or belongs to the parent of a fork.
+        """
         session = permit.home
         if (
             not isinstance(session, Session)
@@ -498,26 +521,27 @@ class RedisQueue:
         elif session.client.task is not None:
             session.post(words)
         else:
-            session.note(
-                Operation(words, ignore_reply)
-            )  # a loop that never runs again leaves it to the portal
+            # If this loop never runs again, the portal sends the operation.
+            session.note(Operation(words, ignore_reply))
             try:
                 session.client.loop.call_soon_threadsafe(session.send_noted)
-            except RuntimeError:  # it was closed this moment
+            except RuntimeError:  # the loop was closed just now
                 self._by_portal(lambda _: session.rescue())
 
     def _by_portal(self, operation: Callable[[Session], None]) -> bool:
-        """False when the process ends: so do its leases."""
+        """Run `operation` in the portal. False: the process ends, and its leases with it."""
         try:
             portal().tell(lambda: operation(self.session()))
         except NoPortalError:
             return False
         return True
 
-    # Looking -------------------------------------------------------------------------------------------------------------
+    # Status ---------------------------------------------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        """What holds in the store; where no process has declared limits, what `own` would be with nothing used."""
+        """The status in the store. If no process has declared limits, the status of unused `own`
+        limits.
+        """
         answer = await self.session().ask("status -")
         if answer == UNKNOWN:
             return self._note_status(unused(self.name, own or self.declared))
@@ -535,7 +559,7 @@ class RedisQueue:
         return self.blocking(partial(self.astatus, own))
 
     def describe(self) -> str:
-        """The status as it was seen last, or the limits: without asking the server."""
+        """The status as it was last seen, or the limits, without asking the server."""
         if self._last_status is None:
             return f"{in_words(self.declared.program)} (not asked yet), on {self._store}"
         status, moment = self._last_status
@@ -544,7 +568,7 @@ class RedisQueue:
 
 
 def give_back(answer: object) -> None:
-    """Release a permit that its thread does not wait for any more."""
+    """Release a permit for which its thread does not wait any more."""
     if isinstance(answer, Permit):
         answer.release()
 
@@ -553,6 +577,8 @@ def check_windows(name: str, declared: Declaration) -> None:
     windows = declared.program.count("window ")
     if windows > LOGS:
         raise ValueError(
-            f"Limiter({unquote(name)!r}) has {windows} Window limits (a text such as '100/minute' is one), "
-            f"and on Redis it may have {LOGS}; drop some, or give a text a burst: '100/minute burst 20' is a Rate."
+            f"Limiter({unquote(name)!r}) has {windows} Window limits "
+            "(a text such as '100/minute' is one), "
+            f"and on Redis it may have {LOGS}; drop some, or give a text a burst: "
+            "'100/minute burst 20' is a Rate."
         )

@@ -1,6 +1,7 @@
-"""The store on one Redis server: its lines by name, and one link for each event loop that uses it.
+"""The store on one Redis server: its queues by name, and one client for each event loop that uses
+it.
 
-Here lives who talks to the server from where; a store may be made before any loop runs, and outlives all of them.
+A store may be made before any loop runs, and outlives all of them.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ from headgate.stores.redis.transport.tasks import begun, trouble_of
 from headgate.stores.redis.transport.topology import Topology
 from headgate.stores.redis.transport.url import topology_of
 
-FEWEST_QUEUES = 1024  # lines that are kept without looking for idle ones
+FEWEST_QUEUES = 1024  # up to this number, the store does not look for idle queues to forget
 POLL_INTERVAL = 0.005  # seconds between two looks at the state of another loop
-CLOSING_TIMEOUT = (
-    3.0  # seconds after which a loop that does not run counts as stopped: to close one can take 2 s
-)
+# Seconds after which a loop that does not run counts as stopped. To close one can take 2 s.
+CLOSING_TIMEOUT = 3.0
 
 
 class RedisStore:
@@ -41,8 +41,9 @@ class RedisStore:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self._queues: WeakValueDictionary[str, RedisQueue] = WeakValueDictionary()
-        self._new: dict[str, RedisQueue] = {}  # that are not among the others yet
-        self._kept: dict[str, RedisQueue] = {}  # so that the next limiter of a name finds its line
+        self._new: dict[str, RedisQueue] = {}  # queues that are not in `_queues` yet
+        # Keeps queues alive, so that the next limiter of a name finds its queue.
+        self._kept: dict[str, RedisQueue] = {}
         self._most = FEWEST_QUEUES
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
         self._fast_path: FastPath | None = None
@@ -52,13 +53,19 @@ class RedisStore:
         weakref.finalize(self, retire, self._clients).atexit = False
 
     def queue(self, name: str, declared: Declaration) -> RedisQueue:
-        """The line of `name`, which is made with `declared` when there is none yet. Nothing is sent, and nothing declared."""
+        """The queue of `name`, which is made with `declared` if there is none yet.
+
+        Nothing is sent, and nothing declared.
+        """
         check_windows(name, declared)
         note_limits(self._written, name, declared.program)
         return self._queues.get(name) or self._new_queue(name, declared)
 
     def _new_queue(self, name: str, declared: Declaration) -> RedisQueue:
-        """One for all threads and signal handlers that ask at the same time. None of them waits, so there is no lock."""
+        """Make one queue for all threads and signal handlers that ask at the same time.
+
+        None of them may wait for another, so there is no lock.
+        """
         queue = self._new.setdefault(name, RedisQueue(self, name, declared))
         queue = self._queues[name] = self._kept[name] = self._queues.get(name) or queue
         self._new.pop(name, None)
@@ -66,7 +73,7 @@ class RedisStore:
         return queue
 
     def _forget_idle(self) -> None:
-        """Keep no idle lines, once in so many that the work for each new line stays constant."""
+        """Forget idle queues, so rarely that the work for each new queue stays constant."""
         if len(self._kept) > self._most:
             self._kept = {
                 name: queue for name, queue in self._kept.copy().items() if not queue.idle()
@@ -74,7 +81,7 @@ class RedisStore:
             self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
     def session(self, queue: RedisQueue) -> Session:
-        """The lane of `line` in the running loop."""
+        """The session of `queue` in the running loop."""
         client = self.client()
         session = client.senders.get(queue.key)
         if not isinstance(session, Session) or session.queue is not queue:
@@ -93,27 +100,33 @@ class RedisStore:
         return client
 
     def end_closed(self) -> None:
-        """End the links of closed loops: some loops are closed without a last word to their tasks."""
+        """End the clients of closed loops: some loops close without any notice to their tasks."""
         for loop, client in self._clients.copy().items():
             if loop.is_closed():
                 client.end()
                 self._clients.pop(loop, None)
 
     def known_session(self, queue: RedisQueue, loop: asyncio.AbstractEventLoop) -> Session | None:
-        """The lane of `line` in `loop`, if it is there already. Makes nothing: a signal handler may ask."""
+        """The session of `queue` in `loop`, if there is one. It makes none: a signal handler may
+        ask.
+        """
         client = self._clients.get(loop)
         session = None if client is None or client.closed else client.senders.get(queue.key)
         is_its = isinstance(session, Session) and session.queue is queue
         return cast(Session, session) if is_its else None
 
     async def flush(self, name: str) -> None:
-        """Wait until the server has all that this process said under `name` and its keys. StoreError when it cannot be asked."""
+        """Wait until the server has all that this process sent under `name` and its keys.
+
+        Raises StoreError when the server cannot be asked.
+        """
         queues = [
             queue
             for key, queue in list(self._queues.items())
             if key == name or key.startswith(f"{name}:")
         ]
-        flushed = False  # if a loop closes meanwhile, the portal takes over its errands, which are flushed, too
+        # If a loop closes meanwhile, the portal takes over its operations. They are flushed, too.
+        flushed = False
         while not flushed:
             self.end_closed()
             loops = {
@@ -129,7 +142,10 @@ class RedisStore:
             )
 
     def away(self, key: str) -> bool:
-        """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
+        """Whether the last search for the server of `key` failed just now.
+
+        A caller that asks starts a search that goes on until the server answers.
+        """
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
         return client is not None and client.reconnection.away(key)
@@ -139,13 +155,12 @@ class RedisStore:
         found = self._fast_path
         if found is None:
             made = FastPath(self.topology)
-            found = self._fast_path = (
-                self._fast_path or made
-            )  # no call stands here: all get the first
+            # There is no call in this line: all threads get the first one.
+            found = self._fast_path = self._fast_path or made
         return found
 
     def forked(self) -> None:
-        """In the child of a fork: connections, sessions and identities are the parent's; ours are made anew."""
+        """In the child of a fork: forget the parent's connections, sessions and identities."""
         for client in self._clients.values():
             client.forked()
         self._clients.clear()
@@ -160,27 +175,32 @@ class RedisStore:
 
 
 async def flush_queues(queues: list[RedisQueue]) -> None:
-    """What the running loop has to send."""
+    """Wait until the sessions of the running loop have sent their operations."""
     loop = asyncio.get_running_loop()
-    await asyncio.sleep(0)  # what was said in this turn may not be with its lane yet
+    # An operation of this turn may not have reached its session yet.
+    await asyncio.sleep(0)
     await flush([session for queue in queues for session in queue.sessions_of(loop)])
 
 
 async def flush_elsewhere(queues: list[RedisQueue]) -> Exception | None:
-    """`flush_lines` for a caller in another loop; returns its error.
+    """Run `flush_queues` for a caller in another loop, and return its error.
 
-    It makes the inner coroutine itself: if its task is cancelled before the first step, none is left that was never awaited.
+    It makes the inner coroutine itself. If its task is cancelled before the first step, no
+    coroutine is left that was never awaited.
     """
     return await trouble_of(flush_queues(queues))
 
 
 async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) -> bool:
-    """Flush in a loop that may run in another thread. False: that loop closed first, and the portal has its errands."""
+    """Flush in a loop that may run in another thread.
+
+    False: the loop closed first, and the portal has its operations.
+    """
     if loop is asyncio.get_running_loop():
         await flush_queues(queues)
         return True
     tasks: list[asyncio.Task[Exception | None]] = []
-    with suppress(RuntimeError):  # it was closed this moment
+    with suppress(RuntimeError):  # the loop was closed just now
         loop.call_soon_threadsafe(
             lambda: tasks.append(begun(flush_elsewhere(queues), "headgate-flush"))
         )
@@ -191,15 +211,15 @@ async def flush_in(loop: asyncio.AbstractEventLoop, queues: list[RedisQueue]) ->
             if trouble := tasks[0].result():
                 raise trouble
             return True
-        if (
-            loop.is_running() and not done
-        ):  # a task that was cancelled means that the loop is closing
+        # A cancelled task means that the loop is closing.
+        if loop.is_running() and not done:
             deadline = None
         elif deadline is None:
             deadline = monotonic() + CLOSING_TIMEOUT
         elif monotonic() > deadline:
             raise StoreError(
-                "An event loop that used this limiter does not run, so its releases cannot be sent: run or close it."
+                "An event loop that used this limiter does not run, "
+                "so its releases cannot be sent: run or close it."
             )
         await asyncio.sleep(POLL_INTERVAL)
     return False
@@ -218,7 +238,10 @@ _by_client: WeakKeyDictionary[Any, RedisStore] = WeakKeyDictionary()
 
 
 def redis_store(where: Any) -> RedisStore:
-    """The store for a URL or a client object: one for all that lead to the same servers with the same settings."""
+    """The store for a URL or a client object.
+
+    There is one for all that lead to the same servers with the same settings.
+    """
     if isinstance(where, str):
         return store_at(topology_of(where))
     try:

@@ -1,1 +1,1 @@
-"""Calls to the script and its replies."""
+"""The calls to the script, and its replies."""

@@ -1,1 +1,1 @@
-"""What one event loop has in flight under one name."""
+"""The session: one event loop's conversation with the store about one name, and its parts."""

@@ -20,7 +20,10 @@ MOST_SHOWN = 8  # fences in one line
 
 
 def log_lost(name: str, permits: Sequence[Permit]) -> None:
-    """Log, as a WARNING, that these permits of the name lost their leases. Each permit is logged once."""
+    """Log, as a WARNING, that these permits of the name lost their leases.
+
+    Each permit is logged once.
+    """
     lost = [permit for permit in permits if permit.report_loss()]
     if not lost:
         return
@@ -28,7 +31,8 @@ def log_lost(name: str, permits: Sequence[Permit]) -> None:
     more = f" and {len(lost) - MOST_SHOWN} more" if len(lost) > MOST_SHOWN else ""
     log(
         logging.WARNING,
-        "%d held permit(s) of %s lost the lease (fence %s%s): it was not renewed in time, or the store has forgotten it. "
+        "%d held permit(s) of %s lost the lease (fence %s%s): "
+        "it was not renewed in time, or the store has forgotten it. "
         "Another caller may hold the capacity now.",
         *(len(lost), title(name), fences, more),
     )
