@@ -49,9 +49,9 @@ async def is_turned_down(scene: Scene) -> None:
 
 Story = Callable[[Scene], Awaitable[None]]
 HEARD: dict[str, Story] = {
-    "carried": declares,
-    "overruled": hears_of_others,
-    "turned_down": is_turned_down,
+    "note_carried": declares,
+    "note_overruled": hears_of_others,
+    "note_turned_down": is_turned_down,
 }
 
 

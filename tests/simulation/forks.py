@@ -51,7 +51,7 @@ def forked(store: RedisStore, limiters: Sequence[Limiter]) -> list[Limiter]:
 def line_in(store: RedisStore, line: RedisQueue) -> RedisQueue:
     its = copy(line)
     its._store, its._inside, its.limits = store, Inside(), copy(line.limits)
-    its.limits._said = deepcopy(line.limits._said)
+    its.limits._history = deepcopy(line.limits._history)
     return its
 
 

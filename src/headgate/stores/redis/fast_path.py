@@ -116,11 +116,8 @@ class FastPath:
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
-        caller, declared, permit = (
-            f"{self.id}:{self._calls}:{request.text}",
-            queue.limits.declared,
-            None,
-        )
+        caller = f"{self.id}:{self._calls}:{request.text}"
+        declared, permit = queue.limits.declared, None
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
         keys = keys_of(queue.key, declared)
         header = (len(keys), *keys, declared.program, self.id, self._calls)

@@ -34,8 +34,8 @@ class LimitSync:
         # brought the declaration to the server. Then KNOWN.
         self.declares = ASKED
         # The limits in the store, while none are declared here.
-        self._heard: Declaration | None = None
-        self._said = Declarations()
+        self._in_store: Declaration | None = None
+        self._history = Declarations()
         # The limits that this process has declared, and that another one has just replaced.
         self._turned_down: Declaration | None = None
         self._until = 0.0  # the moment from which it may be declared again
@@ -49,7 +49,7 @@ class LimitSync:
 
     @property
     def present(self) -> Declaration:
-        return self._heard or self.declared
+        return self._in_store or self.declared
 
     def follow(self, declared: Declaration) -> None:
         """Let an acquire declare its limits.
@@ -58,7 +58,7 @@ class LimitSync:
         """
         known = self.declared
         if self._may_declare(declared):
-            self._said.declare(declared.program)
+            self._history.declare(declared.program)
             if self.declared is known:  # and no signal handler has updated them meanwhile
                 self._turned_down, self.declared, self.declares = None, declared, DECLARED
 
@@ -71,9 +71,9 @@ class LimitSync:
         if turned_down and turned_down.program == program and monotonic() < self._until:
             return False
         known = program == present and self.declares != ASKED
-        return not (known or self._said.overruled(program, present))
+        return not (known or self._history.overruled(program, present))
 
-    def said(
+    def limits_for_call(
         self, asks: bool = True, operations: list[Operation] | None = None
     ) -> tuple[Declaration, int]:
         """The limits that a call names, and what it says of them.
@@ -84,12 +84,12 @@ class LimitSync:
         if self.declares == ASKED:
             if asks and self.declares == ASKED:
                 self.declares = DECLARED
-            if self._heard is not None and self.declares == ASKED:
-                return self._heard, how_said(ASKED, asks, operations or [])
+            if self._in_store is not None and self.declares == ASKED:
+                return self._in_store, how_said(ASKED, asks, operations or [])
         declares = self.declares
         return self.declared, how_said(declares, asks, operations or [])
 
-    def carried(self, program: str, how: int) -> None:
+    def note_carried(self, program: str, how: int) -> None:
         """A call with these limits was carried out. They are known, unless others were declared
         meanwhile.
         """
@@ -104,7 +104,7 @@ class LimitSync:
             self._turned_down, self.declares = None, self.declares or DECLARED
             raise
 
-    def overruled(self, holds: Declaration) -> bool:
+    def note_overruled(self, holds: Declaration) -> bool:
         """Other processes have declared limits that were not known here.
 
         False: this process has declared others, too.
@@ -113,10 +113,10 @@ class LimitSync:
         if known:
             self.declared = holds
         elif self.declares == ASKED:
-            self._heard = holds
+            self._in_store = holds
         return known or self.declares == ASKED
 
-    def turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
+    def note_turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
         """The limits that hold replace ours for `wait` microseconds. -1: as long as an update
         holds.
 
@@ -163,11 +163,11 @@ class LimitSync:
         It names the limits that it overrules, because the server may never have seen them.
         """
         if former is not None or self.declares == ASKED:
-            self._said.declare((former or self.declared).program)
-        said, program = self._said, declared.program
-        said.update(program)
+            self._history.declare((former or self.declared).program)
+        history, program = self._history, declared.program
+        history.update(program)
         # This is done again, in one step with the next line: another thread may have updated the
         # limits.
-        said.overruling = program
+        history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
-        return f"update {self._said.last.replace(' ', ',') or '-'}"
+        return f"update {self._history.last.replace(' ', ',') or '-'}"

@@ -49,12 +49,12 @@ class LocalHandoff:
         A call soon tells the server that the next waiter has given up its place. The server then
         takes back any grant that it made there meanwhile (S3, one grant per id).
         """
-        next_waiter = self.next_waiter(permit)
-        if next_waiter is None:
+        waiter = self.next_waiter(permit)
+        if waiter is None:
             return False
-        next_waiter.permit = permit
-        next_waiter.settle(Grant(permit.t, permit.fence))
-        self._session.withdraw(next_waiter)
+        waiter.permit = permit
+        waiter.settle(Grant(permit.t, permit.fence))
+        self._session.withdraw(waiter)
         if self._sending is None:
             self._sending = self._session.loop.call_later(SOON, self._send)
         return True
@@ -100,9 +100,7 @@ class LocalHandoff:
         return len(traffic.waiting) if traffic.last_number() <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:
-        """A reply says how many are `ahead` of the call's first waiter. None: none of its acquires
-        waits.
-        """
+        """A reply says how many are `ahead` of the call's first waiter. None: it has none."""
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
 

@@ -81,11 +81,8 @@ class Reservations:
 
     def _resume(self, server: int) -> None:
         if server >= self._pause_known_at:
-            self._paused_until, self._pause_ends, self._resumed_at = (
-                min(server, self._paused_until),
-                0.0,
-                server,
-            )
+            self._paused_until = min(server, self._paused_until)
+            self._pause_ends, self._resumed_at = 0.0, server
 
     def precedes_pause(self, grant: Grant) -> bool:
         """Whether a grant was made before the pause, for a moment before its end.

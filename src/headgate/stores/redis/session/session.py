@@ -280,7 +280,9 @@ class Session:
     def _make_call(self) -> Sent:
         self._call += 1
         acquires, operations = self._load()
-        declared, how = self.limits.said(bool(acquires or self.traffic.waiting), operations)
+        declared, how = self.limits.limits_for_call(
+            bool(acquires or self.traffic.waiting), operations
+        )
         command = self._write_command(acquires, operations, declared, how)
         ahead, outbox_grants = self.handoff.count_ahead(), self.handoff.outbox_grants
         for pending in acquires:
@@ -314,10 +316,8 @@ class Session:
                 (*header, acquires[0].number, request.text, *declared.costs(request.units)),
             )
         script = library().whole if acquires else library().back
-        last_reply, stands = (
-            self.recovery.last_reply(self._known, self._server),
-            int(waits) + 2 * self.client.counts(self),
-        )
+        last_reply = self.recovery.last_reply(self._known, self._server)
+        stands = int(waits) + 2 * self.client.counts(self)
         header = (*header, declares, last_reply, stands, HORIZON)
         return Command(
             script,
@@ -385,7 +385,7 @@ class Session:
             )
 
     def _accept(self, sent: Sent, words: list[str]) -> None:
-        self.limits.carried(sent.program, sent.how)
+        self.limits.note_carried(sent.program, sent.how)
         self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
         self.handoff.note_answer(sent, self._server, declared=sent.declares)
         head, mine = int(words[1]), words[2] == "1"
@@ -515,11 +515,8 @@ class Session:
                     functools.partial(self._on_rejoin_reply, pending, pending.session_id),
                 )
             )
-            pending.t, pending.fence, pending.due = (
-                0,
-                grant.fence,
-                monotonic() + self.traffic.reserved.pause_left,
-            )
+            pending.t, pending.fence = 0, grant.fence
+            pending.due = monotonic() + self.traffic.reserved.pause_left
             self._reply_timeouts.limit_wait(pending)
         if held:
             self.traffic.waiting = (
@@ -622,12 +619,8 @@ class Session:
         Permits that may have been granted are given back when the server answers again.
         """
         self.why = str(error)
-        # The next reply repeats what the notifications out of order said.
-        sent, self.traffic.sent, self._out_of_order = (
-            self.traffic.sent or self.traffic.owed,
-            None,
-            [],
-        )
+        sent, self.traffic.sent = self.traffic.sent or self.traffic.owed, None
+        self._out_of_order = []  # the next reply repeats what these notifications said
         self.traffic.owed, self._queued, self._uncontended = sent, False, False
         operations, self.traffic.operations = self.traffic.operations, []
         self.traffic.operations[:0] = keep_owed(self.name, operations, error)
@@ -642,18 +635,15 @@ class Session:
                 if number not in on_its_way
             }
         )
-        acquires, self.traffic.waiting, self.traffic.acquires = (
-            [*self.traffic.waiting.values(), *self.traffic.acquires],
-            OrderedDict(),
-            [],
-        )
+        acquires = self.traffic.unanswered()
+        self.traffic.waiting, self.traffic.acquires = OrderedDict(), []
         self.fail(acquires, error)
         self._reply_timeouts.cancel()
         self._failed_offers += 1
         if self.traffic.owes:
             self.client.reconnection.offers.add(self, self._failed_offers)
 
-    def adrift(self, lost: BaseException, spent: float) -> None:
+    def on_disconnect(self, lost: BaseException, spent: float) -> None:
         """The call in flight has lost its connection, and may be sent again.
 
         A caller fails if its `retry_for` is over by now, or if it may not wait at all.
@@ -669,7 +659,7 @@ class Session:
         """Note that the connection is lost."""
         self.recovery.doubt()
 
-    def patience(self) -> list[float | None]:
+    def retry_periods(self) -> list[float | None]:
         """For how many seconds each caller lets a server be looked for."""
         return [pending.request.retry_for for pending in self.traffic.unanswered()]
 
@@ -743,9 +733,9 @@ class Session:
         If the call declared ours, they may be declared again after `wait` microseconds. -1: an
         update holds.
         """
-        if wait is not None and self.limits.turned_down(sent.program, holds, wait):
+        if wait is not None and self.limits.note_turned_down(sent.program, holds, wait):
             self.limits.declare_in_time(self.client.loop)
-        elif wait is not None or not self.limits.overruled(holds):
+        elif wait is not None or not self.limits.note_overruled(holds):
             return  # something else was declared since the call was sent
         self.renewal.renew()
 

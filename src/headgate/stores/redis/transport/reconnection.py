@@ -161,7 +161,7 @@ class Reconnection:
 
     def _despairs_at(self, call: Call) -> float:
         """When the last caller whom `call` answers has retried for long enough."""
-        return call.first + max(map(retry_for, call.sender.patience()), default=OUTAGE)
+        return call.first + max(map(retry_for, call.sender.retry_periods()), default=OUTAGE)
 
     def _nobody_hopes(self) -> None:
         if self._despair is not None:
@@ -248,7 +248,7 @@ class Reconnection:
             return True
         lost = trouble or NotThereError("no server has this name's slot")
         self.go_another_way(call._replace(there=None), server, lost)
-        call.sender.adrift(lost, self.loop.time() - call.first)
+        call.sender.on_disconnect(lost, self.loop.time() - call.first)
         return False
 
     def _place(self, call: Call) -> Endpoint | None:
