@@ -253,8 +253,10 @@ class Gate:
         return self.act > self.t
 
     def entry_at(self) -> int:
-        """When one who comes now and asks for nothing in particular could pass."""
-        return self.estimate(self.usual) if self.queue else self.ready(self.usual)
+        """When a caller that comes now, with the usual costs, could pass; NEVER: only a release can say."""
+        if not self.queue:
+            return self.ready(self.usual)
+        return max(self.estimate(self.usual), self.next_at())
 
     def over(self) -> bool:
         """Whether more is held than a capacity allows, after a cut."""
