@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headgate import Permit
+from headgate.gate.compile import Declaration
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration
 from headgate.request import Request
 from headgate.stores.memory.fast_path import shut
 from tests import virtual

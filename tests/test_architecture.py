@@ -411,7 +411,7 @@ def test_every_algorithm_has_its_twin() -> None:
         for name in TWINS
         if f"Twin: {name}.py" in (GATE / f"{name}.lua").read_text().splitlines()[0]
     } == set(TWINS)
-    assert set(TWINS) >= {"gate", "bucket", "window", "quota", "slots"}
+    assert set(TWINS) >= {"gate", "token_bucket", "sliding_window", "fixed_window", "concurrency"}
 
 
 def test_twins_have_the_same_functions_in_the_same_order() -> None:

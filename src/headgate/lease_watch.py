@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from headgate.errors import LeaseLostError
-from headgate.gate.rules import Declaration
+from headgate.gate.compile import Declaration
 from headgate.interfaces import Queue
 from headgate.keys import title
 from headgate.permit import BlockWatch, Issuer, Permit, Refusal

@@ -13,8 +13,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Grant, Units
-from headgate.gate.rules import Declaration
 from headgate.keys import title
 from headgate.request import check_settlement
 

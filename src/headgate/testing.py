@@ -26,8 +26,8 @@ from headgate.classics import RateLimiter
 from headgate.clock import Clock, SystemClock
 from headgate.closing import CLOSINGS
 from headgate.entrance import Entrance
+from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH
-from headgate.gate.rules import Declaration
 from headgate.interfaces import Queue
 from headgate.keys import title
 from headgate.limiter import Limiter, declared_limits

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
 START = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
@@ -239,7 +239,7 @@ def described(gate: Gate) -> Any:
     gate = twin(gate)
     for rule in gate.rules:
         rule.left(
-            max(gate.t, gate.act)
+            max(gate.t, gate.not_before)
         )  # brings it up to the moment: a state may be old, and still the same
     rules = [{name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules]
-    return gate.t, gate.act, gate.fence, list(gate.queue.items()), gate.waiting, rules
+    return gate.t, gate.not_before, gate.fence, list(gate.queue.items()), gate.waiting, rules

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.gate.crowd import SECOND, START
 
@@ -87,7 +87,7 @@ def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> 
 
     gate.pause(START, 1)
 
-    assert gate.act == booked.t + 1
+    assert gate.not_before == booked.t + 1
 
 
 def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Wait
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.gate.crowd import SECOND, START
 
@@ -45,7 +45,7 @@ def test_a_resume_without_a_pause_changes_nothing() -> None:
 
     gate.resume(START)
 
-    assert (gate.act, gate.pause_left()) == (booked.t, 0)
+    assert (gate.not_before, gate.pause_left()) == (booked.t, 0)
 
 
 def test_nobody_passes_before_what_is_booked_when_a_pause_is_ended() -> None:

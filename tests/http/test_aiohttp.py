@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
-from headgate.gate.rules import rule_of
+from headgate.gate.compile import rule_of
 from headgate.http.aiohttp import RateLimiter, bucket_of, limit, middleware
 from headgate.stores.memory.queue import MemoryStore
 from tests.http.service import Service

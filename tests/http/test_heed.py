@@ -14,7 +14,7 @@ from urllib3.util.retry import Retry
 
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
-from headgate.gate.rules import Declaration, rules_of
+from headgate.gate.compile import Declaration, rules_of
 from headgate.http import heed
 from headgate.http.calls import Heard
 from headgate.http.heed import LONGEST, adopting, heeding, listen

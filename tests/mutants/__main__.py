@@ -19,12 +19,12 @@ from tests.mutants.making import Mutant, lua_mutants, python_mutants
 
 SURVIVORS = Path(__file__).parent / "survivors.toml"
 GATE = (
-    "gate/bucket.py",
+    "gate/token_bucket.py",
     "gate/gate.py",
-    "gate/quota.py",
-    "gate/slots.py",
-    "gate/window.py",
-    "gate/rules.py",
+    "gate/fixed_window.py",
+    "gate/concurrency.py",
+    "gate/sliding_window.py",
+    "gate/compile.py",
 )
 SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],

@@ -14,11 +14,11 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headgate.gate.bucket import Bucket
+from headgate.gate.compile import Declaration, parsed
+from headgate.gate.fixed_window import Quota
 from headgate.gate.gate import Rule
-from headgate.gate.quota import Quota
-from headgate.gate.rules import Declaration, parsed
-from headgate.gate.window import Window
+from headgate.gate.sliding_window import Window
+from headgate.gate.token_bucket import TokenBucketRule
 from headgate.request import units_of
 from headgate.stores.redis.protocol.messages import answers_in, letters_in
 from headgate.stores.redis.protocol.script import library
@@ -596,15 +596,17 @@ class Witness:
             for acted, cost in zip(its, costs, strict=True)
             if cost
         ]
-        if isinstance(rule, Bucket):
-            self._check_bucket(name, [form for form in forms if isinstance(form, Bucket)], events)
+        if isinstance(rule, TokenBucketRule):
+            self._check_bucket(
+                name, [form for form in forms if isinstance(form, TokenBucketRule)], events
+            )
         elif isinstance(rule, Quota):
             self._check_quota(name, [form for form in forms if isinstance(form, Quota)], events)
         elif isinstance(rule, Window):
             self._check_window(name, [form for form in forms if isinstance(form, Window)], events)
 
     def _check_bucket(
-        self, name: str, forms: list[Bucket], events: list[tuple[int, int, int]]
+        self, name: str, forms: list[TokenBucketRule], events: list[tuple[int, int, int]]
     ) -> None:
         most = max(form.capacity for form in forms)
         pace = max(form.gain / form.price / form.tick for form in forms)

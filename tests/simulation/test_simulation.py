@@ -118,13 +118,13 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "S6",
     ),
     "one more is let in": (
-        "slots",
+        "concurrency",
         "rule.used + cost <= rule.capacity",
         "rule.used + cost <= rule.capacity + 1",
         "S1",
     ),
     "a bucket fills too fast": (
-        "bucket",
+        "token_bucket",
         "rule.level + ticks * rule.gain",
         "rule.level + 2 * ticks * rule.gain",
         "T1",
@@ -149,7 +149,12 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "{ caller }, gate.order + 99)",
         "S6",
     ),
-    "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
+    "a quota has no end": (
+        "fixed_window",
+        "and rule.used + cost > rule.capacity",
+        "and false",
+        "T1",
+    ),
     "a server that has lost the last writes is believed": (
         "call",
         " or (heard ~= '0' and not Calls.heard(record, heard))",

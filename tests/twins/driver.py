@@ -391,7 +391,9 @@ def remembered(model: Model) -> str:
             )
             + "\n0"
         )
-    words = [f"t={gate.t} act={gate.act} booked={max(gate.t, gate.booked)} fence={gate.fence}"]
+    words = [
+        f"t={gate.t} act={gate.not_before} booked={max(gate.t, gate.reserved)} fence={gate.fence}"
+    ]
     words += [f"soonest={model.soonest} queued={model.queued} born={model.born}"]
     for rule in gate.rules:
         words += [

@@ -7,7 +7,7 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headgate.gate.rules import program, read_program, rules_of
+from headgate.gate.compile import program, read_program, rules_of
 from tests.gate.crowd import kinds
 from tests.twins.wire import LUA, NOON, Acquire, Call, Status, Wire
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import redis
 
-from headgate.gate.rules import Declaration
-from headgate.gate.rules import parsed as rule_of
+from headgate.gate.compile import Declaration
+from headgate.gate.compile import parsed as rule_of
 from headgate.request import units_of
 from headgate.stores.redis.protocol.script import Library, Script, composed, sources
 

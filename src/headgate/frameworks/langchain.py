@@ -17,7 +17,7 @@ from headgate.limiter import Limiter
 from headgate.validation import show
 
 if TYPE_CHECKING:
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
 
 __all__ = ["LangChainLimiter"]
 

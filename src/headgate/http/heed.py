@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import ceil
 
-from headgate.gate.rules import Declaration, declaration, rules_of
+from headgate.gate.compile import Declaration, declaration, rules_of
 from headgate.http.answers import Answer, Budget, Headers, read
 from headgate.http.calls import Heard, Passed
 from headgate.limiter import Limiter

@@ -14,9 +14,9 @@ from weakref import WeakSet, WeakValueDictionary, ref
 
 import headgate.clock as clocks
 from headgate.forks import WAITING
+from headgate.gate.compile import Declaration
+from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration
-from headgate.gate.slots import NEVER
 from headgate.permit import Permit, Refusal
 from headgate.stores.known import Known
 from headgate.stores.limit_history import Written, note_limits

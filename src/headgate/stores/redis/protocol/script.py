@@ -13,7 +13,12 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-KINDS = ("bucket", "window", "quota", "slots")
+KINDS = {  # the file of each kind of limit, by the word for it in a declaration
+    "bucket": "token_bucket",
+    "window": "sliding_window",
+    "quota": "fixed_window",
+    "slots": "concurrency",
+}
 PLACES = ("who", "log")
 QUICK = ("state", *PLACES, "rules", "numbers", "promises", "replies", "quick")
 WHOLE = (
@@ -30,7 +35,7 @@ WHOLE = (
     "requests",
     "call",
 )
-PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
+PARTS = ("clock", "shared", *KINDS.values(), *WHOLE, "quick", "library")
 
 
 def sources() -> dict[str, str]:
@@ -44,7 +49,7 @@ def sources() -> dict[str, str]:
 
 
 def folder_of(part: str) -> str:
-    return "gate" if part in (*KINDS, "gate") else "stores/redis"
+    return "gate" if part in (*KINDS.values(), "gate") else "stores/redis"
 
 
 class Script(NamedTuple):
@@ -75,7 +80,7 @@ class Library:
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
     """The parts one after another. A kind is made only when a limiter has it."""
     text = [sources["clock"], sources["shared"]]
-    text += [f"Kinds.{kind} = function()\n{sources[kind]}\nend" for kind in KINDS]
+    text += [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
     text += [f"do\n{sources[part]}\nend" for part in parts]
     return "\n".join(text)
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headgate.gate.bucket import MARKS, Bucket
+from headgate.gate.compile import Declaration, lengthened, rule_of, rules_of
 from headgate.gate.gate import Gate, Grant
-from headgate.gate.rules import Declaration, lengthened, rule_of, rules_of
+from headgate.gate.token_bucket import MARKS, TokenBucketRule
 from headgate.limits import Rate
 from headgate.validation import rational
 from tests.gate.crowd import SECOND, START, Crowd, Event, amounts, events, rates, same, twin
@@ -29,9 +29,9 @@ def tokens_a_microsecond(rate: Rate) -> Fraction:
     return rational(rate.amount) / lengthened(rate)
 
 
-def bucket_at_start(rate: Rate) -> Bucket:
+def bucket_at_start(rate: Rate) -> TokenBucketRule:
     rule = rule_of(rate)
-    assert isinstance(rule, Bucket)
+    assert isinstance(rule, TokenBucketRule)
     rule.open(START)
     return rule
 
@@ -282,7 +282,7 @@ def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
     assert max(0, costs[0] - costs[1]) <= crowd.gate.rules[0].left(crowd.passed[-1].t) <= back
 
 
-def level_without(rule: Bucket, takes: list[tuple[int, int]], now: int) -> Fraction:
+def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int) -> Fraction:
     """What a bucket that was full at the start would hold at `now`, had it been asked for these parts at these moments.
 
     It fills at each moment, not once in a tick.
@@ -366,7 +366,7 @@ def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
             ]
         )
         rule = crowd.gate.rules[0]
-        assert isinstance(rule, Bucket)
+        assert isinstance(rule, TokenBucketRule)
         assert len(rule.marks) <= MARKS
 
     assert_never_over(rate, crowd)
@@ -484,7 +484,7 @@ def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
     """
     rate = Rate(7, per=3, capacity=11)
     bucket = Gate(rules_of([rate]), START).rules[0]
-    assert isinstance(bucket, Bucket)
+    assert isinstance(bucket, TokenBucketRule)
     taken = 0
     for stretch in range(0, LONG_RUN, 100_000):
         moments = range(START + stretch * 40_009, START + (stretch + 100_000) * 40_009, 40_009)
@@ -547,7 +547,7 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     """T12: given any history, then from `idle_at` on the bucket is as a new one, and a tick before it was not."""
     rate = data.draw(rates(initial=False))
     rule = Crowd(rate).play(data.draw(events([rate]))).gate.rules[0]
-    assert isinstance(rule, Bucket)
+    assert isinstance(rule, TokenBucketRule)
 
     idle = rule.idle_at()
 
@@ -583,12 +583,12 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
         long.take(1, now, now)
     else:
         long.left(now)
-    assert all(getattr(short, name) == getattr(long, name) for name in Bucket.__slots__)
+    assert all(getattr(short, name) == getattr(long, name) for name in TokenBucketRule.__slots__)
 
 
 def test_the_short_way_in_remembers_a_level_that_is_one_grain_lower() -> None:
     """T5: given a bucket whose grain is one token, when two are taken by either way, then both remember the same level."""
-    short, long = (Bucket("requests", 10, 1, 1, 1_000_000, 10) for _ in range(2))
+    short, long = (TokenBucketRule("requests", 10, 1, 1, 1_000_000, 10) for _ in range(2))
     for bucket in (short, long):
         bucket.open(START)
 

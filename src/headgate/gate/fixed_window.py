@@ -1,4 +1,4 @@
-"""The calendar window, on integers. Twin: quota.lua, function for function.
+"""The calendar window, on integers. Twin: fixed_window.lua, function for function.
 
 Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no clock, no I/O, no queue.
 With slack, a window closes that much before it ends: what leaves in its last moment could be counted in the next.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from headgate.gate.slots import MOST
+from headgate.gate.concurrency import MOST
 
 
-class Quota:
+class FixedWindowRule:
     """One quota: `used` tokens since `start`, where its window has begun or, if that was later, the quota itself."""
 
     __slots__ = ("anchor", "capacity", "per", "slack", "start", "unit", "used")
@@ -95,7 +95,7 @@ class Quota:
         self.refresh(t)
         return self.capacity - self.used
 
-    def adopt(self, old: Quota, t: int) -> None:
+    def adopt(self, old: FixedWindowRule, t: int) -> None:
         """What was used of the running window stays used (T9)."""
         old.refresh(t)
         self.start = max(self.began(t), old.start)

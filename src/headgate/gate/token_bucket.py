@@ -1,4 +1,4 @@
-"""The token bucket, on integers. Twin: bucket.lua, function for function.
+"""The token bucket, on integers. Twin: token_bucket.lua, function for function.
 
 Here lives the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about queues.
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from headgate.gate.slots import MOST
+from headgate.gate.concurrency import MOST
 
 DEBT = 2**51  # microseconds, 71 years: the longest that a debt stands in the way
 MARKS = 16  # levels that are remembered, a sixteenth of the bucket apart (S9)
 
 
-class Bucket:
+class TokenBucketRule:
     """One bucket: `level` parts at the moment `at`."""
 
     __slots__ = (
@@ -188,7 +188,7 @@ class Bucket:
         """Tokens a microsecond."""
         return self.gain / self.price / self.tick
 
-    def adopt(self, old: Bucket, t: int) -> None:
+    def adopt(self, old: TokenBucketRule, t: int) -> None:
         """Go on from where a bucket of other numbers stood: as many tokens, nothing minted (T9).
 
         Of the step that runs, as much has gone by as the former rate would have brought by now, so that changes in quick

@@ -1,4 +1,4 @@
--- The calendar window, on integers. Twin: quota.py, function for function; the reasons stand there.
+-- The calendar window, on integers. Twin: fixed_window.py, function for function; the reasons stand there.
 
 local Quota = { kind = 'quota', holds = false }
 

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from headgate.gate.bucket import Bucket
-from headgate.gate.quota import Quota as QuotaRule
-from headgate.gate.rules import (
+from headgate.gate.compile import (
     Declaration,
     lengthened,
     limit_of,
@@ -19,8 +17,10 @@ from headgate.gate.rules import (
     rule_of,
     rules_of,
 )
-from headgate.gate.slots import Slots
-from headgate.gate.window import Window as WindowRule
+from headgate.gate.concurrency import ConcurrencyRule
+from headgate.gate.fixed_window import FixedWindowRule
+from headgate.gate.sliding_window import SlidingWindowRule
+from headgate.gate.token_bucket import TokenBucketRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import WHOLE_FROM, microseconds, rational
 from tests.gate.crowd import START, kinds
@@ -45,9 +45,9 @@ def countable(amount: float, per: float, capacity: int | None) -> bool:
     )
 
 
-def bucket(rate: Rate) -> Bucket:
+def bucket(rate: Rate) -> TokenBucketRule:
     rule = rule_of(rate)
-    assert isinstance(rule, Bucket)
+    assert isinstance(rule, TokenBucketRule)
     return rule
 
 
@@ -148,14 +148,14 @@ def test_slack_lengthens_the_period_of_what_slides() -> None:
     slow, window = bucket(Rate(1, per=1, slack=0.5)), rule_of(Window(3, per=1, slack=0.5))
 
     assert (slow.price, slow.gain) == (1_500_000, 1)
-    assert isinstance(window, WindowRule)
+    assert isinstance(window, SlidingWindowRule)
     assert window.per == 1_500_000
 
 
 def test_slack_is_kept_clear_at_the_end_of_what_is_fixed() -> None:
     rule = rule_of(Quota(3, per=60, anchor=90, slack=0.5))
 
-    assert isinstance(rule, QuotaRule)
+    assert isinstance(rule, FixedWindowRule)
     assert (rule.per, rule.anchor, rule.slack) == (60_000_000, 30_000_000, 500_000)
 
 
@@ -221,7 +221,7 @@ def test_a_capacity_is_that_of_the_narrowest_rule_of_a_unit() -> None:
 def test_permits_are_slots_of_their_unit() -> None:
     rule = rule_of(Concurrency(5, lease=1.5, unit="mb"))
 
-    assert isinstance(rule, Slots)
+    assert isinstance(rule, ConcurrencyRule)
     assert (rule.unit, rule.capacity, rule.lease) == ("mb", 5, microseconds(1.5))
 
 

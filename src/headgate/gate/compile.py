@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from math import gcd
 
-from headgate.gate.bucket import Bucket
+from headgate.gate.concurrency import ConcurrencyRule
+from headgate.gate.fixed_window import FixedWindowRule
 from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
-from headgate.gate.quota import Quota as QuotaRule
-from headgate.gate.slots import Slots
-from headgate.gate.window import Window as WindowRule
+from headgate.gate.sliding_window import SlidingWindowRule
+from headgate.gate.token_bucket import TokenBucketRule
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
@@ -29,29 +29,33 @@ def rules_of(limits: Iterable[Limit]) -> tuple[Rule, ...]:
 def rule_of(limit: Limit) -> Rule:
     match limit:
         case Concurrency():
-            return Slots(limit.unit, limit.capacity, microseconds(limit.lease))
+            return ConcurrencyRule(limit.unit, limit.capacity, microseconds(limit.lease))
         case Rate():
             return bucket_of(limit)
         case Window():
-            return WindowRule(limit.unit, limit.amount, lengthened(limit))
+            return SlidingWindowRule(limit.unit, limit.amount, lengthened(limit))
         case Quota():
             per, anchor = microseconds(limit.per), microseconds(limit.origin)
-            return QuotaRule(limit.unit, limit.amount, per, anchor % per, microseconds(limit.slack))
+            return FixedWindowRule(
+                limit.unit, limit.amount, per, anchor % per, microseconds(limit.slack)
+            )
 
 
 def lengthened(limit: Rate | Window) -> int:
     return microseconds(limit.per) + microseconds(limit.slack)
 
 
-def bucket_of(limit: Rate) -> Bucket:
+def bucket_of(limit: Rate) -> TokenBucketRule:
     capacity = limit.burst
     start = capacity if limit.initial is None else limit.initial
     per = lengthened(limit)
     amount = rational(limit.amount)
     if limit.steps:
-        return Bucket(limit.unit, capacity, amount.denominator, amount.numerator, per, start)
+        return TokenBucketRule(
+            limit.unit, capacity, amount.denominator, amount.numerator, per, start
+        )
     price, gain, tick = smooth(amount.numerator, per * amount.denominator, capacity)
-    return Bucket(limit.unit, capacity, price, gain, tick, start)
+    return TokenBucketRule(limit.unit, capacity, price, gain, tick, start)
 
 
 def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
@@ -68,19 +72,19 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 def limit_of(rule: Rule) -> Limit:
     """A limit that becomes `rule`. Slack is part of the period; a rate is told by as many tokens as its capacity, if it can be."""
     match rule:
-        case Slots():
+        case ConcurrencyRule():
             return Concurrency(rule.capacity, rule.lease / SECOND, rule.unit)
-        case WindowRule():
+        case SlidingWindowRule():
             return Window(rule.capacity, rule.per / SECOND, rule.unit)
-        case QuotaRule():
+        case FixedWindowRule():
             anchor = rule.anchor / SECOND if rule.anchor else None
             return Quota(rule.capacity, rule.per / SECOND, anchor, rule.unit, rule.slack / SECOND)
-        case Bucket():
+        case TokenBucketRule():
             return rate_of(rule)
     raise TypeError(f"no limit becomes {rule!r}")
 
 
-def rate_of(rule: Bucket) -> Rate:
+def rate_of(rule: TokenBucketRule) -> Rate:
     steps = rule.tick > 1 and 10 * rule.size < LARGEST  # a steady refill would have finer ticks
     initial = None if rule.start == rule.size else rule.start // rule.price
     per, rest = divmod(rule.size * rule.tick, rule.gain)
@@ -114,7 +118,7 @@ class Declaration:
             self.capacity[rule.unit] = min(
                 rule.capacity, self.capacity.get(rule.unit, rule.capacity)
             )
-        leases = [rule.lease for rule in rules if isinstance(rule, Slots)]
+        leases = [rule.lease for rule in rules if isinstance(rule, ConcurrencyRule)]
         self.rated = {rule.unit for rule in rules if not rule.holds}
         self.holds = bool(leases)
         self.timeless = (
@@ -162,7 +166,7 @@ def read_program(program: str) -> Declaration:
 
 
 def is_sound(text: str) -> bool:
-    """Whether the rule of a checked limit could have written `text`. Twin: rules.lua."""
+    """Whether the rule of a checked limit could have written `text`. Twin: limits.lua."""
     found = WRITTEN.fullmatch(text)
     numbers = [int(number) for number in found[2].split()] if found else []
     if not numbers or max(numbers) >= BEYOND:
@@ -185,8 +189,8 @@ WRITTEN = re.compile(
     "([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)"
 )  # each number has one spelling
 KINDS: dict[str, Callable[..., Rule]] = {
-    "bucket": Bucket,
-    "window": WindowRule,
-    "quota": QuotaRule,
-    "slots": Slots,
+    "bucket": TokenBucketRule,
+    "window": SlidingWindowRule,
+    "quota": FixedWindowRule,
+    "slots": ConcurrencyRule,
 }

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from headgate.gate.bucket import Bucket
+from headgate.gate.compile import Declaration, parsed
+from headgate.gate.concurrency import ConcurrencyRule
+from headgate.gate.fixed_window import FixedWindowRule
 from headgate.gate.gate import Rule
-from headgate.gate.quota import Quota
-from headgate.gate.rules import Declaration, parsed
-from headgate.gate.slots import Slots
-from headgate.gate.window import Window
+from headgate.gate.sliding_window import SlidingWindowRule
+from headgate.gate.token_bucket import TokenBucketRule
 
 
 @lru_cache(maxsize=1024)
@@ -30,29 +30,29 @@ def share_of(program: str, processes: int) -> Declaration:
     return Declaration([SHARES[type(rule)](rule, processes) for rule in rules])
 
 
-def of_slots(rule: Slots, processes: int) -> Slots:
-    return Slots(rule.unit, rule.capacity // processes, rule.lease)
+def of_slots(rule: ConcurrencyRule, processes: int) -> ConcurrencyRule:
+    return ConcurrencyRule(rule.unit, rule.capacity // processes, rule.lease)
 
 
-def of_bucket(rule: Bucket, processes: int) -> Bucket:
+def of_bucket(rule: TokenBucketRule, processes: int) -> TokenBucketRule:
     """A token costs as many times the parts, so that the rate is divided exactly, in steps too."""
     start = rule.start // rule.price // processes
-    return Bucket(
+    return TokenBucketRule(
         rule.unit, rule.capacity // processes, rule.price * processes, rule.gain, rule.tick, start
     )
 
 
-def of_window(rule: Window, processes: int) -> Window:
-    return Window(rule.unit, rule.capacity // processes, rule.per)
+def of_window(rule: SlidingWindowRule, processes: int) -> SlidingWindowRule:
+    return SlidingWindowRule(rule.unit, rule.capacity // processes, rule.per)
 
 
-def of_quota(rule: Quota, processes: int) -> Quota:
-    return Quota(rule.unit, rule.capacity // processes, rule.per, rule.anchor, rule.slack)
+def of_quota(rule: FixedWindowRule, processes: int) -> FixedWindowRule:
+    return FixedWindowRule(rule.unit, rule.capacity // processes, rule.per, rule.anchor, rule.slack)
 
 
 SHARES: dict[type[Any], Callable[[Any, int], Rule]] = {
-    Slots: of_slots,
-    Bucket: of_bucket,
-    Window: of_window,
-    Quota: of_quota,
+    ConcurrencyRule: of_slots,
+    TokenBucketRule: of_bucket,
+    SlidingWindowRule: of_window,
+    FixedWindowRule: of_quota,
 }

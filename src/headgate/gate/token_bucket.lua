@@ -1,4 +1,4 @@
--- The token bucket, on integers. Twin: bucket.py, function for function; the reasons stand there.
+-- The token bucket, on integers. Twin: token_bucket.py, function for function; the reasons stand there.
 
 local Bucket = { kind = 'bucket', holds = false }
 local DEBT = 2251799813685248 -- 2^51

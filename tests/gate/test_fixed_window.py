@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.gate.compile import rules_of
+from headgate.gate.fixed_window import FixedWindowRule as Rule
 from headgate.gate.gate import Grant
-from headgate.gate.quota import Quota as Rule
-from headgate.gate.rules import rules_of
 from headgate.limits import Quota
 from headgate.validation import microseconds
 from tests.gate.crowd import SECOND, START, Crowd, events, quotas, same, twin
@@ -141,7 +141,7 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
     crowd = Crowd(limit).play(data.draw(events([limit])))
     rule = counted(crowd)
     cost = data.draw(st.integers(1, limit.amount))
-    moment = rule.ready(cost, max(crowd.gate.clamp(crowd.now), crowd.gate.act))
+    moment = rule.ready(cost, max(crowd.gate.clamp(crowd.now), crowd.gate.not_before))
     left = twin(crowd.gate).rules[0].left(moment)
     grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, horizon=10**15)
     assert isinstance(grant, Grant)
@@ -190,12 +190,12 @@ def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> N
     crowd = Crowd(former).play(data.draw(events([former])))
     counted(crowd)
     used = former.amount - twin(crowd.gate).rules[0].left(
-        max(crowd.gate.clamp(crowd.now), crowd.gate.act)
+        max(crowd.gate.clamp(crowd.now), crowd.gate.not_before)
     )
 
     crowd.gate.follow(crowd.now, rules_of([limit]))
 
-    now = max(crowd.gate.t, crowd.gate.act)
+    now = max(crowd.gate.t, crowd.gate.not_before)
     assert crowd.gate.rules[0].left(now) == limit.amount - used
     assert crowd.gate.rules[0].ready(1, now) > now or used < limit.amount
 
@@ -214,7 +214,7 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
     idle = rule.idle_at()
 
     assert idle == 0 or twin(crowd.gate).rules[0].left(idle - 1) < limit.amount
-    assert rule.left(max(idle, crowd.gate.t, crowd.gate.act)) == limit.amount
+    assert rule.left(max(idle, crowd.gate.t, crowd.gate.not_before)) == limit.amount
 
 
 # The hot path --------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
--- The counter of a concurrency limit. Twin: slots.py, function for function; the reasons stand there.
+-- The counter of a concurrency limit. Twin: concurrency.py, function for function; the reasons stand there.
 
 local Slots = { kind = 'slots', holds = true }
 

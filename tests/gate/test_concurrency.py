@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.gate.compile import Declaration, rules_of
+from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.gate.rules import Declaration, rules_of
-from headgate.gate.slots import NEVER, Slots
 from headgate.limits import Concurrency, Rate
 from tests.gate.crowd import START, amounts, same, twin
 
@@ -159,7 +159,7 @@ def test_a_permit_lives_as_long_as_the_shortest_lease(leases: tuple[float, float
 
 def test_the_short_way_in_is_as_narrow_as_the_long_way() -> None:
     """S1: given room for two, when four come by the short way, then two are in."""
-    rule = Slots("permits", 2, 30_000_000)
+    rule = ConcurrencyRule("permits", 2, 30_000_000)
 
     assert [rule.admit(START) for _ in range(4)] == [True, True, False, False]
     assert rule.left(START) == 0

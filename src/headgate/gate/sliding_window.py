@@ -1,4 +1,4 @@
-"""The exact sliding window, on integers. Twin: window.lua, function for function.
+"""The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
 
 Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no clock, no I/O, no queue.
 What was granted at `t` counts until `t + per`, so no half-open interval of `per` microseconds ever holds more than `amount`.
@@ -10,12 +10,12 @@ from collections import OrderedDict
 from math import ceil
 from typing import ClassVar
 
-from headgate.gate.slots import MOST
+from headgate.gate.concurrency import MOST
 
 STRIDE = 100  # tokens whose release an estimate looks up one by one
 
 
-class Window:
+class SlidingWindowRule:
     """One window: `used` tokens are in the log, whose moments never decrease."""
 
     __slots__ = ("capacity", "gone", "log", "per", "unit", "used")
@@ -115,6 +115,6 @@ class Window:
         self.refresh(t)
         return self.capacity - self.used
 
-    def adopt(self, old: Window, t: int) -> None:
+    def adopt(self, old: SlidingWindowRule, t: int) -> None:
         """The log stays: what was granted still counts, for the new period (T9)."""
         self.log, self.used, self.gone = old.log, old.used, t

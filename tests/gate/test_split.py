@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.gate.compile import Declaration, rules_of
 from headgate.gate.gate import Gate, Grant
-from headgate.gate.rules import Declaration, rules_of
-from headgate.gate.shares import share_of
+from headgate.gate.split import share_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
 SECOND = 1_000_000

@@ -1,4 +1,4 @@
--- The exact sliding window, on integers. Twin: window.py, function for function; the reasons stand there.
+-- The exact sliding window, on integers. Twin: sliding_window.py, function for function; the reasons stand there.
 --
 -- The log has one entry for each moment (log.lua); the latest one stays in the state (last, pending) until a later one follows, so that
 -- grants of one moment are one write. `first` is the oldest moment in the log, 0: none.

@@ -1,4 +1,4 @@
-"""The counter of a concurrency limit. Twin: slots.lua, function for function.
+"""The counter of a concurrency limit. Twin: concurrency.lua, function for function.
 
 Here lives the arithmetic of `Concurrency`: how much is held; who holds it, and for how long, is the store's to know.
 """
@@ -11,7 +11,7 @@ NEVER = 2**53  # no moment: only somebody's release can make room
 MOST = 2**52  # of anything that is counted: beyond 2^53 Lua would lose count
 
 
-class Slots:
+class ConcurrencyRule:
     """`used` of `capacity` are held."""
 
     __slots__ = ("capacity", "lease", "unit", "used")
@@ -63,6 +63,6 @@ class Slots:
     def left(self, t: int) -> int:
         return self.capacity - self.used
 
-    def adopt(self, old: Slots, t: int) -> None:
+    def adopt(self, old: ConcurrencyRule, t: int) -> None:
         """Holders stay holders; after a cut nothing is granted until enough of them are gone (S1)."""
         self.used = old.used

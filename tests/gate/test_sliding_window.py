@@ -10,10 +10,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.gate.compile import Declaration, lengthened, rules_of
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration, lengthened, rules_of
-from headgate.gate.window import STRIDE
-from headgate.gate.window import Window as Rule
+from headgate.gate.sliding_window import STRIDE
+from headgate.gate.sliding_window import SlidingWindowRule as Rule
 from headgate.limits import Window
 from tests.gate.crowd import SECOND, START, Crowd, Passed, events, same, twin, windows
 
