@@ -88,7 +88,8 @@ def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
     )
     endless = over_lua._replace(
         text=over_lua.text.replace(
-            "function Slots.open(rule, t)", "function Slots.open(rule, t) while true do end"
+            "function ConcurrencyRule.open(rule, t)",
+            "function ConcurrencyRule.open(rule, t) while true do end",
         )
     )
 

@@ -1,34 +1,39 @@
--- The exact sliding window, on integers. Twin: sliding_window.py, function for function; the reasons stand there.
+-- The exact sliding window, on integers. Twin: sliding_window.py, function for function; the
+-- reasons stand there.
 --
--- The log has one entry for each moment (log.lua); the latest one stays in the state (last, pending) until a later one follows, so that
--- grants of one moment are one write. `first` is the oldest moment in the log, 0: none.
+-- The log has one entry for each moment (window_log.lua). The latest entry stays in the state
+-- (last, pending) until a later one follows, so that grants of one moment are one write. `first` is
+-- the oldest moment in the log; 0: there is none.
 
-local Window = { kind = 'window', holds = false, logs = true }
+local SlidingWindowRule = { kind = 'window', holds = false, logs = true }
 local STRIDE = 100
 
-function Window.new(unit, numbers)
+function SlidingWindowRule.new(unit, numbers)
   return { unit = unit, capacity = numbers[1], per = numbers[2] }
 end
 
-function Window.open(rule, t)
-  rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found, rule.gone = 0, 0, 0, 0, 0, 0, 0
+function SlidingWindowRule.open(rule, t)
+  if rule.slot then WindowLog.drop(rule.slot, MOST - 1) end
+  rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
+  rule.wanted, rule.found, rule.gone = 0, 0, 0
 end
 
 -- Calls see(moment, cost) for each entry, oldest first, until it returns true.
-function Window.each(rule, see)
-  if rule.first > 0 and Log.each(rule.slot, rule.first, see) then return end
+function SlidingWindowRule.each(rule, see)
+  if rule.first > 0 and WindowLog.each(rule.slot, rule.first, see) then return end
   if rule.last > 0 then see(rule.last, rule.pending) end
 end
 
--- The log was lost, to an operator or to eviction: what is not in it any more counts no more.
-function Window.recount(rule)
+-- The log was lost to an operator or to eviction: only what is in it counts.
+function SlidingWindowRule.recount(rule)
   rule.used, rule.wanted = 0, 0
   rule:each(function(_, cost) rule.used = rule.used + cost end)
 end
 
-function Window.refresh(rule, t)
-  if rule.first > 0 and rule.last + rule.per <= t then -- all of it: no need to look at each
-    Log.drop(rule.slot, rule.last)
+function SlidingWindowRule.refresh(rule, t)
+  -- All of it has expired: there is no need to look at each entry.
+  if rule.first > 0 and rule.last + rule.per <= t then
+    WindowLog.drop(rule.slot, rule.last)
     rule.gone = rule.last + rule.per
     rule.used, rule.first, rule.last, rule.pending = 0, 0, 0, 0
   end
@@ -43,7 +48,7 @@ function Window.refresh(rule, t)
       gone = moment
       rule.used = rule.used - cost
     end)
-    if gone > 0 then Log.drop(rule.slot, gone) end
+    if gone > 0 then WindowLog.drop(rule.slot, gone) end
     rule.gone = max(rule.gone, gone + rule.per)
     rule.first = first
     if not whole then rule:recount() end
@@ -55,7 +60,7 @@ function Window.refresh(rule, t)
   end
 end
 
-function Window.freed(rule, need)
+function SlidingWindowRule.freed(rule, need)
   local free = 0
   rule:each(function(moment, cost)
     free = moment
@@ -65,22 +70,23 @@ function Window.freed(rule, need)
   return free + rule.per
 end
 
--- What was found is remembered until the log changes: a large cost at the head of the queue would be looked up by every call.
-function Window.ready(rule, cost, t)
+-- The moment is kept until the log changes. Otherwise every call would look it up for a large cost
+-- at the head of the queue.
+function SlidingWindowRule.ready(rule, cost, t)
   local need = rule.used + cost - rule.capacity
   if need <= 0 then return t end
   if rule.wanted ~= cost then rule.wanted, rule.found = cost, rule:freed(need) end
   return max(t, rule.found)
 end
 
-function Window.take(rule, cost, t, now)
+function SlidingWindowRule.take(rule, cost, t, now)
   rule:refresh(t)
   if rule.last > 0 and t ~= rule.last then
     if rule.first == 0 then
-      Log.open()
+      WindowLog.open()
       rule.first = rule.last
     end
-    Log.add(rule.slot, rule.last, rule.pending)
+    WindowLog.add(rule.slot, rule.last, rule.pending)
     rule.pending = 0
   end
   rule.last, rule.wanted = t, 0
@@ -88,18 +94,18 @@ function Window.take(rule, cost, t, now)
   rule.used = rule.used + cost
 end
 
-function Window.give(rule, cost, t, now)
+function SlidingWindowRule.give(rule, cost, t, now)
   local back = 0
   if t == rule.last then
     back = min(cost, rule.pending)
     rule.pending = rule.pending - back
   elseif rule.first > 0 then
-    back = Log.give(rule.slot, t, cost)
+    back = WindowLog.give(rule.slot, t, cost)
   end
   rule.used, rule.wanted = rule.used - back, 0
 end
 
-function Window.settle(rule, extra, t, now)
+function SlidingWindowRule.settle(rule, extra, t, now)
   if extra < 0 then
     rule:give(-extra, t, now)
   elseif extra > 0 then
@@ -107,12 +113,12 @@ function Window.settle(rule, extra, t, now)
   end
 end
 
-function Window.drain(rule, left, since, now)
+function SlidingWindowRule.drain(rule, left, since, now)
   rule:refresh(now)
   if rule.gone <= since then rule:settle(max(0, rule.capacity - rule.used - left), now, now) end
 end
 
-function Window.ahead(rule, total, t, now)
+function SlidingWindowRule.ahead(rule, total, t, now)
   rule:refresh(now)
   local periods = floor((total - 1) / rule.capacity)
   local rest = total - 1 - periods * rule.capacity
@@ -124,18 +130,30 @@ function Window.ahead(rule, total, t, now)
   return free + periods * rule.per
 end
 
-function Window.idle_at(rule)
+function SlidingWindowRule.idle_at(rule)
   return rule.last > 0 and rule.last + rule.per or 0
 end
 
-function Window.left(rule, t)
+function SlidingWindowRule.left(rule, t)
   rule:refresh(t)
   return rule.capacity - rule.used
 end
 
-function Window.adopt(rule, old, t)
-  rule.slot, rule.used, rule.first, rule.last, rule.pending = old.slot, old.used, old.first, old.last, old.pending
+function SlidingWindowRule.adopt(rule, old, t)
+  rule.slot, rule.used, rule.first = old.slot, old.used, old.first
+  rule.last, rule.pending = old.last, old.pending
   rule.wanted, rule.gone = 0, t
 end
 
-return Window
+-- The state as numbers (state.lua).
+function SlidingWindowRule.numbers(rule)
+  return rule.slot, rule.used, rule.first, rule.last, rule.pending, rule.wanted, rule.found,
+    rule.gone
+end
+
+function SlidingWindowRule.restore(rule, slot, used, first, last, pending, wanted, found, gone)
+  rule.slot, rule.used, rule.first, rule.last, rule.pending = slot, used, first, last, pending
+  rule.wanted, rule.found, rule.gone = wanted, found, gone
+end
+
+return SlidingWindowRule

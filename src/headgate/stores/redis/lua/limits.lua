@@ -1,5 +1,7 @@
--- From the text of a declaration to its rules. A rule holds what changes from call to call; its metatable holds what it was declared
--- with, and that one's metatable what its kind can do.
+-- From the text of a declaration to its rules. A rule is a table of what changes from call to call.
+-- Its metatable has what was declared, and the metatable of that has the functions of its kind.
+
+Limits = {}
 
 local kinds, declared, declarations = {}, {}, 0
 
@@ -8,7 +10,7 @@ local function kind_of(name)
   return kinds[name]
 end
 
-local function rule_declared(text)
+local function declare_rule(text)
   local words, numbers = {}, {}
   for word in string.gmatch(text, '%S+') do words[#words + 1] = word end
   for i = 3, #words do numbers[i - 2] = tonumber(words[i]) end
@@ -18,13 +20,14 @@ local function rule_declared(text)
   return rule
 end
 
-local function rules_declared(program)
+local function declare_rules(program)
   if not declared[program] then
     if declarations == REMEMBERED then declared, declarations = {}, 0 end
     local rules = {}
     for text in string.gmatch(program, '[^;]+') do
-      local rule = rule_declared(text)
-      if rule.lease then rules.lease = min(rules.lease or rule.lease, rule.lease) end -- the shortest
+      local rule = declare_rule(text)
+      -- The shortest lease holds for all.
+      if rule.lease then rules.lease = min(rules.lease or rule.lease, rule.lease) end
       rules[#rules + 1] = rule
     end
     declared[program], declarations = rules, declarations + 1
@@ -32,7 +35,7 @@ local function rules_declared(program)
   return declared[program]
 end
 
--- What no declaration writes was damaged on the way, or here. Twin: is_sound() of rules.py.
+-- A text that no declaration writes was damaged. Twin: is_sound() of compile.py.
 local sound = {}
 
 function sound.bucket(capacity, price, gain, tick, start, more)
@@ -52,7 +55,8 @@ end
 
 local function is_sound(text)
   local kind, _, words = string.match(text, '^(%l+) (%l[%l%d_]*)([%d ]*)$')
-  if not sound[kind] or string.find(words .. ' ', '  ', 1, true) or string.find(words, ' 0%d') then return false end
+  if not sound[kind] or string.find(words .. ' ', '  ', 1, true) then return false end
+  if string.find(words, ' 0%d') then return false end
   local numbers = {}
   for word in string.gmatch(words, '%d+') do
     local number = tonumber(word)
@@ -62,8 +66,8 @@ local function is_sound(text)
   return sound[kind](unpack(numbers))
 end
 
--- Whether rules can be made of `program`. One that is known is sound.
-function Rules.sound(program)
+-- Whether rules can be made of `program`. A declaration that is remembered is sound.
+function Limits.are_sound(program)
   if declared[program] then return true end
   for text in string.gmatch(program .. ';', '([^;]*);') do
     if not is_sound(text) then return false end
@@ -71,9 +75,9 @@ function Rules.sound(program)
   return true
 end
 
--- Fresh rules: each state has its own.
-function Rules.parsed(program)
-  local its = rules_declared(program)
+-- Returns fresh rules: each state has its own.
+function Limits.parse(program)
+  local its = declare_rules(program)
   local rules = { declared = its, lease = its.lease }
   for i, rule in ipairs(its) do rules[i] = setmetatable({}, rule) end
   return rules

@@ -1,9 +1,14 @@
--- Numbers and keys. All numbers are integers and become text by int(), never by tostring (which loses the microseconds of a moment).
+-- Numbers as text, and back. All numbers are whole. Numbers.text() writes them, never tostring(),
+-- which rounds a moment to fewer digits than microseconds need.
 --
--- Both ways cost as much as a small command does, so what is asked for again is remembered: small and round numbers, and the one before.
+-- Each direction costs as much as a small command. So small and round numbers are remembered, and
+-- so is the last number.
+
+Numbers = {}
 
 local format = string.format
-local INTEGER = format('%d', MOST) == '4503599627370496' and '%d' or '%.0f' -- the second is slow, and right where a long is short
+-- '%.0f' is slower. It is right where a long has 32 bits.
+local INTEGER = format('%d', MOST) == '4503599627370496' and '%d' or '%.0f'
 local SOME = 1000
 local texts, texts_known, numbers, numbers_known = {}, 0, {}, 0
 local last, last_text
@@ -16,7 +21,7 @@ local function text_of(number)
   return format(number < NEVER and INTEGER or '%.0f', number)
 end
 
-function State.int(number)
+function Numbers.text(number)
   local text = texts[number]
   if text then return text end
   if not is_common(number) then
@@ -29,19 +34,15 @@ function State.int(number)
   return text
 end
 
-function State.number(text)
+function Numbers.parse(text)
   local number = numbers[text]
   if number then return number end
   number = tonumber(text)
-  assert(number and number == floor(number) and number < NEVER, 'headgate: not a whole number: ' .. tostring(text))
+  local whole = number and number == floor(number) and number < NEVER
+  assert(whole, 'headgate: not a whole number: ' .. tostring(text))
   if is_common(number) then
     if numbers_known == SOME then numbers, numbers_known = {}, 0 end
     numbers[text], numbers_known = number, numbers_known + 1
   end
   return number
-end
-
-function State.add(key, score, member)
-  touch(key)
-  redis.call('ZADD', key, score, member)
 end
