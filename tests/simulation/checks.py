@@ -601,9 +601,13 @@ class Witness:
                 name, [form for form in forms if isinstance(form, TokenBucketRule)], events
             )
         elif isinstance(rule, FixedWindowRule):
-            self._check_quota(name, [form for form in forms if isinstance(form, FixedWindowRule)], events)
+            self._check_quota(
+                name, [form for form in forms if isinstance(form, FixedWindowRule)], events
+            )
         elif isinstance(rule, SlidingWindowRule):
-            self._check_window(name, [form for form in forms if isinstance(form, SlidingWindowRule)], events)
+            self._check_window(
+                name, [form for form in forms if isinstance(form, SlidingWindowRule)], events
+            )
 
     def _check_bucket(
         self, name: str, forms: list[TokenBucketRule], events: list[tuple[int, int, int]]
