@@ -125,10 +125,10 @@ class Passed(NamedTuple):
 class Crowd:
     """A gate, a clock that may step back, and the ledger."""
 
-    def __init__(self, *limits: Limit, now: int = START, horizon: int = 0) -> None:
+    def __init__(self, *limits: Limit, now: int = START, reserve_ahead: int = 0) -> None:
         self.gate = Gate(rules_of(limits), now)
         self.now = now
-        self.horizon = horizon
+        self.reserve_ahead = reserve_ahead
         self.numbers = count()
         self.ledger: dict[int, Passed] = {}  # by caller, in the order of the grants
         self.asked: dict[int, int] = {}
@@ -148,13 +148,15 @@ class Crowd:
         self.look()
 
     def look(self) -> None:
-        for caller, grant in self.gate.advance(self.now, self.horizon):
+        for caller, grant in self.gate.advance(self.now, self.reserve_ahead):
             self.note(caller, grant)
 
     def ask(self, cost: int = 1, max_sleep: int | None = None) -> Grant | Wait | Refuse:
         caller = next(self.numbers)
         self.asked[caller] = cost
-        answer = self.gate.acquire(self.now, caller, self.units(cost), self.horizon, max_sleep)
+        answer = self.gate.acquire(
+            self.now, caller, self.units(cost), self.reserve_ahead, max_sleep
+        )
         if isinstance(answer, Grant):
             self.note(caller, answer)
         return answer

@@ -53,7 +53,7 @@ def counted(crowd: Crowd) -> Rule:
 def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no window has more than `amount`."""
     limit = data.draw(quotas())
-    crowd = Crowd(limit, horizon=data.draw(HORIZONS)).play(data.draw(events([limit])))
+    crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
     assert_never_over(limit, crowd)
 
@@ -143,7 +143,7 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
     cost = data.draw(st.integers(1, limit.amount))
     moment = rule.ready(cost, max(crowd.gate.clamp(crowd.now), crowd.gate.not_before))
     left = twin(crowd.gate).rules[0].left(moment)
-    grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, horizon=10**15)
+    grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, reserve_ahead=10**15)
     assert isinstance(grant, Grant)
 
     crowd.gate.cancel(crowd.now, {"requests": cost}, grant.t)

@@ -55,7 +55,7 @@ def assert_never_over(limit: Limit, crowd: Crowd) -> None:
 def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.DataObject) -> None:
     """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments, fences and places only grow."""
     limits = data.draw(MIXTURES)
-    crowd = Crowd(*limits, horizon=data.draw(HORIZONS))
+    crowd = Crowd(*limits, reserve_ahead=data.draw(HORIZONS))
     for event in data.draw(events(limits)):
         crowd.play([event])
         for limit, rule in zip(limits, crowd.gate.rules, strict=True):
@@ -448,7 +448,7 @@ def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: s
 
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
     """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes now passes after it."""
-    crowd = Crowd(Rate(1, per=1), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])
+    crowd = Crowd(Rate(1, per=1), reserve_ahead=SECOND).play([("ask", 1, None), ("ask", 1, None)])
 
     crowd.gate.follow(crowd.now, rules_of([Rate(2, per=1)]))
 
@@ -457,7 +457,7 @@ def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
 
 def test_bookings_ahead_are_counted_where_they_will_be() -> None:
     """T1, T9: given a booking in the next window of a quota, when another quota is declared, then that window has counted it."""
-    crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), horizon=SECOND).play(
+    crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), reserve_ahead=SECOND).play(
         [("ask", 1, None), ("ask", 1, None)]
     )
 

@@ -82,7 +82,7 @@ def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> 
     """T3: so that whoever sleeps for it can be told from those who are granted after it."""
     gate = gate_of(Rate(1, per=1, capacity=1))
     gate.acquire(START, "first", {})
-    booked = gate.acquire(START, "second", {}, horizon=2 * SECOND)
+    booked = gate.acquire(START, "second", {}, reserve_ahead=2 * SECOND)
     assert isinstance(booked, Grant)
 
     gate.pause(START, 1)

@@ -45,7 +45,7 @@ def counted(crowd: Crowd) -> Rule:
 def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per` has more than `amount`."""
     limit = data.draw(windows())
-    crowd = Crowd(limit, horizon=data.draw(HORIZONS)).play(data.draw(events([limit])))
+    crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
     assert_never_over(limit, crowd)
 
@@ -169,10 +169,10 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
         data.draw(st.integers(1, limit.amount)),
         data.draw(st.lists(st.integers(1, limit.amount), max_size=5)),
     )
-    grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, horizon=10**12)
+    grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, reserve_ahead=10**12)
     assert isinstance(grant, Grant)
     followers = [
-        crowd.gate.acquire(crowd.now, "stays", {"requests": other}, horizon=10**12)
+        crowd.gate.acquire(crowd.now, "stays", {"requests": other}, reserve_ahead=10**12)
         for other in others
     ]
 

@@ -77,7 +77,7 @@ def times(crowd: Crowd) -> list[int]:
 def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataObject) -> None:
     """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no interval has more than B + r d."""
     rate = data.draw(rates())
-    crowd = Crowd(rate, horizon=data.draw(HORIZONS)).play(data.draw(events([rate])))
+    crowd = Crowd(rate, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([rate])))
 
     assert_never_over(rate, crowd)
 
@@ -87,7 +87,7 @@ def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataOb
 def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
     """T1, T5: given bookings far ahead, when any of them are cancelled in any order, then no interval has more than B + r d."""
     rate = data.draw(rates())
-    crowd = Crowd(rate, horizon=10 * lengthened(rate))
+    crowd = Crowd(rate, reserve_ahead=10 * lengthened(rate))
     costs = st.integers(1, rate.burst)
     asking = st.tuples(st.just("ask"), costs, st.none())
     undoing = st.tuples(st.just("cancel"), st.integers(0, 9))
@@ -101,7 +101,7 @@ def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataO
 def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
     """T1: given a booking that needs a full bucket, when a call that is over pays back, then the bucket would have overflowed."""
     rate = Rate(5, per=0.5)
-    crowd = Crowd(rate, horizon=SECOND).play(
+    crowd = Crowd(rate, reserve_ahead=SECOND).play(
         [("ask", 5, None), ("ask", 5, None), ("time", 100_000), ("pay_back", 1, 5)]
     )
 
@@ -246,7 +246,7 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
     gate = crowd.gate
     untouched = twin(gate)
     cost = data.draw(st.integers(1, rate.burst))
-    grant = gate.acquire(gate.t, "regrets it", {"requests": cost}, horizon=10**15)
+    grant = gate.acquire(gate.t, "regrets it", {"requests": cost}, reserve_ahead=10**15)
     assert isinstance(grant, Grant)
 
     gate.cancel(gate.t, {"requests": cost}, grant.t)
@@ -274,7 +274,7 @@ def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
     without it, and no less than its cost but for what was booked later.
     """
     crowd = empty(Rate(5, per=0.5))
-    crowd.horizon = 2 * SECOND
+    crowd.reserve_ahead = 2 * SECOND
     crowd.play([("ask", cost, None) for cost in costs])
 
     crowd.cancel(1)

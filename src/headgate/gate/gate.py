@@ -181,19 +181,19 @@ class Gate:
         now: int,
         caller: Hashable,
         units: Units,
-        horizon: int = 0,
+        reserve_ahead: int = 0,
         max_sleep: int | None = None,
         max_waiters: int | None = None,
     ) -> Grant | Wait | Refuse:
-        """Pass, wait or be refused: decided by all rules together, behind all who came before (S6).
+        """Pass, wait or be refused: all rules decide together, behind all earlier callers (S6).
 
-        A moment within `horizon` is booked now. `max_sleep` (microseconds; 0 refuses every wait) is held against the estimate
-        for the whole queue.
+        A moment within `reserve_ahead` is reserved now. `max_sleep` (microseconds; 0 refuses every
+        wait) is compared with the estimate for the whole queue.
         """
         now = self.clamp(now)
         costs = self.costs(units)
         t = NEVER if self.queue else self.ready(costs)
-        if t <= now + (horizon if max_sleep is None else min(horizon, max_sleep)):
+        if t <= now + (reserve_ahead if max_sleep is None else min(reserve_ahead, max_sleep)):
             return self.take(costs, t)
         if t >= NEVER:
             t = self.estimate(costs)
@@ -226,14 +226,14 @@ class Gate:
             self.waiting[index] -= asked[1][index]
         return True
 
-    def advance(self, now: int, horizon: int = 0) -> list[tuple[Hashable, Grant]]:
-        """Let pass, in order, whoever's moment is within `horizon`."""
+    def advance(self, now: int, reserve_ahead: int = 0) -> list[tuple[Hashable, Grant]]:
+        """Grant, in order, the requests that may pass within `reserve_ahead`."""
         now = self.clamp(now)
         granted = []
         while self.queue:
             caller, (_, costs) = next(iter(self.queue.items()))
             t = self.ready(costs)
-            if t > now + horizon:
+            if t > now + reserve_ahead:
                 break
             self.leave(caller)
             granted.append((caller, self.take(costs, t)))

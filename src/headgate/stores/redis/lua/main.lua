@@ -71,9 +71,9 @@ local head_notified -- "id moment": the head whose session was notified last
 -- Whether its session was notified of this moment or an earlier one. If it was earlier, its session
 -- calls then, and learns of the later moment.
 local function was_notified(id, t)
-  local whose, moment = string.match(head_notified or '', '^(.*) (%d+)$')
+  local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
   moment = tonumber(moment)
-  return whose == id and moment <= t and (moment == t or moment > gate.t)
+  return id_notified == id and moment <= t and (moment == t or moment > gate.t)
 end
 
 -- Returns when the head should be looked at again, and whether this session does that. Notifies
