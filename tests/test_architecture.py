@@ -34,8 +34,8 @@ CLIENTS = {
     "http/requests.py": {"requests", "urllib3"},
     "http/openai.py": {"openai", "httpx2"},
     "http/anthropic.py": {"anthropic", "httpx2"},
-    "http/answers.py": {"http_sf"},
-    "http/heed.py": set(),
+    "http/rate_limit_headers.py": {"http_sf"},
+    "http/feedback.py": set(),
 }
 FRAMEWORKS = {
     "frameworks/langchain.py": {"langchain_core"},
@@ -45,7 +45,10 @@ FRAMEWORKS = {
     "frameworks/tenacity.py": {"tenacity"},
 }
 FOREIGN = CLIENTS | FRAMEWORKS
-ANSWERS = {"headgate.http.answers", "headgate.http.heed"}  # which each client's module needs
+ANSWERS = {
+    "headgate.http.rate_limit_headers",
+    "headgate.http.feedback",
+}  # which each client's module needs
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no chance.
 PURE = {
@@ -610,7 +613,7 @@ def test_public_methods_say_what_they_do() -> None:
 
 
 WRITTEN = {
-    **dict.fromkeys(CLIENTS.keys() - {"http/heed.py"}, "docs/http.md"),
+    **dict.fromkeys(CLIENTS.keys() - {"http/feedback.py"}, "docs/http.md"),
     **dict.fromkeys(
         FRAMEWORKS.keys() - {"frameworks/litellm.py"}, "docs/frameworks.md"
     ),  # that one: tests/frameworks

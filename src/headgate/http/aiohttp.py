@@ -23,8 +23,8 @@ with extra("aiohttp"):
     )
     from aiohttp.typedefs import StrOrURL
 
-    from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo
-    from headgate.http.heed import heeding
+    from headgate.http.feedback import heeding
+    from headgate.http.limiter_chain import Calls, Exempt, Held, Key, Place, undo
 
 from headgate.limiter import Limiter
 from headgate.limits import Rate

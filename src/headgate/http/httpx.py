@@ -1,6 +1,6 @@
 """httpx, sync and async: transports that pass limiters first, and `limit`, which puts them into a client that is there.
 
-What they do stands in transports.py; here they get the types of httpx.
+What they do stands in httpx_transports.py; here they get the types of httpx.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from headgate.extras import extra
 with extra("httpx"):
     import httpx
 
-    from headgate.http import transports
-    from headgate.http.calls import Calls, Exempt, Key
-    from headgate.http.heed import heeding
+    from headgate.http import httpx_transports
+    from headgate.http.feedback import heeding
+    from headgate.http.limiter_chain import Calls, Exempt, Key
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -24,7 +24,7 @@ __all__ = ["AsyncTransport", "Transport", "limit"]
 Client = TypeVar("Client", httpx.Client, httpx.AsyncClient)
 
 
-class Transport(transports.Transport[httpx.Request, httpx.Response], httpx.BaseTransport):
+class Transport(httpx_transports.Transport[httpx.Request, httpx.Response], httpx.BaseTransport):
     """Limits whatever goes through it: `httpx.Client(transport=Transport(Limiter("api", "100/minute")))`.
 
     One acquire of each limiter, in the order named, for each request that goes out: for redirects and for retries of those around
@@ -52,13 +52,18 @@ class Transport(transports.Transport[httpx.Request, httpx.Response], httpx.BaseT
         adopt: bool = False,
     ) -> None:
         calls = Calls(
-            "Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt)
+            "Transport",
+            limiters,
+            key,
+            exempt,
+            httpx_transports.place,
+            heeding("Transport", heed, adopt),
         )
         super().__init__(calls, httpx.HTTPTransport() if inner is None else inner, Body)
 
 
 class AsyncTransport(
-    transports.AsyncTransport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport
+    httpx_transports.AsyncTransport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport
 ):
     """`Transport` for an `httpx.AsyncClient`."""
 
@@ -76,17 +81,17 @@ class AsyncTransport(
             limiters,
             key,
             exempt,
-            transports.place,
+            httpx_transports.place,
             heeding("AsyncTransport", heed, adopt),
         )
         super().__init__(calls, httpx.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
-class Body(transports.Body, httpx.SyncByteStream):
+class Body(httpx_transports.Body, httpx.SyncByteStream):
     """As the client wants it."""
 
 
-class AsyncBody(transports.AsyncBody, httpx.AsyncByteStream):
+class AsyncBody(httpx_transports.AsyncBody, httpx.AsyncByteStream):
     """As the client wants it."""
 
 
@@ -105,17 +110,17 @@ def limit(
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
     exempt = Calls(
-        "limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)
+        "limit", limiters, key, exempt, httpx_transports.place, heeding("limit", heed, adopt)
     ).exempt
     if isinstance(client, httpx.AsyncClient):
-        transports.put_around(
+        httpx_transports.put_around(
             client,
             lambda inner: AsyncTransport(
                 *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
             ),
         )
     elif isinstance(client, httpx.Client):
-        transports.put_around(
+        httpx_transports.put_around(
             client,
             lambda inner: Transport(
                 *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt

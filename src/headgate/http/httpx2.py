@@ -1,6 +1,6 @@
 """httpx2, sync and async: transports that pass limiters first, and `limit`, which puts them into a client that is there.
 
-What they do stands in transports.py; here they get the types of httpx2.
+What they do stands in httpx_transports.py; here they get the types of httpx2.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from headgate.extras import extra
 with extra("httpx2"):
     import httpx2
 
-    from headgate.http import transports
-    from headgate.http.calls import Calls, Exempt, Key
-    from headgate.http.heed import heeding
+    from headgate.http import httpx_transports
+    from headgate.http.feedback import heeding
+    from headgate.http.limiter_chain import Calls, Exempt, Key
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -24,7 +24,7 @@ __all__ = ["AsyncTransport", "Transport", "limit"]
 Client = TypeVar("Client", httpx2.Client, httpx2.AsyncClient)
 
 
-class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.BaseTransport):
+class Transport(httpx_transports.Transport[httpx2.Request, httpx2.Response], httpx2.BaseTransport):
     """Limits whatever goes through it: `httpx2.Client(transport=Transport(Limiter("api", "100/minute")))`.
 
     One acquire of each limiter, in the order named, for each request that goes out: for redirects and for retries of those around
@@ -52,13 +52,18 @@ class Transport(transports.Transport[httpx2.Request, httpx2.Response], httpx2.Ba
         adopt: bool = False,
     ) -> None:
         calls = Calls(
-            "Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt)
+            "Transport",
+            limiters,
+            key,
+            exempt,
+            httpx_transports.place,
+            heeding("Transport", heed, adopt),
         )
         super().__init__(calls, httpx2.HTTPTransport() if inner is None else inner, Body)
 
 
 class AsyncTransport(
-    transports.AsyncTransport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport
+    httpx_transports.AsyncTransport[httpx2.Request, httpx2.Response], httpx2.AsyncBaseTransport
 ):
     """`Transport` for an `httpx2.AsyncClient`."""
 
@@ -76,17 +81,17 @@ class AsyncTransport(
             limiters,
             key,
             exempt,
-            transports.place,
+            httpx_transports.place,
             heeding("AsyncTransport", heed, adopt),
         )
         super().__init__(calls, httpx2.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
 
 
-class Body(transports.Body, httpx2.SyncByteStream):
+class Body(httpx_transports.Body, httpx2.SyncByteStream):
     """As the client wants it."""
 
 
-class AsyncBody(transports.AsyncBody, httpx2.AsyncByteStream):
+class AsyncBody(httpx_transports.AsyncBody, httpx2.AsyncByteStream):
     """As the client wants it."""
 
 
@@ -105,17 +110,17 @@ def limit(
     The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
     """
     exempt = Calls(
-        "limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)
+        "limit", limiters, key, exempt, httpx_transports.place, heeding("limit", heed, adopt)
     ).exempt
     if isinstance(client, httpx2.AsyncClient):
-        transports.put_around(
+        httpx_transports.put_around(
             client,
             lambda inner: AsyncTransport(
                 *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
             ),
         )
     elif isinstance(client, httpx2.Client):
-        transports.put_around(
+        httpx_transports.put_around(
             client,
             lambda inner: Transport(
                 *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt

@@ -1,6 +1,6 @@
 """The OpenAI SDK, sync and async: `limit` puts limiters into a client that is there, which count its requests and its tokens.
 
-What is done stands in metering.py; here are OpenAI's words, and the types of httpx2, on which the SDK stands since version 3.
+What is done stands in token_metering.py; here are OpenAI's words, and the types of httpx2, on which the SDK stands since version 3.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ with extra("openai"):
     import httpx2
     import openai
 
-    from headgate.http import metering, transports
-    from headgate.http.calls import Exempt
-    from headgate.http.estimates import Estimates, Learned
-    from headgate.http.heed import heeding
-    from headgate.http.metering import ByModel, Metering
-    from headgate.http.usage import Dialect, whole
+    from headgate.http import httpx_transports, token_metering
+    from headgate.http.feedback import heeding
+    from headgate.http.limiter_chain import Exempt
+    from headgate.http.token_estimates import Estimates, Learned
+    from headgate.http.token_metering import ByModel, Metering
+    from headgate.http.token_usage import Dialect, whole
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -29,11 +29,11 @@ __all__ = ["Estimates", "Learned", "limit"]
 Client = TypeVar("Client", openai.OpenAI, openai.AsyncOpenAI)
 
 
-class Body(metering.Body, httpx2.SyncByteStream):
+class Body(token_metering.Body, httpx2.SyncByteStream):
     """As the client wants it."""
 
 
-class AsyncBody(metering.AsyncBody, httpx2.AsyncByteStream):
+class AsyncBody(token_metering.AsyncBody, httpx2.AsyncByteStream):
     """As the client wants it."""
 
 
@@ -63,11 +63,13 @@ def limit(
     calls = Metering(limiters, key, exempt, OPENAI, estimates, heeding("limit", heed, adopt))
     inside: object = getattr(client, "_client", None)
     if isinstance(client, openai.AsyncOpenAI) and isinstance(inside, httpx2.AsyncClient):
-        metering.put_around(
-            inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody)
+        token_metering.put_around(
+            inside, lambda inner: httpx_transports.AsyncTransport(calls, inner, AsyncBody)
         )
     elif isinstance(client, openai.OpenAI) and isinstance(inside, httpx2.Client):
-        metering.put_around(inside, lambda inner: transports.Transport(calls, inner, Body))
+        token_metering.put_around(
+            inside, lambda inner: httpx_transports.Transport(calls, inner, Body)
+        )
     else:
         raise TypeError(
             f"limit({show(client)}): a client is an openai.OpenAI or an openai.AsyncOpenAI, on httpx2."

@@ -21,8 +21,8 @@ with extra("requests"):
     from requests.adapters import BaseAdapter, HTTPAdapter
     from urllib3.util.retry import Retry
 
-    from headgate.http.calls import Calls, Exempt, Held, Key, Place
-    from headgate.http.heed import heeding
+    from headgate.http.feedback import heeding
+    from headgate.http.limiter_chain import Calls, Exempt, Held, Key, Place
 
 from headgate.limiter import Limiter
 from headgate.validation import show

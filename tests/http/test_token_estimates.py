@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from headgate.http.estimates import FIRST_OUTPUT, Estimates
+from headgate.http.token_estimates import FIRST_OUTPUT, Estimates
 
 
 def test_before_anything_is_known_a_rule_of_thumb_has_to_do() -> None:

@@ -11,7 +11,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from headgate.errors import CostExceedsCapacityError
-from headgate.http.refusals import telling
+from headgate.http.error_bodies import telling
 from headgate.limiter import Limiter
 from headgate.permit import Permit
 from headgate.validation import show

@@ -6,7 +6,7 @@
     answer.budgets          # what it said of each of its limits
 
 Pure: nothing is sent, stored or waited for, and what is malformed is as if it had not been said. Here live the headers and bodies
-of the providers, as a table; how a number or a time is spelled is spelling.py's to know, structured fields are http_sf's.
+of the providers, as a table; how a number or a time is spelled is header_values.py's to know, structured fields are http_sf's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import http_sf
 
-from headgate.http import spelling
+from headgate.http import header_values
 
 __all__ = ["Answer", "Budget", "read"]
 
@@ -115,7 +115,7 @@ def read(
     """
     said = words_of(headers)
     told = json_of(body)
-    date = spelling.http_date(said.get("date", ""))
+    date = header_values.http_date(said.get("date", ""))
     now = date if date is not None else time.time() if now is None else now
     budgets = (*by_table(said, now), *structured(said), *shopify_graphql(told))
     verdict = verdict_of(status, said, told, budgets)
@@ -156,9 +156,9 @@ def number_at(told: Any, *path: str) -> float | None:
     usable = (
         isinstance(number, int | float)
         and not isinstance(number, bool)
-        and abs(number) < spelling.LONGEST
+        and abs(number) < header_values.LONGEST
     )
-    return spelling.bounded(float(number)) if usable else None
+    return header_values.bounded(float(number)) if usable else None
 
 
 # Whether it was refused, and for how long --------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def is_secondary(told: Any) -> bool:
 
 def wait_of(said: Said, told: Any, budgets: Iterable[Budget], now: float) -> float | None:
     """The server's own word first; then what follows from its budgets."""
-    wait = spelling.milliseconds(said.get("retry-after-ms", ""))
+    wait = header_values.milliseconds(said.get("retry-after-ms", ""))
     if wait is None:
         words = [
             retry_after(said.get("retry-after", ""), now),
@@ -229,9 +229,9 @@ def wait_of(said: Said, told: Any, budgets: Iterable[Budget], now: float) -> flo
 
 
 def retry_after(text: str, now: float) -> float | None:
-    wait = spelling.seconds(text)
-    moment = spelling.http_date(text)
-    return wait if moment is None else spelling.until(moment, now)
+    wait = header_values.seconds(text)
+    moment = header_values.http_date(text)
+    return wait if moment is None else header_values.until(moment, now)
 
 
 def refilled(told: Any) -> float | None:
@@ -240,7 +240,7 @@ def refilled(told: Any) -> float | None:
     there = number_at(told, "extensions", "cost", "throttleStatus", "currentlyAvailable")
     rate = number_at(told, "extensions", "cost", "throttleStatus", "restoreRate")
     return (
-        spelling.bounded(max(0.0, cost - there) / rate)
+        header_values.bounded(max(0.0, cost - there) / rate)
         if cost is not None and there is not None and rate
         else None
     )
@@ -264,17 +264,17 @@ def row(header: str, reset: Callable[[str, float], float | None]) -> Row:
 
 TABLE = [
     # GitHub, Discord (reset-after goes before reset) and many others; X writes it with one more hyphen.
-    row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", spelling.epoch),
-    row(r"x-rate-limit-WHAT", spelling.epoch),
+    row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.epoch),
+    row(r"x-rate-limit-WHAT", header_values.epoch),
     # OpenAI; Azure the same, in whole seconds.
     row(
         r"x-ratelimit-WHAT-(?P<name>(?!after$)[a-z][a-z_-]*)",
-        lambda text, now: spelling.go_duration(text),
+        lambda text, now: header_values.go_duration(text),
     ),
     # Anthropic: the moment at which it is full.
-    row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", spelling.instant),
+    row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", header_values.instant),
     # IETF, drafts up to 06.
-    row(r"ratelimit-WHAT", lambda text, now: spelling.seconds(text)),
+    row(r"ratelimit-WHAT", lambda text, now: header_values.seconds(text)),
 ]
 NAMED_BY = (
     "x-ratelimit-resource",
@@ -290,7 +290,11 @@ def by_table(said: Said, now: float) -> list[Budget]:
             match = pattern.fullmatch(header)
             if match:
                 name, what = match.groupdict().get("name") or "", match["what"]
-                value = reset(text, now) if what.startswith("reset") else spelling.first_whole(text)
+                value = (
+                    reset(text, now)
+                    if what.startswith("reset")
+                    else header_values.first_whole(text)
+                )
                 found.setdefault((number, name), {})[what] = value
                 break
     budgets = [budget_of(said, name, values) for (_, name), values in found.items()]
@@ -325,7 +329,10 @@ def shopify_graphql(told: Any) -> list[Budget]:
     rate = number_at(told, *status, "restoreRate")
     if size is None or there is None or not rate:
         return []
-    reset, per = spelling.bounded(max(0.0, size - there) / rate), spelling.bounded(size / rate)
+    reset, per = (
+        header_values.bounded(max(0.0, size - there) / rate),
+        header_values.bounded(size / rate),
+    )
     return [Budget("cost", int(size), int(there), reset, per, unit="points")]
 
 
@@ -386,7 +393,7 @@ def natural(value: object) -> int | None:
 
 def span(value: object) -> float | None:
     seconds = natural(value)
-    return None if seconds is None else spelling.bounded(float(seconds))
+    return None if seconds is None else header_values.bounded(float(seconds))
 
 
 def partition(words: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from headgate.http.estimates import CHARACTERS_PER_TOKEN
+from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
 
 LARGEST = 4_000_000  # bytes of an answer, or of one event of a stream, that are read
 MOST = (

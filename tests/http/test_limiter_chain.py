@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.http.calls import Calls, Place, matches
+from headgate.http.limiter_chain import Calls, Place, matches
 from tests.world import used, waiting
 
 

@@ -1,6 +1,6 @@
 """Which refusals are to be read before they are heeded, and what they say in plain.
 
-Pure: what they mean is answers.py's to know, and how a client's body is read its own module's.
+Pure: what they mean is rate_limit_headers.py's to know, and how a client's body is read its own module's.
 """
 
 from __future__ import annotations

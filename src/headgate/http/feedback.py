@@ -1,6 +1,6 @@
 """What is done about an answer: what its server says of its limits holds for all who use the limiters that the call has passed.
 
-Here lives the choice of what to do, and that it never stands in the way of a call. What was said is answers.py's to know; how all
+Here lives the choice of what to do, and that it never stands in the way of a call. What was said is rate_limit_headers.py's to know; how all
 are told of it, the limiters'.
 """
 
@@ -13,8 +13,8 @@ from dataclasses import replace
 from math import ceil
 
 from headgate.gate.rules import Declaration, declaration, rules_of
-from headgate.http.answers import Answer, Budget, Headers, read
-from headgate.http.calls import Heard, Passed
+from headgate.http.limiter_chain import Heard, Passed
+from headgate.http.rate_limit_headers import Answer, Budget, Headers, read
 from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
 from headgate.logs import log

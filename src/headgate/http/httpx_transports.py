@@ -12,8 +12,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
-from headgate.http.calls import Calls, Held, Place
-from headgate.http.refusals import AHEAD, LONG, decoded
+from headgate.http.error_bodies import AHEAD, LONG, decoded
+from headgate.http.limiter_chain import Calls, Held, Place
 
 
 class Address(Protocol):

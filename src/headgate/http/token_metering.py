@@ -2,7 +2,7 @@
 
 Each attempt on the wire asks every limiter for one request and for the tokens that it is estimated at, in the units that the
 limiter counts; the answer's usage is read as it goes by, settled when its body is over, and learned from. No SDK is known here, nor
-the client under it: how a client is limited is transports.py's, how a provider speaks a `Dialect`, what is learned estimates.py's.
+the client under it: how a client is limited is httpx_transports.py's, how a provider speaks a `Dialect`, what is learned token_estimates.py's.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from headgate.http import transports
-from headgate.http.calls import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Passed, Terms
-from headgate.http.estimates import Estimates
-from headgate.http.usage import CODINGS, Asked, Dialect, Reader, Usage
+from headgate.http import httpx_transports
+from headgate.http.limiter_chain import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Passed, Terms
+from headgate.http.token_estimates import Estimates
+from headgate.http.token_usage import CODINGS, Asked, Dialect, Reader, Usage
 from headgate.limiter import Limiter
 from headgate.permit import Permit
 from headgate.validation import show
@@ -56,7 +56,7 @@ class Metering(Generic[R], Calls[R]):
             limiters,
             self._model_of if key == "model" else key,
             exempt,
-            transports.place,
+            httpx_transports.place,
             heard,
         )
         self._dialect = dialect
@@ -171,7 +171,7 @@ class Metered(Held):
         super().release()
 
 
-class Body(transports.Body):
+class Body(httpx_transports.Body):
     """A body that is listened to, if there is a bill."""
 
     def __iter__(self) -> Iterator[bytes]:
@@ -180,7 +180,7 @@ class Body(transports.Body):
         return super().__iter__()
 
 
-class AsyncBody(transports.AsyncBody):
+class AsyncBody(httpx_transports.AsyncBody):
     """The same for coroutines."""
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -189,7 +189,7 @@ class AsyncBody(transports.AsyncBody):
         return super().__aiter__()
 
 
-class Chunks(transports.Chunks):
+class Chunks(httpx_transports.Chunks):
     """What is read is heard."""
 
     _held: Metered
@@ -200,7 +200,7 @@ class Chunks(transports.Chunks):
         return chunk
 
 
-class AsyncChunks(transports.AsyncChunks):
+class AsyncChunks(httpx_transports.AsyncChunks):
     """The same for coroutines."""
 
     _held: Metered
@@ -212,9 +212,9 @@ class AsyncChunks(transports.AsyncChunks):
 
 
 def put_around(client: Any, transport: Callable[[Any], Any]) -> None:
-    """`transports.put_around`, in a client that asks for codings that can be read here: some sign what they ask for."""
+    """`httpx_transports.put_around`, in a client that asks for codings that can be read here: some sign what they ask for."""
     client.headers["accept-encoding"] = CODINGS
-    transports.put_around(client, transport)
+    httpx_transports.put_around(client, transport)
 
 
 def check_estimates(estimates: object) -> Estimates:

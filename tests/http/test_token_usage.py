@@ -11,7 +11,7 @@ import pytest
 
 from headgate.http.anthropic import ANTHROPIC
 from headgate.http.openai import OPENAI
-from headgate.http.usage import LARGEST, MOST, Asked, Dialect, Reader, Usage
+from headgate.http.token_usage import LARGEST, MOST, Asked, Dialect, Reader, Usage
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}

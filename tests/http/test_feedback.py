@@ -15,9 +15,8 @@ from urllib3.util.retry import Retry
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.rules import Declaration, rules_of
-from headgate.http import heed
-from headgate.http.calls import Heard
-from headgate.http.heed import LONGEST, adopting, heeding, listen
+from headgate.http.feedback import LONGEST, adopting, heeding, listen
+from headgate.http.limiter_chain import Heard
 from headgate.stores.memory.queue import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
@@ -155,7 +154,7 @@ async def test_a_failure_to_heed_is_no_matter_of_the_calls(
     def fail(*answer: Any) -> Any:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(heed, "read", fail)
+    monkeypatch.setattr(feedback, "read", fail)
     service.answers = [(429, MINUTE)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == 429
