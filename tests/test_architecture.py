@@ -35,8 +35,10 @@ CLIENTS = {
     "http/openai.py": {"openai", "httpx2"},
     "http/anthropic.py": {"anthropic", "httpx2"},
     "http/rate_limit_headers.py": {"http_sf"},
-    "http/feedback.py": set(),
 }
+# Modules of clients share these, which need the parser of header fields.
+SHARED = {"http/feedback.py", "http/httpx_transports.py", "http/token_metering.py"}
+SDKS = {"http/openai.py", "http/anthropic.py"}  # they use the module of httpx2
 FRAMEWORKS = {
     "frameworks/langchain.py": {"langchain_core"},
     "frameworks/litellm.py": {"litellm"},
@@ -45,10 +47,6 @@ FRAMEWORKS = {
     "frameworks/tenacity.py": {"tenacity"},
 }
 FOREIGN = CLIENTS | FRAMEWORKS
-ANSWERS = {
-    "headgate.http.rate_limit_headers",
-    "headgate.http.feedback",
-}  # which each client's module needs
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no chance.
 PURE = {
@@ -257,11 +255,15 @@ def test_only_the_choice_of_a_store_imports_the_redis_store() -> None:
 
 
 def test_no_module_imports_that_of_a_client_or_framework() -> None:
-    """They import one another only for the answers of servers."""
-    foreign = {module(PACKAGE / name) for name in FOREIGN}
+    """They import one another only for what they share. An SDK uses the module of httpx2."""
+    foreign = {module(PACKAGE / name) for name in FOREIGN.keys() | SHARED}
+    shared = {module(PACKAGE / name) for name in SHARED | {"http/rate_limit_headers.py"}}
 
     def breach(path: Path) -> set[str]:
-        return of_us(path) & (foreign - ANSWERS if module(path) in foreign else foreign)
+        allowed = shared if module(path) in foreign else set()
+        if path.relative_to(PACKAGE).as_posix() in SDKS:
+            allowed = allowed | {"headgate.http.httpx2"}
+        return of_us(path) & foreign - allowed
 
     assert_kept(OUTSIDE_REDIS, breach)
 
@@ -326,7 +328,7 @@ def test_what_is_for_tests_is_known_to_tests_alone() -> None:
 def test_it_is_imported_without_any_extra() -> None:
     """`import headgate` brings none of the extras in and needs none: every module can be imported but the Redis store's and those
     of the HTTP clients and frameworks."""
-    foreign = {PACKAGE / name for name in FOREIGN}
+    foreign = {PACKAGE / name for name in FOREIGN.keys() | SHARED}
     needs_none = sorted(
         name
         for name, path in MODULES.items()
@@ -613,7 +615,7 @@ def test_public_methods_say_what_they_do() -> None:
 
 
 WRITTEN = {
-    **dict.fromkeys(CLIENTS.keys() - {"http/feedback.py"}, "docs/http.md"),
+    **dict.fromkeys(CLIENTS, "docs/http.md"),
     **dict.fromkeys(
         FRAMEWORKS.keys() - {"frameworks/litellm.py"}, "docs/frameworks.md"
     ),  # that one: tests/frameworks

@@ -15,8 +15,10 @@ from urllib3.util.retry import Retry
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.rules import Declaration, rules_of
-from headgate.http.feedback import LONGEST, adopting, heeding, listen
-from headgate.http.limiter_chain import Heard
+from headgate.http import feedback
+from headgate.http.feedback import LONGEST, apply_and_adopt, apply_response, choose_feedback
+from headgate.http.limiter_chain import ApplyFeedback
+from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
@@ -128,7 +130,7 @@ async def test_heed_false_makes_nothing_of_answers(
 ) -> None:
     service.answers = [(429, MINUTE)]
 
-    await soon(clients(plenty, heed=False).get(f"{service.url}/says"))
+    await soon(clients(plenty, feedback=False).get(f"{service.url}/says"))
 
     assert await pause_of(plenty) == 0
 
@@ -163,8 +165,8 @@ async def test_a_failure_to_heed_is_no_matter_of_the_calls(
 
 @pytest.mark.parametrize("kind", sorted(LIMITS))
 def test_heed_is_true_or_false(kind: str, plenty: Limiter) -> None:
-    with pytest.raises(TypeError, match="heed must be a bool"):
-        LIMITS[kind](object(), plenty, heed="no")
+    with pytest.raises(TypeError, match="feedback must be a bool"):
+        LIMITS[kind](object(), plenty, feedback="no")
 
 
 async def test_what_urllib3_sends_again_is_held_too(service: Service, plenty: Limiter) -> None:
@@ -231,7 +233,7 @@ async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
 
     status = await until(lambda status: status.limits[1].capacity == 10, limiter)
     assert status.limits[0].capacity == 5
-    assert limiter._queue.declared.program == program(Concurrency(5), Rate(10, per=1800))
+    assert queue_of(limiter).declared.program == program(Concurrency(5), Rate(10, per=1800))
     assert status.limits[1].left <= 7
     await at_rest(limiter)
 
@@ -252,29 +254,31 @@ async def test_a_limit_is_not_taken_over_unasked(
 # Whatever the client -----------------------------------------------------------------------------------------------------------
 
 
-def answered(limiter: Limiter, heard: Heard, headers: dict[str, str], status: int = 200) -> None:
+def answered(
+    limiter: Limiter, apply: ApplyFeedback, headers: dict[str, str], status: int = 200
+) -> None:
     """One call, and what came back."""
     with limiter.acquire() as permit:
-        heard([(limiter, permit)], status, headers)
+        apply([(limiter, permit)], status, headers)
 
 
 def test_nobody_is_held_for_longer_than_an_hour(plenty: Limiter) -> None:
     """A server that means it says so again."""
-    answered(plenty, listen, {"Retry-After": "86400"}, 429)
+    answered(plenty, apply_response, {"Retry-After": "86400"}, 429)
 
     assert plenty.status().retry_after == pytest.approx(LONGEST, abs=LONG)
 
 
 def test_nothing_is_read_where_nothing_is_heeded() -> None:
-    assert heeding("limit", False) is None
-    assert heeding("limit", True) is listen
-    assert heeding("limit", True, True) is adopting
-    with pytest.raises(ValueError, match="leave heed=False out"):
-        heeding("limit", False, True)
+    assert choose_feedback("limit", False) is None
+    assert choose_feedback("limit", True) is apply_response
+    assert choose_feedback("limit", True, True) is apply_and_adopt
+    with pytest.raises(ValueError, match="leave feedback=False out"):
+        choose_feedback("limit", False, True)
 
 
 def left_after(limiter: Limiter, headers: dict[str, str]) -> list[int]:
-    answered(limiter, listen, headers)
+    answered(limiter, apply_response, headers)
     return [limit.left for limit in limiter.status().limits]
 
 
@@ -312,9 +316,9 @@ def program(*limits: Any) -> str:
 def adopted(limiter: Limiter, headers: dict[str, str]) -> str:
     """What holds then. What was declared is as it was."""
     declared = limiter.limits
-    answered(limiter, adopting, headers)
+    answered(limiter, apply_and_adopt, headers)
     assert limiter.limits == declared
-    return limiter._queue.declared.program
+    return queue_of(limiter).declared.program
 
 
 def told(limit: int) -> dict[str, str]:
@@ -394,10 +398,10 @@ def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> No
     headers = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
 
     with limiter.acquire() as permit, other.acquire() as its:
-        adopting([(limiter, permit), (other, its)], 429, headers)
+        apply_and_adopt([(limiter, permit), (other, its)], 429, headers)
 
-    assert limiter._queue.declared.program == program(Quota(20, per=60, slack=5))
-    assert other._queue.declared.program == program(Quota(10, per=5))
+    assert queue_of(limiter).declared.program == program(Quota(20, per=60, slack=5))
+    assert queue_of(other).declared.program == program(Quota(10, per=5))
     assert [each.status().retry_after for each in (limiter, other)] == [
         pytest.approx(60, abs=1)
     ] * 2

@@ -13,6 +13,7 @@ import pytest
 import headgate.http.httpx
 import headgate.http.httpx2
 from headgate import Concurrency, Limiter
+from headgate.http import httpx_transports
 from tests.http.service import Service
 from tests.world import at_rest, used
 
@@ -252,7 +253,7 @@ async def test_a_refusal_that_drips_is_heeded_by_its_headers(
 ) -> None:
     """Given a body that takes longer than anybody waits for it, then its reader has it all the same."""
     library, ours = both
-    monkeypatch.setattr(httpx_transports, "LONG", 0.0)
+    monkeypatch.setattr(httpx_transports, "LONGEST_READ", 0.0)
     transport = refusing(library, [SPENT, b'"}'], False, threads, {})
     client = ours.limit(
         (library.Client if threads else library.AsyncClient)(transport=transport), single

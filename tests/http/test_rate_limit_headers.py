@@ -473,8 +473,8 @@ def test_all_spellings_of_a_moment_are_one(wait: int) -> None:
     spelled = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"]
     assert {told(429, retry_after=moment.strftime(form)).retry_after for form in spelled} == {wait}
     assert (
-        header_values.instant(moment.isoformat(), NOW)
-        == header_values.epoch(str(int(moment.timestamp())), NOW)
+        header_values.parse_instant(moment.isoformat(), NOW)
+        == header_values.parse_epoch(str(int(moment.timestamp())), NOW)
         == wait
     )
 
@@ -482,7 +482,7 @@ def test_all_spellings_of_a_moment_are_one(wait: int) -> None:
 @given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59_999))
 def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int) -> None:
     text = f"{hours}h{minutes}m{milliseconds / 1000}s"
-    assert header_values.go_duration(text) == pytest.approx(
+    assert header_values.parse_go_duration(text) == pytest.approx(
         hours * 3600 + minutes * 60 + milliseconds / 1000
     )
 
@@ -492,9 +492,9 @@ def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int
     [("12ms", 0.012), ("16m17.764s", 977.764), ("1.5", 1.5), ("1h", 3600.0), ("5µs", 5e-6)],
 )
 def test_durations_of_the_documents(text: str, wait: float) -> None:
-    assert header_values.go_duration(text) == pytest.approx(wait)
+    assert header_values.parse_go_duration(text) == pytest.approx(wait)
 
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "1m-1s", "-1s", "1 s", "1.2.3s"])
 def test_what_is_no_duration(text: str) -> None:
-    assert header_values.go_duration(text) is None
+    assert header_values.parse_go_duration(text) is None

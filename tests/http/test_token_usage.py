@@ -11,7 +11,7 @@ import pytest
 
 from headgate.http.anthropic import ANTHROPIC
 from headgate.http.openai import OPENAI
-from headgate.http.token_usage import LARGEST, MOST, Asked, Dialect, Reader, Usage
+from headgate.http.token_usage import LARGEST, MOST, Asked, Dialect, Usage, UsageReader
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
@@ -28,9 +28,9 @@ MESSAGE = {
 
 
 def heard(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
-    reader = Reader(dialect, headers)
+    reader = UsageReader(dialect, headers)
     for chunk in chunks:
-        reader.hear(chunk)
+        reader.read_chunk(chunk)
     return reader.usage()
 
 
@@ -155,7 +155,7 @@ def test_what_cannot_be_read_says_nothing(headers: dict[str, str], body: bytes) 
 
 
 def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
-    return dialect.asked("POST", path, json.dumps({"model": "m", **told}).encode())
+    return dialect.read_request("POST", path, json.dumps({"model": "m", **told}).encode())
 
 
 @pytest.mark.parametrize(
@@ -216,4 +216,4 @@ def test_other_calls_take_no_tokens(path: str) -> None:
     [("GET", b'{"model": "m"}'), ("POST", b"{}"), ("POST", b"form"), ("POST", b"")],
 )
 def test_who_does_not_say_what_it_asks_for_is_not_counted(method: str, body: bytes) -> None:
-    assert OPENAI.asked(method, "/v1/responses", body) is None
+    assert OPENAI.read_request(method, "/v1/responses", body) is None

@@ -1,7 +1,7 @@
-"""What is done about an answer: what its server says of its limits holds for all who use the limiters that the call has passed.
+"""What is done about a response: its server's limits are applied to the limiters of the call.
 
-Here lives the choice of what to do, and that it never stands in the way of a call. What was said is rate_limit_headers.py's to know; how all
-are told of it, the limiters'.
+So they hold for all programs that use these limiters. Here live the choice of what to do, and the
+rule that a failure here never reaches the call. rate_limit_headers.py reads the response.
 """
 
 from __future__ import annotations
@@ -13,61 +13,66 @@ from dataclasses import replace
 from math import ceil
 
 from headgate.gate.rules import Declaration, declaration, rules_of
-from headgate.http.limiter_chain import Heard, Passed
-from headgate.http.rate_limit_headers import Answer, Budget, Headers, read
+from headgate.http.error_bodies import Headers
+from headgate.http.limiter_chain import ApplyFeedback, Granted
+from headgate.http.rate_limit_headers import Answer, Budget, read
+from headgate.internals import queue_of
 from headgate.limiter import Limiter
 from headgate.limits import Limit, Rate
 from headgate.logs import log
 from headgate.permit import Permit
 from headgate.validation import flag
 
-LONGEST = 3600.0  # seconds of a pause: who says more is asked again after that
-UNIT = "requests"  # of which each call of a client takes one
+LONGEST = 3600.0  # seconds of a pause: a server that says more is asked again after that
+UNIT = "requests"  # each call of a client takes one
 
 
-def heeding(call: str, heed: bool, adopt: bool = False) -> Heard | None:
-    """What to do with each answer, if anything."""
-    if flag(call, "adopt", adopt) and not flag(call, "heed", heed):
+def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeedback | None:
+    """Return what to do with each response, if anything."""
+    if flag(call, "adopt", adopt) and not flag(call, "feedback", feedback):
         raise ValueError(
-            f"{call}(heed=False, adopt=True): a limit that is not heard of cannot be taken over; leave heed=False out."
+            f"{call}(feedback=False, adopt=True): a limit that is not read cannot be adopted; "
+            "leave feedback=False out."
         )
-    return adopting if adopt else listen if flag(call, "heed", heed) else None
+    if adopt:
+        return apply_and_adopt
+    return apply_response if flag(call, "feedback", feedback) else None
 
 
-def listen(passed: Passed, status: int, headers: Headers, body: bytes = b"") -> None:
-    """Tell the limiters what an answer says."""
-    with no_matter():
-        obey(passed, read(status, headers, body))
+def apply_response(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
+    """Pause and drain the limiters as a response says."""
+    with log_failures():
+        apply_answer(granted, read(status, headers, body))
 
 
-def adopting(passed: Passed, status: int, headers: Headers, body: bytes = b"") -> None:
-    """The same, and take over the limits that it says. One that cannot be ours is left, and all else that was said holds."""
-    with no_matter():
+def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
+    """`apply_response`, and adopt the limit that the response states."""
+    with log_failures():
         answer = read(status, headers, body)
-        for limiter, _ in passed:
-            with no_matter():
-                adopt(limiter, answer)
-        obey(passed, answer)
+        for limiter, _ in granted:
+            with log_failures():  # a limit that cannot be adopted leaves the rest in force
+                adopt_limit(limiter, answer)
+        apply_answer(granted, answer)
 
 
 @contextmanager
-def no_matter() -> Iterator[None]:
-    """Whatever goes wrong with an answer is no matter of the call's."""
+def log_failures() -> Iterator[None]:
+    """Keep any failure from the call."""
     try:
         yield
     except Exception as error:
-        log(logging.DEBUG, "An answer could not be heeded.", error=error)
+        log(logging.DEBUG, "The rate limits of a response could not be applied.", error=error)
 
 
-# What is told ------------------------------------------------------------------------------------------------------------------
+# Pauses and drains -----------------------------------------------------------------------------
 
 
-def obey(passed: Passed, answer: Answer) -> None:
-    """A refusal for a time is a pause. One that no waiting helps has no time, nor have answers that are none."""
+def apply_answer(granted: Granted, answer: Answer) -> None:
+    """Pause for a refusal that has a time; drain what the server says is left."""
     budgets = [
         budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
     ]
-    for limiter, permit in passed:
+    for limiter, permit in granted:
         for budget in budgets:
             drain(permit, budget, alone=len(budgets) == 1)
         if answer.retry_after:
@@ -75,20 +80,22 @@ def obey(passed: Passed, answer: Answer) -> None:
 
 
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
-    """What is left of a limit that is ours, too: one that holds as much in all; or the only one, where it is not said how much."""
-    queue = permit._queue
-    rules = [text for text in queue.declared.program.split(";") if counts(text)]
-    meant = (
-        any(capacity_of(text) == budget.limit for text in rules)
-        if budget.limit
-        else alone and len(rules) == 1
-    )
-    if meant and budget.remaining is not None:
+    """Apply what is left of `budget`, if it is a limit of this limiter: one of the same size.
+
+    If the server states no size, it is the limiter's only limit on requests, and `budget` is the
+    only one of the response (`alone`).
+    """
+    queue = queue_of(permit)
+    rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]
+    ours = alone and len(rules) == 1
+    if budget.limit:
+        ours = any(capacity_of(text) == budget.limit for text in rules)
+    if ours and budget.remaining is not None:
         queue.drain(UNIT, budget.remaining, budget.limit or 0, permit.t)
 
 
-def counts(text: str) -> bool:
-    """Whether the rule that wrote `text` counts calls over time."""
+def counts_requests(text: str) -> bool:
+    """Return whether the rule with this text counts calls over time."""
     kind, unit, *_ = text.split(" ")
     return kind != "slots" and unit == UNIT
 
@@ -97,46 +104,43 @@ def capacity_of(text: str) -> int:
     return int(text.split(" ")[2])
 
 
-# What is taken over ------------------------------------------------------------------------------------------------------------
+# Limits that are adopted -----------------------------------------------------------------------
 
 
-def adopt(limiter: Limiter, answer: Answer) -> None:
-    """Take over the one limit that is told for the one that counts calls here, unless others have changed more than that.
+def adopt_limit(limiter: Limiter, answer: Answer) -> None:
+    """Replace the limiter's one limit on requests by the one that the response states.
 
-    `limiter.limits` stay what the program says: from them all who are told the same come to the same, whatever was told before.
+    Nothing changes if an update has changed other limits of the name. `limiter.limits` stay as the
+    program declared them, so that each process derives the same limits from the same response.
     """
-    told = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
+    stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
     limits = list(limiter.limits)
-    ours = [index for index, rule in enumerate(rules_of(limits)) if counts(rule.text)]
-    if len(told) != 1 or len(ours) != 1:
+    ours = [index for index, rule in enumerate(rules_of(limits)) if counts_requests(rule.text)]
+    if len(stated) != 1 or len(ours) != 1:
         return
-    index = ours[0]
-    former, present = program_of(limits), limiter._queue.declared.program.split(";")
-    limits[index] = as_told(limits[index], told[0])
-    wanted = program_of(limits)
-    if (
-        former[:index] == present[:index]
-        and former[index + 1 :] == present[index + 1 :]
-        and wanted != present
-    ):
-        limiter._queue.update(declaration(limits))
+    index, queue = ours[0], queue_of(limiter)
+    former, present = program_of(limits), queue.declared.program.split(";")
+    limits[index] = adapt(limits[index], stated[0])
+    others_unchanged = (
+        former[:index] == present[:index] and former[index + 1 :] == present[index + 1 :]
+    )
+    if others_unchanged and program_of(limits) != present:
+        queue.update(declaration(limits))
 
 
 def program_of(limits: list[Limit]) -> list[str]:
     return Declaration(rules_of(limits)).program.split(";")
 
 
-def as_told(limit: Limit, budget: Budget) -> Limit:
-    """So much in all; in the time of ours, if none is told."""
+def adapt(limit: Limit, budget: Budget) -> Limit:
+    """Return `limit` with the amount of `budget`, and its window if the server states one."""
     changes: dict[str, object] = {"amount": budget.limit}
     if budget.per:
         changes["per"] = budget.per
     if isinstance(limit, Rate):
         changes["initial"] = None
         if budget.limit is not None:
-            changes["capacity"] = (
-                budget.limit
-                if limit.burst == ceil(limit.amount)
-                else min(limit.burst, budget.limit)
-            )
-    return replace(limit, **changes)  # type: ignore[arg-type]  # each has these fields, but for a Concurrency, which counts no calls
+            is_full_burst = limit.burst == ceil(limit.amount)
+            changes["capacity"] = budget.limit if is_full_burst else min(limit.burst, budget.limit)
+    # Each limit that counts requests has these fields. A Concurrency counts none.
+    return replace(limit, **changes)  # type: ignore[arg-type]

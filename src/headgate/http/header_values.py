@@ -1,7 +1,8 @@
-"""How servers write numbers and times, read strictly: what is not written so is None, and nothing raises.
+"""How servers write numbers and times in headers, read strictly: any other text gives None.
 
-Pure, and it knows no header. Numbers are ASCII digits: `float` and `int` would take "1_0", "nan", "1e400" and digits of other
-scripts. Times become seconds from now, 0.0 for a moment that has passed.
+Pure; nothing raises, and no header is known here. Numbers are ASCII digits, because `float` and
+`int` accept "1_0", "nan", "1e400" and digits of other scripts. Times are returned in seconds from
+now; a moment that has passed is 0.0.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import re
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-LONGEST = 10 * 365 * 86_400  # seconds: who says more has said nonsense
-EPOCH_FROM = 1_000_000_000  # more seconds than that are a date (of 2001 or later), and
-EPOCH_MS_FROM = 1_000_000_000_000  # more than that one in milliseconds
+LONGEST = 10 * 365 * 86_400  # seconds: a longer time is taken for an error
+EPOCH_FROM = 1_000_000_000  # seconds: a number from here on is a date, of 2001 or later
+EPOCH_MS_FROM = 1_000_000_000_000  # a number from here on is a date in milliseconds
 
 WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
 NUMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?", re.ASCII)
@@ -23,78 +24,76 @@ GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s":
 INSTANT = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE
 )
-HTTP_DATE = re.compile(
-    r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{15,30}", re.ASCII
-)  # any of the three that RFC 9110 knows
+# Any of the three forms of RFC 9110.
+HTTP_DATE = re.compile(r"[A-Za-z]{3,9},? [A-Za-z0-9 :-]{15,30}", re.ASCII)
 
 
-def whole(text: str) -> int | None:
-    """ "42"."""
+def parse_whole(text: str) -> int | None:
+    """Read "42"."""
     return int(text) if WHOLE.fullmatch(text) else None
 
 
-def first_whole(text: str) -> int | None:
-    """The first of "100, 100;w=60"."""
-    return whole(re.split("[,;]", text, maxsplit=1)[0].strip())
+def parse_first_whole(text: str) -> int | None:
+    """Read the first number of "100, 100;w=60"."""
+    return parse_whole(re.split("[,;]", text, maxsplit=1)[0].strip())
 
 
-def seconds(text: str) -> float | None:
-    """ "42", "0.05"."""
-    return bounded(float(text)) if NUMBER.fullmatch(text) else None
+def parse_seconds(text: str) -> float | None:
+    """Read "42" or "0.05"."""
+    return keep_plausible(float(text)) if NUMBER.fullmatch(text) else None
 
 
-def milliseconds(text: str) -> float | None:
-    """Of "1500", as 1.5."""
-    return bounded(float(text) / 1000) if NUMBER.fullmatch(text) else None
+def parse_milliseconds(text: str) -> float | None:
+    """Read "1500" as 1.5."""
+    return keep_plausible(float(text) / 1000) if NUMBER.fullmatch(text) else None
 
 
-def go_duration(text: str) -> float | None:
-    """ "6m0s", "16m17.764s", "12ms", as Go writes them; a number alone is seconds."""
+def parse_go_duration(text: str) -> float | None:
+    """Read "6m0s", "16m17.764s" or "12ms", as Go writes them; a number alone is seconds."""
     if not GO_DURATION.fullmatch(text):
-        return seconds(text)
+        return parse_seconds(text)
     try:
-        return bounded(
-            sum(float(number) * GO_UNITS[unit] for number, unit in GO_PART.findall(text))
-        )
+        parts = GO_PART.findall(text)
+        return keep_plausible(sum(float(number) * GO_UNITS[unit] for number, unit in parts))
     except ValueError:
         return None
 
 
-def instant(text: str, now: float) -> float | None:
-    """ "2026-11-21T18:30:00Z", as RFC 3339 writes it."""
+def parse_instant(text: str, now: float) -> float | None:
+    """Read "2026-11-21T18:30:00Z", as RFC 3339 writes it."""
     if not INSTANT.fullmatch(text):
         return None
     try:
-        return until(datetime.fromisoformat(text.upper()).timestamp(), now)
+        return seconds_until(datetime.fromisoformat(text.upper()).timestamp(), now)
     except (ValueError, OverflowError):
         return None
 
 
-def epoch(text: str, now: float) -> float | None:
-    """Seconds or milliseconds since 1970, such as "1795286400.5"; a small number is seconds from now."""
+def parse_epoch(text: str, now: float) -> float | None:
+    """Read seconds or milliseconds since 1970, or a small number, which is seconds from now."""
     if not NUMBER.fullmatch(text):
         return None
     number = float(text)
     if number < EPOCH_FROM:
-        return bounded(number)
-    return until(number / 1000 if number >= EPOCH_MS_FROM else number, now)
+        return keep_plausible(number)
+    return seconds_until(number / 1000 if number >= EPOCH_MS_FROM else number, now)
 
 
-def http_date(text: str) -> float | None:
-    """The moment of "Sat, 21 Nov 2026 18:30:00 GMT", in seconds since 1970; the two older spellings, too."""
+def parse_http_date(text: str) -> float | None:
+    """Read "Sat, 21 Nov 2026 18:30:00 GMT" or an older form, as seconds since 1970."""
     if not HTTP_DATE.fullmatch(text):
         return None
     try:
         date = parsedate_to_datetime(text)
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError, IndexError, TypeError):  # of the parser's many ways to fail
+    except (ValueError, OverflowError, IndexError, TypeError):  # the parser raises all of these
         return None
 
 
-def until(moment: float, now: float) -> float | None:
-    return bounded(max(0.0, moment - now))
+def seconds_until(moment: float, now: float) -> float | None:
+    return keep_plausible(max(0.0, moment - now))
 
 
-def bounded(number: float) -> float | None:
-    """Seconds that somebody could mean."""
+def keep_plausible(number: float) -> float | None:
+    """Return `number` if a server could mean it, in seconds or as a size."""
     return number if math.isfinite(number) and 0 <= number < LONGEST else None

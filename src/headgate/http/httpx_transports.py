@@ -1,19 +1,21 @@
-"""The room that httpx and httpx2 share: transports that pass limiters first, and bodies that hold permits to their end.
+"""What httpx and httpx2 share: transports that pass limiters first, and bodies that hold permits.
 
-Both have the same shape and different types. Neither is imported here: each one's module gives these classes the types that its
-client asks for, and nothing else.
+Both clients have the same interface with different types. This module imports neither: the module
+of each client, httpx.py and httpx2.py, adds the types that its client checks for.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from time import monotonic
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
-from headgate.http.error_bodies import AHEAD, LONG, decoded
-from headgate.http.limiter_chain import Calls, Held, Place
+from headgate.http.error_bodies import LONGEST_READ, MOST_READ, decode
+from headgate.http.feedback import choose_feedback
+from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
+from headgate.limiter import Limiter
 
 
 class Address(Protocol):
@@ -25,54 +27,90 @@ class Address(Protocol):
     def path(self) -> str: ...
 
 
-class Asked(Protocol):
-    """A request."""
+class Request(Protocol):
+    """A request of either client."""
 
     @property
     def url(self) -> Any: ...
 
 
-class Answered(Protocol):
-    """A response, whose body is read from `stream` and ends with its `close` or `aclose`; a closed one needs no reading."""
+class Response(Protocol):
+    """A response. Its body is read from `stream`, and ends with the stream's `close` or `aclose`."""
 
     stream: Any
-    is_closed: bool
+    is_closed: bool  # its body is complete, or will not be read
     status_code: int
     headers: Any
 
 
-Req = TypeVar("Req", bound=Asked)
-Res = TypeVar("Res", bound=Answered)
+Req = TypeVar("Req", bound=Request)
+Res = TypeVar("Res", bound=Response)
+Inner = TypeVar("Inner")  # the client's type of a transport
 
 
-def place(request: Asked) -> Place:
+def find_place(request: Request) -> Place:
     url: Address = request.url
     return Place(url.host.lower(), url.path)
 
 
-class Transport(Generic[Req, Res]):
-    """Around a transport: a permit for each request that goes out, held until its body has been read or closed."""
+class LimitedTransport(Generic[Req, Inner]):
+    """What both transports share: how they are made."""
 
-    def __init__(self, calls: Calls[Req], inner: Any, body: Callable[[Any, Held], Any]) -> None:
-        self._calls = calls
-        self._inner = inner
-        self._body = body
+    _body: type[Any]  # the client's type of a body
+    _default: type[Any]  # the client's own transport
+
+    def __init__(
+        self,
+        *limiters: Limiter,
+        inner: Inner | None = None,
+        key: Key[Req] = None,
+        exempt: Exempt[Req] = (),
+        feedback: bool = True,
+        adopt: bool = False,
+    ) -> None:
+        call = type(self).__name__
+        apply = choose_feedback(call, feedback, adopt)
+        self._chain: LimiterChain[Req] = LimiterChain(
+            call, limiters, key, exempt, find_place, apply
+        )
+        self._inner: Any = self._default() if inner is None else inner
+
+    @classmethod
+    def around(cls, inner: Any, chain: LimiterChain[Any]) -> Self:
+        """Return a transport that passes `chain` before it sends by `inner`."""
+        transport = cls.__new__(cls)
+        transport._chain, transport._inner = chain, inner
+        return transport
+
+    def _hold(self, response: Any, permits: CallPermits, body: bytes) -> None:
+        """Apply the response to the limiters, and keep the permits while it has a body to read."""
+        permits.apply_feedback(response.status_code, response.headers, body)
+        permits.watch_body(response)
+        if response.is_closed:  # as a mock's response is: the client reads and closes nothing
+            permits.release()
+        elif permits or isinstance(response.stream, StartedBody | AsyncStartedBody):
+            response.stream = self._body(response.stream, permits)
+
+
+class Transport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
+    """Wraps a transport: each request that goes out gets permits first."""
 
     def handle_request(self, request: Req) -> Res:
-        """For the client: one attempt on the wire."""
-        held = self._calls.enter_sync(request)
+        """Send one attempt. The client calls this."""
+        permits = self._chain.enter_sync(request)
+        body = b""
         try:
             response: Res = self._inner.handle_request(request)
-            said = (
-                read_ahead(response) if held.heeds(response.status_code, response.headers) else b""
-            )
+            if permits.needs_body(response.status_code, response.headers):
+                body = read_ahead(response)
         except BaseException as error:
-            held.failed(error)
+            permits.fail(error)
             raise
-        return until_read(response, held, self._body, said)
+        self._hold(response, permits, body)
+        return response
 
     def close(self) -> None:
-        """Closes the transport inside."""
+        """Close the inner transport."""
         self._inner.close()
 
     def __enter__(self) -> Any:
@@ -88,31 +126,25 @@ class Transport(Generic[Req, Res]):
         self._inner.__exit__(kind, error, trace)
 
 
-class AsyncTransport(Generic[Req, Res]):
-    """The same for coroutines."""
-
-    def __init__(self, calls: Calls[Req], inner: Any, body: Callable[[Any, Held], Any]) -> None:
-        self._calls = calls
-        self._inner = inner
-        self._body = body
+class AsyncTransport(LimitedTransport[Req, Inner], Generic[Req, Res, Inner]):
+    """`Transport` for coroutines."""
 
     async def handle_async_request(self, request: Req) -> Res:
-        """For the client: one attempt on the wire."""
-        held = await self._calls.enter(request)
+        """Send one attempt. The client calls this."""
+        permits = await self._chain.enter(request)
+        body = b""
         try:
             response: Res = await self._inner.handle_async_request(request)
-            said = (
-                await aread_ahead(response)
-                if held.heeds(response.status_code, response.headers)
-                else b""
-            )
+            if permits.needs_body(response.status_code, response.headers):
+                body = await aread_ahead(response)
         except BaseException as error:
-            held.failed(error)
+            permits.fail(error)
             raise
-        return until_read(response, held, self._body, said)
+        self._hold(response, permits, body)
+        return response
 
     async def aclose(self) -> None:
-        """Closes the transport inside."""
+        """Close the inner transport."""
         await self._inner.aclose()
 
     async def __aenter__(self) -> Any:
@@ -128,113 +160,122 @@ class AsyncTransport(Generic[Req, Res]):
         await self._inner.__aexit__(kind, error, trace)
 
 
-def until_read(response: Res, held: Held, body: Callable[[Any, Held], Any], said: bytes) -> Res:
-    """The response, which holds the permits as long as there is anything to read."""
-    held.answered(response.status_code, response.headers, said)
-    held.opened(response)
-    if (
-        response.is_closed
-    ):  # it came with all that it has, as that of a mock does: nobody will read or close it
-        held.release()
-    elif held or isinstance(response.stream, Begun | AsyncBegun):
-        response.stream = body(response.stream, held)
-    return response
+def wrap_transports(
+    client: Any, kind: type[LimitedTransport[Any, Any]], chain: LimiterChain[Any]
+) -> None:
+    """Limit a client in place: its transport and those of its mounts, proxies included."""
+    client._transport = kind.around(client._transport, chain)
+    client._mounts = {
+        pattern: inner and kind.around(inner, chain) for pattern, inner in client._mounts.items()
+    }
+
+
+# Bodies that hold permits ----------------------------------------------------------------------
 
 
 class Body:
-    """A response's stream that holds permits until it was read to its end, failed, or was closed."""
+    """A response's stream. It holds the permits until it was read to its end, failed or was closed."""
 
-    def __init__(self, inner: Any, held: Held) -> None:
+    def __init__(self, inner: Any, permits: CallPermits) -> None:
         self._inner = inner
-        self._held = held
+        self._permits = permits
 
     def __iter__(self) -> Iterator[bytes]:
-        return Chunks(iter(self._inner), self._held)
+        return Chunks(iter(self._inner), self._permits)
 
     def close(self) -> None:
         try:
             self._inner.close()
         finally:
-            self._held.release()
+            self._permits.release()
 
 
 class AsyncBody:
-    """The same for coroutines."""
+    """`Body` for coroutines."""
 
-    def __init__(self, inner: Any, held: Held) -> None:
+    def __init__(self, inner: Any, permits: CallPermits) -> None:
         self._inner = inner
-        self._held = held
+        self._permits = permits
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        return AsyncChunks(aiter(self._inner), self._held)
+        return AsyncChunks(aiter(self._inner), self._permits)
 
     async def aclose(self) -> None:
         try:
             await self._inner.aclose()
         finally:
-            self._held.release()
+            self._permits.release()
 
 
 class Chunks(Iterator[bytes]):
-    """No generator: one that is left in its middle would have to guess whether the body goes on."""
+    """The chunks of a body. A generator could not tell a pause in the reading from its end."""
 
-    def __init__(self, inner: Iterator[bytes], held: Held) -> None:
+    def __init__(self, inner: Iterator[bytes], permits: CallPermits) -> None:
         self._inner = inner
-        self._held = held
+        self._permits = permits
 
     def __next__(self) -> bytes:
         try:
-            return next(self._inner)
-        except BaseException:  # the end of the body is one of them
-            self._held.release()
+            chunk = next(self._inner)
+        except BaseException:  # StopIteration, the end of the body, is one of them
+            self._permits.release()
             raise
+        self._permits.read_chunk(chunk)
+        return chunk
 
 
 class AsyncChunks(AsyncIterator[bytes]):
-    """The same for coroutines."""
+    """`Chunks` for coroutines."""
 
-    def __init__(self, inner: AsyncIterator[bytes], held: Held) -> None:
+    def __init__(self, inner: AsyncIterator[bytes], permits: CallPermits) -> None:
         self._inner = inner
-        self._held = held
+        self._permits = permits
 
     async def __anext__(self) -> bytes:
         try:
-            return await anext(self._inner)
-        except BaseException:  # the end of the body is one of them
-            self._held.release()
+            chunk = await anext(self._inner)
+        except BaseException:  # StopAsyncIteration, the end of the body, is one of them
+            self._permits.release()
             raise
+        self._permits.read_chunk(chunk)
+        return chunk
 
 
-# What a refusal says -----------------------------------------------------------------------------------------------------------
+# Refusals that are read ahead ------------------------------------------------------------------
 
 
-def read_ahead(response: Answered) -> bytes:
-    """The body of a refusal, before anybody is held: who sends again may not look into it. Whoever does gets it all."""
+def read_ahead(response: Response) -> bytes:
+    """Read the body of a refusal before the caller does. The caller still gets all of it.
+
+    Code that sends a refused request again may never read its body.
+    """
     if response.is_closed:
         return content_of(response)
-    response.stream = begun = Begun(response.stream)
-    return decoded(response.headers, begun.ahead())
+    response.stream = started = StartedBody(response.stream)
+    return decode(response.headers, started.read_ahead())
 
 
-async def aread_ahead(response: Answered) -> bytes:
-    """The same for coroutines."""
+async def aread_ahead(response: Response) -> bytes:
+    """`read_ahead` for coroutines."""
     if response.is_closed:
         return content_of(response)
-    response.stream = begun = AsyncBegun(response.stream)
-    return decoded(response.headers, await begun.ahead())
+    response.stream = started = AsyncStartedBody(response.stream)
+    return decode(response.headers, await started.read_ahead())
 
 
 def content_of(response: Any) -> bytes:
     try:
         return bytes(response.content)
-    except RuntimeError:  # closed, and never read
+    except RuntimeError:  # it was closed before it was read
         return b""
 
 
-class Begun(Iterator[bytes]):
-    """A body whose beginning was read ahead, up to so many bytes. One that breaks off does so for its reader, too.
+class StartedBody(Iterator[bytes]):
+    """A body whose first bytes were read ahead.
 
-    Who is interrupted meanwhile will never have the response: what it has of the client's pool goes back here.
+    An error from then is raised at the same place later.
+
+    If the reading is interrupted, the caller never gets the response: then the body is closed here.
     """
 
     def __init__(self, inner: Any) -> None:
@@ -243,22 +284,23 @@ class Begun(Iterator[bytes]):
         self._first: deque[bytes] = deque()
         self._failure: Exception | None = None
 
-    def ahead(self) -> bytes:
-        said, until = bytearray(), monotonic() + LONG
+    def read_ahead(self) -> bytes:
+        """Read up to `MOST_READ` bytes, for up to `LONGEST_READ` seconds."""
+        read, until = bytearray(), monotonic() + LONGEST_READ
         try:
             while (
-                len(said) < AHEAD
+                len(read) < MOST_READ
                 and monotonic() < until
                 and (chunk := next(self._rest, None)) is not None
             ):
                 self._first.append(chunk)
-                said += chunk
+                read += chunk
         except Exception as failure:
             self._failure = failure
         except BaseException:
             self.close()
             raise
-        return bytes(said)
+        return bytes(read)
 
     def __next__(self) -> bytes:
         if self._first:
@@ -271,8 +313,8 @@ class Begun(Iterator[bytes]):
         self._inner.close()
 
 
-class AsyncBegun(AsyncIterator[bytes]):
-    """The same for coroutines."""
+class AsyncStartedBody(AsyncIterator[bytes]):
+    """`StartedBody` for coroutines."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -280,22 +322,23 @@ class AsyncBegun(AsyncIterator[bytes]):
         self._first: deque[bytes] = deque()
         self._failure: Exception | None = None
 
-    async def ahead(self) -> bytes:
-        said, until = bytearray(), monotonic() + LONG
+    async def read_ahead(self) -> bytes:
+        """Read up to `MOST_READ` bytes, for up to `LONGEST_READ` seconds."""
+        read, until = bytearray(), monotonic() + LONGEST_READ
         try:
             while (
-                len(said) < AHEAD
+                len(read) < MOST_READ
                 and monotonic() < until
                 and (chunk := await anext(self._rest, None)) is not None
             ):
                 self._first.append(chunk)
-                said += chunk
+                read += chunk
         except Exception as failure:
             self._failure = failure
         except BaseException:
             await self.aclose()
             raise
-        return bytes(said)
+        return bytes(read)
 
     async def __anext__(self) -> bytes:
         if self._first:
@@ -306,11 +349,3 @@ class AsyncBegun(AsyncIterator[bytes]):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
-
-
-def put_around(client: Any, transport: Callable[[Any], Any]) -> None:
-    """Limit a client in place: its transport and those of its mounts, proxies among them, each where it is."""
-    client._transport = transport(client._transport)
-    client._mounts = {
-        pattern: inner and transport(inner) for pattern, inner in client._mounts.items()
-    }

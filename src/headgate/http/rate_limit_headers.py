@@ -1,57 +1,57 @@
-"""What a server says of its limits, in one small value: `read(status, headers)`.
+"""What a response says about its server's limits, as one small value: `read(status, headers)`.
 
     answer = read(response.status_code, response.headers)
     answer.retry_after      # seconds, or None
-    answer.permanent        # waiting would not help: a spend cap, a quota that was used up
-    answer.budgets          # what it said of each of its limits
+    answer.permanent        # waiting would not help: a spend cap, a quota that is used up
+    answer.budgets          # what it says about each of its limits
 
-Pure: nothing is sent, stored or waited for, and what is malformed is as if it had not been said. Here live the headers and bodies
-of the providers, as a table; how a number or a time is spelled is header_values.py's to know, structured fields are http_sf's.
+Pure: it sends, stores and waits for nothing. Malformed headers are ignored. Here live the headers
+of the providers, as a table. header_values.py reads numbers and times, error_bodies.py reads
+bodies, and http_sf parses structured fields.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import http_sf
 
 from headgate.http import header_values
+from headgate.http.error_bodies import (
+    Headers,
+    find_codes,
+    find_refill,
+    has_no_credit,
+    is_secondary,
+)
+from headgate.http.json_values import find_number, parse_object
 
 __all__ = ["Answer", "Budget", "read"]
 
 Verdict: TypeAlias = Literal["passed", "throttled", "overloaded", "exhausted"]
-Said: TypeAlias = dict[
-    str, str
-]  # header names in lower case; what came in several lines is one, with commas
+# Header names in lower case; the values of a header that came several times are joined by commas.
+Fields: TypeAlias = dict[str, str]
+ParseReset: TypeAlias = Callable[[str, float], float | None]  # a header's text, and now
 
 OVERLOADED = {503, 529}
 PAYMENT_REQUIRED = 402
-EXHAUSTED = {
-    "insufficient_quota",
-    "billing_hard_limit_reached",
-    "billing_not_active",
-    "billing_error",
-    "enforced_spend_limit_reached",
-}
-NO_CREDIT = "credit balance is too low"  # Anthropic: a 400 like any other, but for its words
-NO_LIMIT = {"lock_timeout"}  # Stripe: another call has the object
-SECONDARY = "secondary rate limit"  # GitHub: it says no more than that, and asks in its documents to wait at least
+NO_LIMIT = {"lock_timeout"}  # Stripe: another call holds the object
 SECONDARY_WAIT = 60.0
 LARGEST_BODY = 1_000_000  # bytes; a refusal is short
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a server says of one of its limits; None: it does not say.
+    """What a server says about one of its limits; None: it does not say.
 
-    `name`: the server's own word for it: "requests", "input-tokens", the name of a policy, GitHub's resource; "" if it has none.
-    `limit`, `remaining`: in `unit`. `reset`: seconds until it is full, or, by the word of some, until more may be used.
-    `per`: the seconds of its window. `partition`: which of several of that name, if the server tells them apart.
+    `name`: the server's own word for it: "requests", "input-tokens", the name of a policy, GitHub's
+    resource; "" if it has none. `limit`, `remaining`: in `unit`. `reset`: seconds until it is full
+    or, for some servers, until more may be used. `per`: the seconds of its window. `partition`:
+    which of several of that name, if the server tells them apart.
     """
 
     name: str = ""
@@ -65,8 +65,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (no limit of yours: back off), or "exhausted" (a quota
-    or a spend cap: do not wait). `retry_after`: seconds to wait before the next call, if it was refused and the server said so."""
+    """What a response says about all its server's limits.
+
+    `verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (the server is busy: back
+    off) or "exhausted" (a quota or a spend cap: do not wait). `retry_after`: seconds to wait before
+    the next call, if the server refused this one and said so.
+    """
 
     verdict: Verdict = "passed"
     retry_after: float | None = None
@@ -74,12 +78,12 @@ class Answer:
 
     @property
     def permanent(self) -> bool:
-        """Whether it is of no use to wait."""
+        """Whether waiting does not help."""
         return self.verdict == "exhausted"
 
     @property
     def tightest(self) -> Budget:
-        """The budget of which the least is left, as a share; one that says nothing if none says what is left."""
+        """The budget with the smallest share left; an empty one if none says what is left."""
         known = [budget for budget in self.budgets if budget.remaining is not None]
         return min(known, key=share_left, default=Budget())
 
@@ -99,303 +103,236 @@ class Answer:
         return self.tightest.reset
 
 
-class Headers(Protocol):
-    """The headers of any client's response, or a dict."""
-
-    def items(self) -> Iterable[tuple[str, str]]: ...
-
-
 def read(
     status: int, headers: Headers, body: bytes | str = b"", *, now: float | None = None
 ) -> Answer:
-    """What an answer says of its server's limits. Never raises for what a server sent.
+    """Read what a response says about its server's limits. Never raises for what a server sent.
 
-    `body`, if it is at hand, tells a spend cap from a rate, and has what GraphQL servers say; without it the headers have to do.
-    `now`: seconds since 1970, for moments in an answer that has no `Date` of its own; the clock of this machine if unsaid.
+    `body`, if you have it, tells a spend cap from a rate, and holds what GraphQL servers say.
+    Without it the headers have to do. `now`: seconds since 1970, for moments in a response without
+    a `Date` of its own; unsaid, the clock of this machine.
     """
-    said = words_of(headers)
-    told = json_of(body)
-    date = header_values.http_date(said.get("date", ""))
-    now = date if date is not None else time.time() if now is None else now
-    budgets = (*by_table(said, now), *structured(said), *shopify_graphql(told))
-    verdict = verdict_of(status, said, told, budgets)
-    wait = wait_of(said, told, budgets, now) if verdict in ("throttled", "overloaded") else None
-    return Answer(verdict, wait, budgets)
+    fields = join_fields(headers)
+    parsed = parse_object(body) if len(body) <= LARGEST_BODY else {}
+    date = header_values.parse_http_date(fields.get("date", ""))
+    if date is not None:
+        now = date
+    elif now is None:
+        now = time.time()
+    budgets = (
+        *budgets_by_table(fields, now),
+        *budgets_by_draft(fields),
+        *budgets_of_shopify(parsed),
+    )
+    verdict = judge(status, fields, parsed, budgets)
+    refused = verdict in ("throttled", "overloaded")
+    return Answer(verdict, find_wait(fields, parsed, budgets, now) if refused else None, budgets)
 
 
 def share_left(budget: Budget) -> float:
     return (budget.remaining or 0) / budget.limit if budget.limit else float(budget.remaining or 0)
 
 
-def words_of(headers: Headers) -> Said:
-    said: Said = {}
+def join_fields(headers: Headers) -> Fields:
+    fields: Fields = {}
     for name, value in headers.items():
         name, value = name.lower(), value.strip()
-        said[name] = f"{said[name]}, {value}" if name in said else value
-    return said
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return fields
 
 
-def json_of(body: bytes | str) -> Any:
-    """The body, if it is an object in JSON; otherwise an empty one."""
-    try:
-        told = json.loads(body) if 0 < len(body) <= LARGEST_BODY else {}
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
+# Whether the call was refused, and for how long ------------------------------------------------
 
 
-def at(told: Any, *path: str) -> Any:
-    """What stands at a path of a JSON object, or None."""
-    for name in path:
-        told = told.get(name) if isinstance(told, dict) else None
-    return told
-
-
-def number_at(told: Any, *path: str) -> float | None:
-    number = at(told, *path)
-    usable = (
-        isinstance(number, int | float)
-        and not isinstance(number, bool)
-        and abs(number) < header_values.LONGEST
-    )
-    return header_values.bounded(float(number)) if usable else None
-
-
-# Whether it was refused, and for how long --------------------------------------------------------------------------------------
-
-
-def verdict_of(status: int, said: Said, told: Any, budgets: Iterable[Budget]) -> Verdict:
-    codes = codes_of(told)
+def judge(status: int, fields: Fields, body: Any, budgets: Iterable[Budget]) -> Verdict:
+    codes = find_codes(body)
     if status in OVERLOADED:
         return "overloaded"
-    if status == PAYMENT_REQUIRED or (
-        400 <= status < 500 and (codes & EXHAUSTED or has_no_credit(told))
-    ):
+    if status == PAYMENT_REQUIRED or (400 <= status < 500 and has_no_credit(body)):
+        return "exhausted"
+    if status == 429 and fields.get("x-should-retry", "").lower() == "false":
         return "exhausted"
     if status == 429:
-        if said.get("x-should-retry", "").lower() == "false":
-            return "exhausted"
         return "overloaded" if codes & NO_LIMIT else "throttled"
-    if status == 403 and (
-        "retry-after" in said
-        or is_secondary(told)
-        or any(budget.remaining == 0 for budget in budgets)
-    ):
-        return "throttled"  # GitHub's way
+    if status == 403 and is_throttled_403(fields, body, budgets):
+        return "throttled"
     return "throttled" if "THROTTLED" in codes else "passed"
 
 
-def codes_of(told: Any) -> set[str]:
-    """The words by which bodies name an error."""
-    paths = [("code",), ("error", "code"), ("error", "type"), ("error", "details", "error_code")]
-    codes = [at(told, *path) for path in paths]
-    errors = at(told, "errors")
-    codes += (
-        [at(error, "extensions", "code") for error in errors] if isinstance(errors, list) else []
-    )
-    return {code for code in codes if isinstance(code, str)}
+def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:
+    """Return whether a 403 means a limit, as GitHub's does."""
+    empty = any(budget.remaining == 0 for budget in budgets)
+    return "retry-after" in fields or is_secondary(body) or empty
 
 
-def has_no_credit(told: Any) -> bool:
-    message = at(told, "error", "message")
-    return isinstance(message, str) and NO_CREDIT in message.lower()
+def find_wait(fields: Fields, body: Any, budgets: Iterable[Budget], now: float) -> float | None:
+    """Return the server's own word, or else what follows from its budgets."""
+    wait = header_values.parse_milliseconds(fields.get("retry-after-ms", ""))
+    if wait is not None:
+        return wait
+    waits = [
+        parse_retry_after(fields.get("retry-after", ""), now),
+        find_number(body, "retry_after"),
+        find_refill(body),
+    ]
+    resets = [budget.reset for budget in budgets if budget.remaining == 0]
+    for found in (waits, resets):
+        if known := [each for each in found if each is not None]:
+            return max(known)
+    return SECONDARY_WAIT if is_secondary(body) else None
 
 
-def is_secondary(told: Any) -> bool:
-    message = at(told, "message")
-    return isinstance(message, str) and SECONDARY in message.lower()
+def parse_retry_after(text: str, now: float) -> float | None:
+    moment = header_values.parse_http_date(text)
+    if moment is None:
+        return header_values.parse_seconds(text)
+    return header_values.seconds_until(moment, now)
 
 
-def wait_of(said: Said, told: Any, budgets: Iterable[Budget], now: float) -> float | None:
-    """The server's own word first; then what follows from its budgets."""
-    wait = header_values.milliseconds(said.get("retry-after-ms", ""))
-    if wait is None:
-        words = [
-            retry_after(said.get("retry-after", ""), now),
-            number_at(told, "retry_after"),
-            refilled(told),
-        ]
-        wait = max((word for word in words if word is not None), default=None)
-    if wait is None:
-        wait = max(
-            (
-                budget.reset
-                for budget in budgets
-                if budget.remaining == 0 and budget.reset is not None
-            ),
-            default=None,
-        )
-    return SECONDARY_WAIT if wait is None and is_secondary(told) else wait
+# Headers of the providers ----------------------------------------------------------------------
 
 
-def retry_after(text: str, now: float) -> float | None:
-    wait = header_values.seconds(text)
-    moment = header_values.http_date(text)
-    return wait if moment is None else header_values.until(moment, now)
+class _Row(NamedTuple):
+    """Headers of one form.
 
-
-def refilled(told: Any) -> float | None:
-    """Shopify's GraphQL: when the bucket will hold what the query asks for."""
-    cost = number_at(told, "extensions", "cost", "requestedQueryCost")
-    there = number_at(told, "extensions", "cost", "throttleStatus", "currentlyAvailable")
-    rate = number_at(told, "extensions", "cost", "throttleStatus", "restoreRate")
-    return (
-        header_values.bounded(max(0.0, cost - there) / rate)
-        if cost is not None and there is not None and rate
-        else None
-    )
-
-
-# Headers of the providers ------------------------------------------------------------------------------------------------------
-
-
-class Row(NamedTuple):
-    """Headers of one form. `header`: with a group `what` (limit, remaining, reset, reset-after) and maybe a `name`."""
+    `header` has a group `what` (limit, remaining, reset, reset-after) and maybe a `name`.
+    """
 
     header: re.Pattern[str]
-    reset: Callable[[str, float], float | None]
+    parse_reset: ParseReset
 
 
-def row(header: str, reset: Callable[[str, float], float | None]) -> Row:
-    return Row(
-        re.compile(header.replace("WHAT", "(?P<what>limit|remaining|reset)"), re.ASCII), reset
-    )
+def _row(header: str, parse_reset: ParseReset) -> _Row:
+    pattern = header.replace("WHAT", "(?P<what>limit|remaining|reset)")
+    return _Row(re.compile(pattern, re.ASCII), parse_reset)
 
 
 TABLE = [
-    # GitHub, Discord (reset-after goes before reset) and many others; X writes it with one more hyphen.
-    row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.epoch),
-    row(r"x-rate-limit-WHAT", header_values.epoch),
+    # GitHub, Discord (reset-after goes before reset) and many others; X adds a hyphen.
+    _row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
+    _row(r"x-rate-limit-WHAT", header_values.parse_epoch),
     # OpenAI; Azure the same, in whole seconds.
-    row(
+    _row(
         r"x-ratelimit-WHAT-(?P<name>(?!after$)[a-z][a-z_-]*)",
-        lambda text, now: header_values.go_duration(text),
+        lambda text, now: header_values.parse_go_duration(text),
     ),
     # Anthropic: the moment at which it is full.
-    row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", header_values.instant),
+    _row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", header_values.parse_instant),
     # IETF, drafts up to 06.
-    row(r"ratelimit-WHAT", lambda text, now: header_values.seconds(text)),
+    _row(r"ratelimit-WHAT", lambda text, now: header_values.parse_seconds(text)),
 ]
-NAMED_BY = (
-    "x-ratelimit-resource",
-    "x-ratelimit-bucket",
-)  # the budget of the first row: GitHub, Discord
+# These name the budget of the first row: GitHub, Discord.
+NAMED_BY = ("x-ratelimit-resource", "x-ratelimit-bucket")
 SHOPIFY_REST = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 
 
-def by_table(said: Said, now: float) -> list[Budget]:
+def budgets_by_table(fields: Fields, now: float) -> list[Budget]:
     found: dict[tuple[int, str], dict[str, Any]] = {}
-    for header, text in said.items():
-        for number, (pattern, reset) in enumerate(TABLE):
-            match = pattern.fullmatch(header)
-            if match:
-                name, what = match.groupdict().get("name") or "", match["what"]
-                value = (
-                    reset(text, now)
-                    if what.startswith("reset")
-                    else header_values.first_whole(text)
-                )
-                found.setdefault((number, name), {})[what] = value
-                break
-    budgets = [budget_of(said, name, values) for (_, name), values in found.items()]
-    return [*filter(None, budgets), *shopify_rest(said)]
+    for header, text in fields.items():
+        for number, row in enumerate(TABLE):
+            match = row.header.fullmatch(header)
+            if match is None:
+                continue
+            name, what = match.groupdict().get("name") or "", match["what"]
+            is_reset = what.startswith("reset")
+            value = (
+                row.parse_reset(text, now) if is_reset else header_values.parse_first_whole(text)
+            )
+            found.setdefault((number, name), {})[what] = value
+            break
+    budgets = [make_budget(fields, name, values) for (_, name), values in found.items()]
+    return [*filter(None, budgets), *budgets_of_shopify_rest(fields)]
 
 
-def budget_of(said: Said, name: str, values: Mapping[str, Any]) -> Budget | None:
-    """None if all that was said of it is malformed."""
+def make_budget(fields: Fields, name: str, values: Mapping[str, Any]) -> Budget | None:
+    """Return None if all values are malformed."""
     limit, remaining = values.get("limit"), values.get("remaining")
     after = values.get("reset-after")
     reset = values.get("reset") if after is None else after
     if limit is remaining is reset is None:
         return None
-    name = name or next((said[header] for header in NAMED_BY if header in said), "")
+    name = name or next((fields[header] for header in NAMED_BY if header in fields), "")
     return Budget(name, limit, remaining, reset, unit="tokens" if "tokens" in name else "requests")
 
 
-def shopify_rest(said: Said) -> list[Budget]:
-    match = SHOPIFY_REST.fullmatch(said.get("x-shopify-shop-api-call-limit", ""))
+def budgets_of_shopify_rest(fields: Fields) -> list[Budget]:
+    match = SHOPIFY_REST.fullmatch(fields.get("x-shopify-shop-api-call-limit", ""))
     if match is None:
         return []
     used, size = int(match[1]), int(match[2])
     return [Budget(limit=size, remaining=max(0, size - used))]
 
 
-def shopify_graphql(told: Any) -> list[Budget]:
+def budgets_of_shopify(body: Any) -> list[Budget]:
+    """Read Shopify's GraphQL bucket, which stands in the body."""
     status = ("extensions", "cost", "throttleStatus")
-    size, there = (
-        number_at(told, *status, "maximumAvailable"),
-        number_at(told, *status, "currentlyAvailable"),
-    )
-    rate = number_at(told, *status, "restoreRate")
-    if size is None or there is None or not rate:
+    size = find_number(body, *status, "maximumAvailable")
+    left = find_number(body, *status, "currentlyAvailable")
+    rate = find_number(body, *status, "restoreRate")
+    if size is None or left is None or not rate:
         return []
-    reset, per = (
-        header_values.bounded(max(0.0, size - there) / rate),
-        header_values.bounded(size / rate),
-    )
-    return [Budget("cost", int(size), int(there), reset, per, unit="points")]
+    reset = header_values.keep_plausible(max(0.0, size - left) / rate)
+    per = header_values.keep_plausible(size / rate)
+    return [Budget("cost", int(size), int(left), reset, per, unit="points")]
 
 
-# IETF: draft-ietf-httpapi-ratelimit-headers ------------------------------------------------------------------------------------
+# IETF: draft-ietf-httpapi-ratelimit-headers ----------------------------------------------------
 
 
-def structured(said: Said) -> list[Budget]:
-    """`RateLimit-Policy` and `RateLimit`, joined by policy and partition; draft 07 had one dictionary of numbers."""
+def budgets_by_draft(fields: Fields) -> list[Budget]:
+    """Read `RateLimit-Policy` and `RateLimit`, joined by policy and partition.
+
+    Draft 07 had one dictionary of numbers instead.
+    """
     found: dict[tuple[str, bytes], dict[str, Any]] = {}
-    for name, words in items_of(said.get("ratelimit-policy", "")):
-        if natural(words.get("q")) is not None:
-            values = {
-                "limit": words["q"],
-                "per": span(words.get("w")),
-                "unit": str(words.get("qu", "requests")),
-            }
-            found.setdefault((name, partition(words)), {}).update(values)
-    for name, words in items_of(said.get("ratelimit", "")):
-        if natural(words.get("r")) is not None:
-            values = {"remaining": words["r"], "reset": span(words.get("t"))}
-            found.setdefault((name, partition(words)), {}).update(values)
+    for name, words in parse_items(fields.get("ratelimit-policy", "")):
+        if keep_natural(words.get("q")) is not None:
+            unit = str(words.get("qu", "requests"))
+            values = {"limit": words["q"], "per": keep_span(words.get("w")), "unit": unit}
+            found.setdefault((name, partition_of(words)), {}).update(values)
+    for name, words in parse_items(fields.get("ratelimit", "")):
+        if keep_natural(words.get("r")) is not None:
+            values = {"remaining": words["r"], "reset": keep_span(words.get("t"))}
+            found.setdefault((name, partition_of(words)), {}).update(values)
     budgets = [
-        Budget(name=name, partition=part, **values) for (name, part), values in found.items()
+        Budget(name=name, partition=partition, **values)
+        for (name, partition), values in found.items()
     ]
-    return budgets or draft_07(said.get("ratelimit", ""))
+    return budgets or budgets_by_draft_07(fields.get("ratelimit", ""))
 
 
-def items_of(text: str) -> list[tuple[str, dict[str, Any]]]:
-    """The named items of a structured list with their parameters."""
-    parsed = parse(text, "list")
-    return [
-        (str(item[0]), item[1]) for item in parsed or [] if isinstance(item[0], str | http_sf.Token)
-    ]
+def parse_items(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the named items of a structured list, with their parameters."""
+    parsed = parse_field(text, "list") or []
+    return [(str(item[0]), item[1]) for item in parsed if isinstance(item[0], str | http_sf.Token)]
 
 
-def draft_07(text: str) -> list[Budget]:
-    """`limit=100, remaining=50, reset=5`."""
-    parsed = parse(text, "dictionary") or {}
-    limit, remaining, reset = (
-        parsed.get(word, (None,))[0] for word in ("limit", "remaining", "reset")
-    )
-    budget = Budget("", natural(limit), natural(remaining), span(reset))
+def budgets_by_draft_07(text: str) -> list[Budget]:
+    """Read `limit=100, remaining=50, reset=5`."""
+    parsed = parse_field(text, "dictionary") or {}
+    words = ("limit", "remaining", "reset")
+    limit, remaining, reset = (parsed.get(word, (None,))[0] for word in words)
+    budget = Budget("", keep_natural(limit), keep_natural(remaining), keep_span(reset))
     return [] if budget == Budget() else [budget]
 
 
-def parse(text: str, kind: Literal["list", "dictionary"]) -> Any:
+def parse_field(text: str, kind: Literal["list", "dictionary"]) -> Any:
+    """Return None for a field that cannot be parsed: the draft says to ignore it."""
     try:
         return http_sf.parse(text.encode(), tltype=kind) if text else None
-    except (
-        Exception
-    ):  # whatever it stumbles over: a field that cannot be read is ignored, says the draft
+    except Exception:  # http_sf raises errors of many types
         return None
 
 
-def natural(value: object) -> int | None:
+def keep_natural(value: object) -> int | None:
     return value if type(value) is int and value >= 0 else None
 
 
-def span(value: object) -> float | None:
-    seconds = natural(value)
-    return None if seconds is None else header_values.bounded(float(seconds))
+def keep_span(value: object) -> float | None:
+    seconds = keep_natural(value)
+    return None if seconds is None else header_values.keep_plausible(float(seconds))
 
 
-def partition(words: Mapping[str, Any]) -> bytes:
+def partition_of(words: Mapping[str, Any]) -> bytes:
     key = words.get("pk")
     return key if isinstance(key, bytes) else b""

@@ -1,20 +1,32 @@
-"""The room that the SDKs of language models share: what a call will take is asked for, and what it took is settled.
+"""What the SDKs of language models share: asking for the tokens of a call, and settling its usage.
 
-Each attempt on the wire asks every limiter for one request and for the tokens that it is estimated at, in the units that the
-limiter counts; the answer's usage is read as it goes by, settled when its body is over, and learned from. No SDK is known here, nor
-the client under it: how a client is limited is httpx_transports.py's, how a provider speaks a `Dialect`, what is learned token_estimates.py's.
+Each attempt asks every limiter for one request and for its estimated tokens, in the units that the
+limiter counts. The usage is read from the response as it passes, settled when its body ends, and
+learned from. No SDK and no client is imported here. httpx_transports.py limits the client, a
+`Dialect` holds the words of a provider, and token_estimates.py learns.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
 
-from headgate.http import httpx_transports
-from headgate.http.limiter_chain import ONE_OF_EACH, Calls, Exempt, Heard, Held, Key, Passed, Terms
+from headgate.http.feedback import choose_feedback
+from headgate.http.httpx_transports import find_place
+from headgate.http.limiter_chain import (
+    ONE_OF_EACH,
+    ApplyFeedback,
+    CallCost,
+    CallPermits,
+    Exempt,
+    Granted,
+    Key,
+    LimiterChain,
+)
 from headgate.http.token_estimates import Estimates
-from headgate.http.token_usage import CODINGS, Asked, Dialect, Reader, Usage
+from headgate.http.token_usage import CODINGS, Asked, Dialect, Usage, UsageReader
+from headgate.internals import queue_of, settle_counted
 from headgate.limiter import Limiter
 from headgate.permit import Permit
 from headgate.validation import show
@@ -35,56 +47,51 @@ class Request(Protocol):
 R = TypeVar("R", bound=Request)
 ByModel: TypeAlias = Key[R] | Literal["model"]
 
-NO_MODEL = "-"  # the key of calls that name none
+NO_MODEL = "-"  # the key of calls that name no model
 UNITS = ("tokens", "input_tokens", "output_tokens")
 
 
-class Metering(Generic[R], Calls[R]):
-    """Calls whose tokens are counted."""
+class TokenChain(Generic[R], LimiterChain[R]):
+    """The limiters of an SDK's client."""
 
     def __init__(
         self,
         limiters: tuple[Limiter, ...],
-        key: ByModel[R],
-        exempt: Exempt[R],
         dialect: Dialect,
         estimates: Estimates | None,
-        heard: Heard | None,
+        key: ByModel[R],
+        exempt: Exempt[R],
+        feedback: bool,
+        adopt: bool,
     ) -> None:
-        super().__init__(
-            "limit",
-            limiters,
-            self._model_of if key == "model" else key,
-            exempt,
-            httpx_transports.place,
-            heard,
-        )
+        apply = choose_feedback("limit", feedback, adopt)
+        by = self._find_model if key == "model" else key
+        super().__init__("limit", limiters, by, exempt, find_place, apply)
         self._dialect = dialect
         self._estimates = check_estimates(estimates)
 
-    def _terms(self, request: R) -> Terms:
-        asked = self._asked(request)
+    def _cost_of(self, request: R) -> CallCost:
+        asked = self._read(request)
         if asked is None:
             return ONE_OF_EACH
-        request.headers["accept-encoding"] = (
-            CODINGS  # whatever its caller says: the answer is to be read here, too
-        )
-        return Bill(asked, self._dialect, self._estimates)
+        # Whatever the caller accepts: the response has to be read here, too.
+        request.headers["accept-encoding"] = CODINGS
+        return TokenCost(asked, self._dialect, self._estimates)
 
-    def _asked(self, request: R) -> Asked | None:
+    def _read(self, request: R) -> Asked | None:
         try:
             body = request.content
-        except RuntimeError:  # it is sent piece by piece: an upload
+        except RuntimeError:  # an upload, which is sent piece by piece
             return None
-        return self._dialect.asked(request.method, request.url.path, body)
+        return self._dialect.read_request(request.method, request.url.path, body)
 
-    def _model_of(self, request: R) -> str:
-        asked = self._asked(request)
+    def _find_model(self, request: R) -> str:
+        asked = self._read(request)
         return NO_MODEL if asked is None else asked.model
 
 
-class Bill(Terms):
-    """What one attempt is estimated at, and what is charged in the end."""
+class TokenCost(CallCost):
+    """The estimated tokens of one attempt, and what is charged in the end."""
 
     def __init__(self, asked: Asked, dialect: Dialect, estimates: Estimates) -> None:
         self.dialect = dialect
@@ -94,8 +101,11 @@ class Bill(Terms):
         self._output = estimates.output(asked.model, asked.most) if asked.answers else 0
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
-        """In what the limiter counts. An estimate that it could never hold is cut down: what the call took is settled anyway."""
-        capacity = limiter._queue.declared.capacity
+        """Return the estimate in the units of `limiter`, at most what it can hold.
+
+        The call's real usage is settled in any case.
+        """
+        capacity = queue_of(limiter).declared.capacity
         amounts = self._amounts(Usage())
         return {
             unit: min(amounts[unit], capacity[unit])
@@ -103,26 +113,23 @@ class Bill(Terms):
             if unit in capacity and amounts[unit]
         }
 
-    def held(self, passed: Passed, heard: Heard | None) -> Held:
-        return Metered(self, passed, heard)
+    def hold(self, granted: Granted, apply_feedback: ApplyFeedback | None) -> CallPermits:
+        return MeteredPermits(self, granted, apply_feedback)
 
     def settle(self, permits: Sequence[Permit], used: Usage) -> None:
-        """What is not known to have been used stands as it was estimated."""
+        """Settle `used`. What it does not say stands as it was estimated."""
         if used == Usage():
             return
         amounts = self._amounts(used)
         for permit in permits:
-            permit.settle(
-                **{unit: amounts[unit] for unit in UNITS if unit in permit._queue.declared.rated}
-            )
+            settle_counted(permit, amounts)
 
     def learn(self, used: Usage) -> None:
+        model = self._asked.model
         if used.input is not None:
-            self._estimates.learn_input(
-                self._asked.model, self._asked.characters, self._input, used.input
-            )
+            self._estimates.learn_input(model, self._asked.characters, self._input, used.input)
         if used.output is not None and self._asked.answers:
-            self._estimates.learn_output(self._asked.model, self._output, used.output)
+            self._estimates.learn_output(model, self._output, used.output)
 
     def _amounts(self, used: Usage) -> dict[str, int]:
         into = self._input if used.input is None else used.input
@@ -130,91 +137,71 @@ class Bill(Terms):
         return {"tokens": into + out, "input_tokens": into, "output_tokens": out}
 
 
-class Metered(Held):
-    """The permits of one attempt, settled when they go back."""
+class MeteredPermits(CallPermits):
+    """The permits of one attempt. Their release settles the usage."""
 
-    __slots__ = ("_bill", "_reader", "_refused")
+    __slots__ = ("_cost", "_is_refused", "_reader")
 
-    def __init__(self, bill: Bill, passed: Passed, heard: Heard | None) -> None:
-        super().__init__(passed, heard)
-        self._bill: Bill | None = bill
-        self._reader: Reader | None = None
-        self._refused = False
+    def __init__(
+        self, cost: TokenCost, granted: Granted, apply_feedback: ApplyFeedback | None
+    ) -> None:
+        super().__init__(granted, apply_feedback)
+        self._cost: TokenCost | None = cost  # until it is settled
+        self._reader: UsageReader | None = None
+        self._is_refused = False
 
     def __bool__(self) -> bool:
-        """There is always an answer to listen to."""
+        """True: there is always a body to read."""
         return True
 
-    def opened(self, response: Any) -> None:
-        """What was refused or sent elsewhere was no call to a model. A body that is there already, as a mock's, is decoded."""
-        self._refused = 300 <= response.status_code < 500
-        if self._bill is not None and 200 <= response.status_code < 300:
-            self._reader = Reader(
-                self._bill.dialect, response.headers, coded=not response.is_closed
-            )
-            if response.is_closed:
-                with suppress(RuntimeError):  # closed, and never read
-                    self.hear(response.content)
+    def watch_body(self, response: Any) -> None:
+        """Read the usage of a response. A refusal or a redirect used no tokens.
 
-    def hear(self, chunk: bytes) -> None:
+        A body that is complete already, as a mock's is, is not compressed any more.
+        """
+        self._is_refused = 300 <= response.status_code < 500
+        if self._cost is None or not 200 <= response.status_code < 300:
+            return
+        complete = response.is_closed
+        self._reader = UsageReader(self._cost.dialect, response.headers, coded=not complete)
+        if complete:
+            with suppress(RuntimeError):  # it was closed before it was read
+                self.read_chunk(response.content)
+
+    def read_chunk(self, chunk: bytes) -> None:
         if self._reader is not None:
-            self._reader.hear(chunk)
+            self._reader.read_chunk(chunk)
 
     def release(self) -> None:
-        bill, self._bill = self._bill, None  # once
-        if bill is not None:
-            used = self._reader.usage() if self._reader is not None else Usage()
-            bill.learn(used)
-            bill.settle(
-                [permit for _, permit in self._passed], Usage(0, 0) if self._refused else used
-            )
+        cost, self._cost = self._cost, None  # once
+        if cost is not None:
+            used = Usage() if self._reader is None else self._reader.usage()
+            cost.learn(used)
+            permits = [permit for _, permit in self._granted]
+            cost.settle(permits, Usage(0, 0) if self._is_refused else used)
         super().release()
 
 
-class Body(httpx_transports.Body):
-    """A body that is listened to, if there is a bill."""
+def limit_sdk(
+    client: Any,
+    kinds: tuple[type[Any], ...],
+    limit_with: Callable[[object, LimiterChain[R]], bool],
+    chain: TokenChain[R],
+) -> None:
+    """Limit the HTTP client inside `client` by its `limit_with`.
 
-    def __iter__(self) -> Iterator[bytes]:
-        if isinstance(self._held, Metered):
-            return Chunks(iter(self._inner), self._held)
-        return super().__iter__()
+    Raises TypeError for other objects.
 
-
-class AsyncBody(httpx_transports.AsyncBody):
-    """The same for coroutines."""
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        if isinstance(self._held, Metered):
-            return AsyncChunks(aiter(self._inner), self._held)
-        return super().__aiter__()
-
-
-class Chunks(httpx_transports.Chunks):
-    """What is read is heard."""
-
-    _held: Metered
-
-    def __next__(self) -> bytes:
-        chunk = super().__next__()
-        self._held.hear(chunk)
-        return chunk
-
-
-class AsyncChunks(httpx_transports.AsyncChunks):
-    """The same for coroutines."""
-
-    _held: Metered
-
-    async def __anext__(self) -> bytes:
-        chunk = await super().__anext__()
-        self._held.hear(chunk)
-        return chunk
-
-
-def put_around(client: Any, transport: Callable[[Any], Any]) -> None:
-    """`httpx_transports.put_around`, in a client that asks for codings that can be read here: some sign what they ask for."""
-    client.headers["accept-encoding"] = CODINGS
-    httpx_transports.put_around(client, transport)
+    The client asks for codings that can be read here in all requests, because some clients sign
+    their headers before they send.
+    """
+    inside: Any = getattr(client, "_client", None)
+    if not (isinstance(client, kinds) and limit_with(inside, chain)):
+        names = " or an ".join(
+            f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in kinds
+        )
+        raise TypeError(f"limit({show(client)}): a client is an {names}, on httpx2.")
+    inside.headers["accept-encoding"] = CODINGS
 
 
 def check_estimates(estimates: object) -> Estimates:
@@ -222,6 +209,7 @@ def check_estimates(estimates: object) -> Estimates:
         return Estimates()
     if not isinstance(estimates, Estimates):
         raise TypeError(
-            f"limit(estimates={show(estimates)}): write an Estimates(), which other clients may share."
+            f"limit(estimates={show(estimates)}): write an Estimates(), which other clients may "
+            "share."
         )
     return estimates

@@ -1,37 +1,30 @@
-"""What requests to a language model ask for, and what answers say that they have used: JSON, and events in JSON.
+"""What requests to a language model ask for, and what responses say that they used.
 
-Pure, and no client is known here: bytes come in, numbers go out. What cannot be read is as if it had not been said, and nothing
-that was sent raises. Each provider's words are a `Dialect`, which stands in its client's own module.
+Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out, and no
+client is known here. What cannot be read is ignored, and nothing that was sent raises. The words of
+a provider are a `Dialect`, which stands in the module of its client.
 """
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from headgate.http.error_bodies import GZIP_OR_ZLIB
+from headgate.http.json_values import find, parse_object
 from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
 
-LARGEST = 4_000_000  # bytes of an answer, or of one event of a stream, that are read
-MOST = (
-    2**50
-)  # tokens of one kind: who says more says nonsense, and several kinds together can still be counted
+LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
+# Tokens of one kind: a larger count is taken for an error. Several kinds can still be added up.
+MOST = 2**50
 CODINGS = "gzip, deflate"  # what zlib reads
-EITHER = zlib.MAX_WBITS | 32  # gzip or zlib, by their first bytes
 
-TEXTS = (
-    "messages",
-    "input",
-    "prompt",
-    "system",
-    "instructions",
-    "tools",
-)  # where a request has its input
+TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # a request's input
 BLOBS = {"data", "file_data"}  # pictures, sound, files: no characters to count
 
-Amount: TypeAlias = Callable[[Mapping[str, Any]], int | None]
+CountTokens: TypeAlias = Callable[[Mapping[str, Any]], int | None]
 
 
 class Usage(NamedTuple):
@@ -42,7 +35,11 @@ class Usage(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a request asks for. `most`: tokens that the answer may have, if it says; `answers`: whether there will be any."""
+    """What a request asks for.
+
+    `most`: how many tokens the response may have, if the request says. `answers`: whether the
+    response has output tokens at all.
+    """
 
     model: str
     characters: int
@@ -52,35 +49,39 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The words of a provider. `answering`, `silent`: how the paths end whose calls take tokens, with an output and without;
-    `most`: where a request says how long its answer may be; `input`, `output`: what a usage says."""
+    """The words of a provider.
+
+    `answering`, `silent`: how the paths end of calls that take tokens, with an output and without.
+    `most`: where a request says how long its response may be. `input`, `output`: read a usage.
+    """
 
     answering: tuple[str, ...]
     silent: tuple[str, ...]
     most: tuple[str, ...]
-    input: Amount
-    output: Amount
+    input: CountTokens
+    output: CountTokens
 
-    def asked(self, method: str, path: str, body: bytes) -> Asked | None:
-        """None for a call that takes no tokens, or does not say what it asks for."""
+    def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
+        """Return None for a call that takes no tokens, or does not say what it asks for."""
         if method != "POST" or not path.endswith(self.answering + self.silent):
             return None
-        told = json_of(body)
-        model = told.get("model")
+        request = parse_object(body)
+        model = request.get("model")
         if not isinstance(model, str):
             return None
-        return Asked(model, characters(told), self._most(told), path.endswith(self.answering))
+        answers = path.endswith(self.answering)
+        return Asked(model, count_characters(request), self._find_most(request), answers)
 
-    def _most(self, told: Mapping[str, Any]) -> int | None:
-        said = [number for word in self.most if (number := whole(told, word))]
-        return said[0] * (whole(told, "n") or 1) if said else None
+    def _find_most(self, request: Mapping[str, Any]) -> int | None:
+        stated = [number for word in self.most if (number := find_count(request, word))]
+        return stated[0] * (find_count(request, "n") or 1) if stated else None
 
-    def used(self, told: Mapping[str, Any]) -> Usage:
-        """What an answer or an event says. That of a message that begins has not counted its output yet."""
+    def read_usage(self, message: Mapping[str, Any]) -> Usage:
+        """Read a response or an event. The first event of a message has not counted its output."""
         for path in (("usage",), ("response", "usage")):
-            if isinstance(usage := at(told, *path), dict):
+            if isinstance(usage := find(message, *path), dict):
                 return Usage(self.input(usage), self.output(usage))
-        usage = at(told, "message", "usage")
+        usage = find(message, "message", "usage")
         return Usage(self.input(usage)) if isinstance(usage, dict) else Usage()
 
 
@@ -90,59 +91,59 @@ class Headers(Protocol):
     def get(self, key: str, default: str) -> str: ...
 
 
-class Reader:
-    """Hears the body of one answer, chunk by chunk, and knows what it has said of its usage so far."""
+class UsageReader:
+    """Reads the body of one response, chunk by chunk, for what it says about its usage."""
 
     def __init__(self, dialect: Dialect, headers: Headers, *, coded: bool = True) -> None:
+        """`coded`: the chunks are still compressed, as the headers say."""
         self._dialect = dialect
-        self._events = headers.get("content-type", "").startswith("text/event-stream")
+        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
         self._coding = headers.get("content-encoding", "identity") if coded else "identity"
-        self._plain = zlib.decompressobj(EITHER)
+        self._decoder = zlib.decompressobj(GZIP_OR_ZLIB)
         self._rest = bytearray()
-        self._deaf = False
+        self._stopped = False
         self._usage = Usage()
 
-    def hear(self, chunk: bytes) -> None:
-        if self._deaf:
+    def read_chunk(self, chunk: bytes) -> None:
+        if self._stopped:
             return
-        plain = self._decoded(chunk)
-        first, *lines = (
-            plain.split(b"\n") if self._events else [plain]
-        )  # not all of the rest again: an event may be long
+        plain = self._decode(chunk)
+        # Only the new chunk is searched for line ends: an event may be long.
+        first, *lines = plain.split(b"\n") if self._is_stream else [plain]
         self._rest += first
         for line in lines:
-            self._event(self._rest)
+            self._read_event(self._rest)
             self._rest = bytearray(line)
         if len(self._rest) > LARGEST:
             self._stop()
 
     def usage(self) -> Usage:
-        """Of a stream that has not come to its end, what it had said until then."""
-        if not self._events:
-            self._take(self._rest)
+        """Return the usage; of a stream that was left early, what it had said until then."""
+        if not self._is_stream:
+            self._read_message(self._rest)
             self._rest = bytearray()
         return self._usage
 
-    def _decoded(self, chunk: bytes) -> bytes:
+    def _decode(self, chunk: bytes) -> bytes:
         if self._coding == "identity":
             return chunk
         try:
-            return self._plain.decompress(chunk, LARGEST)
-        except zlib.error:  # in another coding, or broken
+            return self._decoder.decompress(chunk, LARGEST)
+        except zlib.error:  # it is in another coding, or broken
             self._stop()
             return b""
 
     def _stop(self) -> None:
-        self._deaf = True
+        self._stopped = True
         self._rest = bytearray()
 
-    def _event(self, line: bytearray) -> None:
+    def _read_event(self, line: bytearray) -> None:
         name, _, data = line.partition(b":")
         if name == b"data" and b'"usage"' in data:
-            self._take(data)
+            self._read_message(data)
 
-    def _take(self, data: bytearray) -> None:
-        said = self._dialect.used(json_of(data))
+    def _read_message(self, data: bytearray) -> None:
+        said = self._dialect.read_usage(parse_object(data))
         known = self._usage
         self._usage = Usage(
             known.input if said.input is None else said.input,
@@ -150,31 +151,19 @@ class Reader:
         )
 
 
-def json_of(data: bytes | bytearray) -> dict[str, Any]:
-    """What is no object is an empty one."""
-    try:
-        told = json.loads(data) if data else {}
-    except (ValueError, RecursionError):
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def at(told: Any, *path: str) -> Any:
-    for word in path:
-        told = told.get(word) if isinstance(told, dict) else None
-    return told
-
-
-def whole(told: Mapping[str, Any], word: str) -> int | None:
-    """A count, if that is what stands there."""
-    number = told.get(word)
+def find_count(message: Mapping[str, Any], word: str) -> int | None:
+    """Return the number of tokens that stands at `word`, if one does."""
+    number = message.get(word)
     return number if type(number) is int and 0 <= number < MOST else None
 
 
-def characters(told: Mapping[str, Any]) -> int:
-    """Of all text that a request brings; a number in a list is a token, as embeddings take them. Blobs count for nothing."""
+def count_characters(request: Mapping[str, Any]) -> int:
+    """Count all text of a request.
+
+    A number in a list is a token, as embeddings take them. Blobs count for nothing.
+    """
     count = 0
-    todo = [told.get(word) for word in TEXTS]
+    todo = [request.get(word) for word in TEXTS]
     while todo:
         each = todo.pop()
         if isinstance(each, str):
