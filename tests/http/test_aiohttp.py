@@ -12,7 +12,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
 from headgate.gate.rules import rule_of
-from headgate.http.aiohttp import RateLimiter, bucket_of, limit, middleware
+from headgate.http.aiohttp import RateLimiter, limit, make_bucket, middleware
 from headgate.stores.memory.queue import MemoryStore
 from tests.http.service import Service
 from tests.virtual import VirtualClock
@@ -323,7 +323,7 @@ async def test_what_makes_no_sense_is_refused(
     ("rate", "amount", "per"), [(10, 10, 1), (2.5, 5, 2), (0.1, 1, 10), (1 / 3, 1, 3)]
 )
 def test_a_rate_need_not_be_whole(rate: float, amount: int, per: int) -> None:
-    assert rule_of(bucket_of(rate, 10)).text == rule_of(Rate(amount, per=per, capacity=10)).text
+    assert rule_of(make_bucket(rate, 10)).text == rule_of(Rate(amount, per=per, capacity=10)).text
 
 
 async def test_a_refusal_of_the_store_reaches_the_caller(
