@@ -40,12 +40,12 @@ def headgate_skipping_clock() -> Iterator[ManualClock]:
 @pytest.fixture
 def headgate_at_rest(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails the test if a limiter of this process has new waiters or held permits at its end."""
-    from headgate.testing import assert_at_rest, restless
+    from headgate.testing.assertions import assert_at_rest, find_busy
 
     for clock in {"headgate_clock", "headgate_skipping_clock"} & {*request.fixturenames}:
         request.getfixturevalue(clock)  # pytest ends it after this fixture
-    before = restless()
+    before = find_busy()
     yield
-    left = restless() - before
+    left = find_busy() - before
     if left:
         assert_at_rest(*left)

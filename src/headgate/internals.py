@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
+from headgate.closing import CLOSINGS
 from headgate.errors import CostExceedsCapacityError
 
 if TYPE_CHECKING:
     from headgate.entrance import Entrance
-    from headgate.interfaces import Queue
+    from headgate.interfaces import Queue, Store
     from headgate.limiter import Limiter
+    from headgate.limits import Limit
     from headgate.permit import Issuer, Permit
 
 Estimate: TypeAlias = "Callable[[Limiter], dict[str, Any]]"  # the units to ask a limiter for, now
@@ -30,6 +32,22 @@ def queue_of(owner: object) -> Any: ...
 def queue_of(owner: Any) -> Any:
     """Return the queue behind a limiter, a classic, a permit, or behind a queue that wraps another."""
     return owner._queue
+
+
+def store_of(limiter: Limiter) -> Any:
+    """Return the store of a limiter."""
+    return limiter._store
+
+
+def limiters_in(store: Store) -> list[Limiter]:
+    """Return all limiters of `store` that are in use, and their keys."""
+    owners = [owner for closing in list(CLOSINGS) for owner in closing.owners()]
+    return [owner for owner in owners if store_of(owner) is store]
+
+
+def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
+    """Make a limiter as new: its next acquire declares `limits`, or reads them if it is attached."""
+    limiter._begin_again(limits)
 
 
 async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:

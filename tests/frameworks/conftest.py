@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.testing import ManualClock, assert_at_rest, restless
+from headgate.testing import ManualClock, assert_at_rest
+from headgate.testing.assertions import find_busy
 
 
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
     """Time that stands still; and at the end of a story nobody holds anything."""
     with ManualClock() as clock:
-        before = restless()
+        before = find_busy()
         yield clock
-        left = restless() - before
+        left = find_busy() - before
         if left:
             assert_at_rest(*left)

@@ -21,10 +21,16 @@ from headgate import (
     Semaphore,
     TokenBucket,
     Window,
-    testing,
 )
 from headgate.limits import Limit
-from headgate.testing import Call, ManualClock, Recorder, assert_at_rest, assert_never_over
+from headgate.testing import (
+    Call,
+    ManualClock,
+    Recorder,
+    assert_at_rest,
+    assert_never_over,
+    assertions,
+)
 
 LIMITS = [
     Window(3, per=10),
@@ -133,7 +139,7 @@ def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:
     moments = [int(moment * 1_000_000) for moment in accumulate(gaps, initial=100.0)]
     pairs = [(first, last) for last in range(len(moments)) for first in range(last + 1)]
     over = any(
-        last - first + 1 > testing._most(limit, moments[first], moments[last])
+        last - first + 1 > assertions._most_between(limit, moments[first], moments[last])
         for first, last in pairs
     )
 
@@ -147,8 +153,10 @@ def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:
 def test_many_calls_are_looked_through_once(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Given ten thousand, of which each sees hundreds before it that still count."""
     looks = count()
-    most = testing._most
-    monkeypatch.setattr(testing, "_most", lambda *interval: next(looks) * 0 + most(*interval))
+    most = assertions._most_between
+    monkeypatch.setattr(
+        assertions, "_most_between", lambda *interval: next(looks) * 0 + most(*interval)
+    )
 
     assert_never_over([0.1 * number for number in range(10_000)], limit)
 

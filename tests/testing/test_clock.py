@@ -20,8 +20,8 @@ from headgate import (
     Window,
     logs,
 )
-from headgate import testing as module
-from headgate.testing import ManualClock, Standstill
+from headgate.testing import ManualClock, Standstill, assert_never_over, virtual_loop
+from headgate.testing.clock import TURNS
 from tests.crowds import assert_all_free
 
 AGES = 3600.0
@@ -72,7 +72,7 @@ def test_a_thread_goes_on_when_the_clock_is_advanced(name: str) -> None:
         with limiter:
             pass
         waits = in_a_thread(limiter.acquire_sync)
-        until(lambda: limiter.status().waiting == 1 and bool(clock._timers))
+        until(lambda: limiter.status().waiting == 1 and clock._has_timers())
         clock.advance(AGES - 1)
         assert limiter.status().waiting == 1
         clock.advance(1)
@@ -132,7 +132,7 @@ async def test_who_gives_up_leaves_no_timer_behind(name: str) -> None:
         await clock.aadvance(1)
         caller.cancel()
         await asyncio.wait([caller])
-        assert not clock._anybody_waits()
+        assert not clock._has_timers()
         await clock.aadvance(AGES)
         assert limiter.try_acquire()
 
@@ -145,7 +145,7 @@ async def test_a_clock_that_skips_needs_nobody_who_moves_it(name: str) -> None:
     limiter = Limiter(name, Window(1, per=AGES))
     with ManualClock(skips=True) as clock:
         assert await all_come(limiter, clock, 20) == [hour * AGES for hour in range(20)]
-        assert not clock._anybody_waits()
+        assert not clock._has_timers()
 
 
 def test_one_thread_alone_skips_its_waits(name: str) -> None:
@@ -167,7 +167,7 @@ def test_threads_skip_to_the_next_of_them(name: str) -> None:
         ]
         assert all(map(ends, threads))
         assert clock.elapsed() >= 3 * AGES
-    module.assert_never_over(granted, Window(1, per=AGES))
+    assert_never_over(granted, Window(1, per=AGES))
 
 
 async def test_a_skipping_clock_lets_holders_finish_first(name: str) -> None:
@@ -176,7 +176,7 @@ async def test_a_skipping_clock_lets_holders_finish_first(name: str) -> None:
     with ManualClock(skips=True) as clock:
         held = await limiter.acquire()
         caller = asyncio.create_task(comes(limiter, clock, []))
-        for _ in range(3 * module.TURNS):
+        for _ in range(3 * TURNS):
             await asyncio.sleep(0)
         assert not caller.done()
         held.release()
@@ -217,7 +217,7 @@ def test_an_advance_inside_of_run_is_a_sleep(name: str) -> None:
 
 
 def test_what_can_never_go_on_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.001)
+    monkeypatch.setattr(virtual_loop, "PATIENCE", 0.001)
     limiter = Limiter(name, Concurrency(1))
 
     async def story() -> None:

@@ -314,6 +314,10 @@ class MemoryStore:
             self._known[name] = queue
         return queue
 
+    def queues(self) -> list[MemoryQueue]:
+        """Return all queues that are in use, and idle ones that were not forgotten yet."""
+        return list(self._known.values())
+
     def keep(self, queue: MemoryQueue) -> None:
         self._kept[queue.name] = queue
 
@@ -332,7 +336,7 @@ class MemoryStore:
         self.clock = clock
         self._written.clear()
         waiting = []
-        for queue in list(self._known.values()):
+        for queue in self.queues():
             waiting += [
                 (queue, waiter) for waiter in queue.begin_again(limits.get(queue, queue.declared))
             ]
@@ -341,7 +345,7 @@ class MemoryStore:
 
     def forked(self) -> None:
         self._lock.fork(lambda: None)
-        for queue in list(self._known.values()):
+        for queue in self.queues():
             queue.forked()
 
 
