@@ -12,6 +12,7 @@ from typing import Any
 from headgate import Permit
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
+from headgate.permit import renew_lease
 from headgate.request import Request
 from headgate.stores.memory.fast_path import shut
 from tests import virtual
@@ -72,12 +73,12 @@ class Leases:
     def renew(self) -> None:
         """All renewals that were sent this moment have succeeded."""
         for permit in self.permits:
-            permit.renewed(self.clock.elapsed() + LEASE)
+            renew_lease(permit, self.clock.elapsed() + LEASE)
 
     def forget(self, *permits: Permit) -> None:
         """Renewals are answered: not held any more."""
         for permit in permits or self.permits:
-            permit.renewed(self.clock.elapsed())
+            renew_lease(permit, self.clock.elapsed())
 
 
 def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:

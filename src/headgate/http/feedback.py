@@ -115,17 +115,20 @@ def adopt_limit(limiter: Limiter, answer: Answer) -> None:
     """
     stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
     limits = list(limiter.limits)
-    ours = [index for index, rule in enumerate(rules_of(limits)) if counts_requests(rule.text)]
+    former = program_of(limits)
+    ours = [index for index, text in enumerate(former) if counts_requests(text)]
     if len(stated) != 1 or len(ours) != 1:
         return
     index, queue = ours[0], queue_of(limiter)
-    former, present = program_of(limits), queue.declared.program.split(";")
+    present = queue.declared.program.split(";")
     limits[index] = adapt(limits[index], stated[0])
-    others_unchanged = (
-        former[:index] == present[:index] and former[index + 1 :] == present[index + 1 :]
-    )
-    if others_unchanged and program_of(limits) != present:
+    wanted = program_of(limits)
+    if without(former, index) == without(present, index) and wanted != present:
         queue.update(declaration(limits))
+
+
+def without(program: list[str], index: int) -> list[str]:
+    return program[:index] + program[index + 1 :]
 
 
 def program_of(limits: list[Limit]) -> list[str]:

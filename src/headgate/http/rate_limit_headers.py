@@ -145,18 +145,21 @@ def join_fields(headers: Headers) -> Fields:
 
 
 def judge(status: int, fields: Fields, body: Any, budgets: Iterable[Budget]) -> Verdict:
-    codes = find_codes(body)
     if status in OVERLOADED:
         return "overloaded"
     if status == PAYMENT_REQUIRED or (400 <= status < 500 and has_no_credit(body)):
         return "exhausted"
-    if status == 429 and fields.get("x-should-retry", "").lower() == "false":
-        return "exhausted"
     if status == 429:
-        return "overloaded" if codes & NO_LIMIT else "throttled"
+        return judge_429(fields, body)
     if status == 403 and is_throttled_403(fields, body, budgets):
         return "throttled"
-    return "throttled" if "THROTTLED" in codes else "passed"
+    return "throttled" if "THROTTLED" in find_codes(body) else "passed"
+
+
+def judge_429(fields: Fields, body: Any) -> Verdict:
+    if fields.get("x-should-retry", "").lower() == "false":
+        return "exhausted"
+    return "overloaded" if find_codes(body) & NO_LIMIT else "throttled"
 
 
 def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:

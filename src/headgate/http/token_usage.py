@@ -169,13 +169,16 @@ def count_characters(request: Mapping[str, Any]) -> int:
         if isinstance(each, str):
             count += 0 if each.startswith("data:") else len(each)
         elif isinstance(each, dict):
-            todo += [
-                value
-                for word, value in each.items()
-                if word not in BLOBS and not isinstance(value, int)
-            ]
+            todo += texts_in(each)
         elif isinstance(each, list):
             todo += each
         elif isinstance(each, int):
             count += CHARACTERS_PER_TOKEN
     return count
+
+
+def texts_in(part: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a request's part that may hold text."""
+    return [
+        value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
+    ]

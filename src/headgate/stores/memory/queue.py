@@ -17,7 +17,7 @@ from headgate.forks import WAITING
 from headgate.gate.gate import Grant
 from headgate.gate.rules import Declaration
 from headgate.gate.slots import NEVER
-from headgate.permit import Permit, Refusal
+from headgate.permit import Permit, Refusal, start_holding
 from headgate.stores.known import Known
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import begin_in_order, check_blocking
@@ -168,7 +168,7 @@ class MemoryQueue(Known, Steps):
             await self._wait(waiter)
             permit = self._permit(waiter, start)
             if waiter.holds:
-                permit.take_hold()  # the last step
+                start_holding(permit)  # the last step
         except BaseException:
             self._give_up(waiter)
             raise
@@ -184,7 +184,7 @@ class MemoryQueue(Known, Steps):
             self._wait_sync(waiter)
             permit = self._permit(waiter, start)
             if waiter.holds:
-                permit.take_hold()  # the last step
+                start_holding(permit)  # the last step
         except BaseException:
             self._give_up(waiter)
             raise
