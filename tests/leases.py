@@ -63,7 +63,7 @@ class Leases:
     status = astatus = describe = update = aupdate = pause = apause = release
     resume = aresume = reset = areset = drain = abandon = settle = release
 
-    # The store of this line, for a limiter
+    # The store of this queue, for a limiter
 
     def queue(self, name: str, declared: Declaration) -> Leases:
         return self
