@@ -34,9 +34,9 @@ def queue_of(owner: Any) -> Any:
     return owner._queue
 
 
-def store_of(limiter: Limiter) -> Any:
-    """Return the store of a limiter."""
-    return limiter._store
+def store_of(owner: Any) -> Any:
+    """Return the store of a limiter or of a queue."""
+    return owner._store
 
 
 def limiters_in(store: Store) -> list[Limiter]:
