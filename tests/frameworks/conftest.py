@@ -1,4 +1,4 @@
-"""What the stories of frameworks share: the clock by which all of them are told."""
+"""What the tests of frameworks share: their clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headgate.testing.assertions import find_busy
 
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
-    """Time that stands still; and at the end of a story nobody holds anything."""
+    """Time that stands still. At the end of a test no limiter has new waiters or holders."""
     with ManualClock() as clock:
         before = find_busy()
         yield clock

@@ -1,4 +1,4 @@
-"""What is exempt, text by text, and how a call's permits come back when it cannot have them all."""
+"""The texts of exempt lists, and how a call's permits go back when it cannot have them all."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def test_a_text_of_the_exempt_list_means(rule: str, host: str, path: str, met: b
     assert check_exempt("limit", [rule]) == (rule,)
 
 
-async def test_who_is_cancelled_at_the_second_limiter_gives_the_first_back(name: str) -> None:
-    """What the rates have counted too: nothing was sent."""
+async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_back(
+    name: str,
+) -> None:
+    """With what the rates have counted: nothing was sent."""
     first, second = (
         Limiter(f"{name}-1", Concurrency(1), "100/hour"),
         Limiter(f"{name}-2", Concurrency(1)),
