@@ -17,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import headgate
 from tests.processes import finished
@@ -331,6 +331,31 @@ def test_what_is_for_tests_is_known_to_tests_alone() -> None:
         if isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert [name for name in map(ast.unparse, at_the_top) if "headgate" in name] == []
+
+
+ADAPTERS = ("http", "frameworks", "testing")
+
+
+def test_adapters_read_no_private_attribute_of_a_limiter() -> None:
+    """They use `headgate.internals`. What is private in their own classes and in others' is theirs."""
+    private = {
+        node.attr
+        for path in PYTHON
+        if not in_folder(path, *ADAPTERS, "stores/redis")
+        for node in ast.walk(tree(path))
+        if is_private(node) and ast.unparse(node.value) == "self"
+    }
+
+    def breach(path: Path) -> set[str]:
+        nodes = [node for node in ast.walk(tree(path)) if is_private(node)]
+        own = {node.attr for node in nodes if ast.unparse(node.value) in ("self", "cls")}
+        return {node.attr for node in nodes} & private - own
+
+    assert_kept([path for path in PYTHON if in_folder(path, *ADAPTERS)], breach)
+
+
+def is_private(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr[0] == "_" and node.attr[1] != "_"
 
 
 def test_it_is_imported_without_any_extra() -> None:
