@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def headgate_clock() -> Iterator[ManualClock]:
-    """A clock for all limiters of this process, which the test moves: `headgate_clock.advance(30)`."""
+    """A clock for all limiters of this process: `headgate_clock.advance(30)` moves it."""
     from headgate.testing import ManualClock
 
     with ManualClock() as clock:

@@ -1,4 +1,4 @@
-"""What headgate's own adapters use of the inside of a limiter or a permit.
+"""The inside of limiters and permits, for headgate's own adapters.
 
 Here live the functions that `headgate.http`, `headgate.frameworks`, `headgate.testing` and the
 tests call in place of private attributes. They are internal: a later release may change them.
@@ -30,7 +30,7 @@ def queue_of(owner: Entrance) -> Queue: ...
 @overload
 def queue_of(owner: object) -> Any: ...
 def queue_of(owner: Any) -> Any:
-    """Return the queue behind a limiter, a classic, a permit, or behind a queue that wraps another."""
+    """Return the queue behind a limiter, a classic, a permit or a wrapping queue."""
     return owner._queue
 
 
@@ -46,7 +46,7 @@ def limiters_in(store: Store) -> list[Limiter]:
 
 
 def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
-    """Make a limiter as new: its next acquire declares `limits`, or reads them if it is attached."""
+    """Make a limiter as new: its next acquire declares `limits`, or reads them."""
     limiter._begin_again(limits)
 
 

@@ -1,4 +1,4 @@
-"""What the tests of frameworks share: their clock."""
+"""The clock that the tests of frameworks share."""
 
 from __future__ import annotations
 

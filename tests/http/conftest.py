@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def clients(kind: str) -> AsyncIterator[Callable[..., Any]]:
-    """`clients(limiter, ..., key=...)`: a limited client of that kind, which is closed at the end."""
+    """`clients(limiter, ..., key=...)`: a limited client of that kind, closed at the end."""
     made: list[Any] = []
 
     def make(*limiters: Limiter, timeout: float = 5, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is special to aiohttp: total time-outs, dropped responses, websockets, `RateLimiter`."""
+"""The peculiarities of aiohttp: total time-outs, dropped responses, websockets, `RateLimiter`."""
 
 from __future__ import annotations
 

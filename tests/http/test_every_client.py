@@ -1,4 +1,4 @@
-"""What every client promises: each attempt is charged, and each permit is held to the body's end."""
+"""Every client charges each attempt, and holds each permit to the body's end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def requests_of(status: Status) -> int:
 async def test_a_strict_service_sees_no_more_than_the_limit_at_once(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """S1: the service answers 429 to a fourth call at once; of 30 calls together none is refused."""
+    """S1: the service answers 429 to a fourth call at once; of 30 calls none is refused."""
     limiter = Limiter(name, Concurrency(3), "1000/hour", store=store)
     client, service.at_once = clients(limiter), 3
 

@@ -1,4 +1,4 @@
-"""Responses pause and drain the limiter of all its users, by every client, and never break a call."""
+"""Responses pause and drain the limiter of all its users, and never break a call."""
 
 from __future__ import annotations
 
@@ -328,11 +328,11 @@ def adopt_from(limiter: Limiter, headers: dict[str, str]) -> str:
     return queue_of(limiter).declared.program
 
 
-def told(limit: int) -> dict[str, str]:
+def stating(limit: int) -> dict[str, str]:
     return {"x-ratelimit-limit": str(limit)}
 
 
-TEN = told(10)
+TEN = stating(10)
 
 
 @pytest.mark.parametrize(
@@ -374,9 +374,9 @@ def test_the_same_response_gives_the_same_limit_in_each_process(
     adopt_from(before, {"RateLimit-Policy": '"all";q=10;w=5'})
 
     assert (
-        adopt_from(new, told(30))
-        == adopt_from(before, told(30))
-        == adopt_from(new, told(30))
+        adopt_from(new, stating(30))
+        == adopt_from(before, stating(30))
+        == adopt_from(new, stating(30))
         == program(theirs)
     )
 
@@ -399,7 +399,9 @@ def test_an_ambiguous_limit_is_not_adopted(name: str) -> None:
     assert adopt_from(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == program(
         Concurrency(5)
     )
-    assert adopt_from(Limiter(name, limits[0], store=MemoryStore()), told(0)) == program(limits[0])
+    assert adopt_from(Limiter(name, limits[0], store=MemoryStore()), stating(0)) == program(
+        limits[0]
+    )
 
 
 def test_a_limit_that_cannot_be_adopted_leaves_the_pause_in_force(name: str) -> None:

@@ -40,18 +40,18 @@ async def test_a_refusal_to_one_process_pauses_the_other(
     fleet: Fleet, service: Service, redis_url: str, name: str
 ) -> None:
     """With different clients: after a refusal for an hour, the other process sends nothing."""
-    told, other = fleet("aiohttp", "requests")
+    first, other = fleet("aiohttp", "requests")
     other.tell(service.url)
     assert await other.said() == "200"
     service.answers = [(429, {"Retry-After": "3600"})]
 
-    told.tell(f"{service.url}/says")
-    assert await told.said() == "429"
+    first.tell(f"{service.url}/says")
+    assert await first.said() == "429"
     await until(
         lambda status: status.retry_after > 3000, Limiter(name, Rate(20, per=3600), store=redis_url)
     )
 
-    for process in (told, other):
+    for process in (first, other):
         process.tell(service.url)
         held, seconds = (await process.said()).split()
         assert (held, 3000 < int(seconds) <= 3600) == ("held", True)
@@ -62,21 +62,21 @@ async def test_a_limit_that_one_process_adopts_holds_for_the_other(
     fleet: Fleet, service: Service, redis_url: str, name: str
 ) -> None:
     """The server allows half of what was declared, and says so to one process."""
-    told, other = fleet("httpx2", "aiohttp", adopt=True)
+    first, other = fleet("httpx2", "aiohttp", adopt=True)
     service.answers = [(200, {"x-ratelimit-limit": "10", "x-ratelimit-remaining": "9"})]
 
-    told.tell(f"{service.url}/says")
-    assert await told.said() == "200"
+    first.tell(f"{service.url}/says")
+    assert await first.said() == "200"
     await until(
         lambda status: status.limits[0].left == 9,
         Limiter(name, Rate(20, per=3600), store=redis_url),
     )
 
     for number in range(9):
-        process = (told, other)[number % 2]
+        process = (first, other)[number % 2]
         process.tell(service.url)
         assert await process.said() == "200"
-    for process in (told, other):
+    for process in (first, other):
         process.tell(service.url)
         assert (await process.said()).startswith("held ")
     assert service.calls == 10

@@ -1,4 +1,4 @@
-"""What is special to httpx and httpx2: transports by hand, and what `limit` keeps."""
+"""The peculiarities of httpx and httpx2: transports by hand, and all that `limit` keeps."""
 
 from __future__ import annotations
 

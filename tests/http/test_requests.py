@@ -1,4 +1,4 @@
-"""What is special to requests and urllib3: retries inside an adapter, and ways to read a body."""
+"""The peculiarities of requests and urllib3: retries inside an adapter, and ways to read a body."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_connections_that_fail_are_charged_too(session: requests.Session, single
 def test_a_retry_that_may_not_wait_is_refused(
     session: requests.Session, service: Service, name: str
 ) -> None:
-    """There are tokens for one attempt: the second is not sent, and the first limiter is refunded."""
+    """With tokens for one attempt, the second is not sent, and the first limiter is refunded."""
     first, second = (
         Limiter(f"{name}-1", Concurrency(1)),
         Limiter(f"{name}-2", "1/hour", max_sleep=1.0),
@@ -218,7 +218,7 @@ def test_an_adapter_without_a_connection_holds_nothing(
 
 
 def test_threads_share_a_session(session: requests.Session, service: Service, name: str) -> None:
-    """S1: given a strict service, when ten threads use one limited session, then none is refused."""
+    """S1: a strict service refuses none of ten threads with one limited session."""
     limit(session, Limiter(name, Concurrency(2)))
     service.at_once = 2
     threads = [

@@ -1,4 +1,4 @@
-"""What the SDKs of language models promise, with real clients and a service that counts and limits."""
+"""The promises of the SDKs, with real clients and a service that counts and limits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def speakers(kind: str) -> AsyncIterator[Speakers]:
-    """`speakers(service, limiter, ...)`: a limited client of that kind, which is closed at the end."""
+    """`speakers(service, limiter, ...)`: a limited client of that kind, closed at the end."""
     made: list[Speaker] = []
     # A stream needs a thread for its next event while other calls wait in theirs.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
@@ -308,7 +308,7 @@ async def test_an_estimate_above_the_capacity_is_reduced_to_it(
 ) -> None:
     """With room for 100 tokens, the first call is not refused for its estimate of 512.
 
-    What it took beyond the room is a debt.
+    The tokens beyond the room are a debt.
     """
     limiter = Limiter(name, Window(100, HOUR, unit="tokens"), max_sleep=0.01)
 
@@ -427,7 +427,7 @@ async def test_the_helpers_of_anthropic_are_limited_too(service: Models, one: Li
 async def test_the_helpers_of_openai_are_limited_too(
     service: Models, one: Limiter, helper: str
 ) -> None:
-    """`chat.completions.stream()` and `responses.stream()`, left in the middle and read to the end."""
+    """`chat.completions.stream()` and `responses.stream()`, left early and read to the end."""
     asked: Any = [{"role": "user", "content": question(30)}]
     async with LIMITS["openai"](client_of("openai", False, service), one) as client:
 

@@ -40,7 +40,7 @@ def test_the_ratio_of_input_is_learned_within_a_few_calls() -> None:
 
 
 def test_nine_of_ten_answers_take_no_more_than_their_estimate() -> None:
-    """The lengths are random and differ a hundredfold; about a tenth of the responses takes more."""
+    """The lengths are random and differ a hundredfold; about a tenth takes more."""
     estimates, chance = Estimates(), random.Random(1)
     more = 0
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""What requests ask for and responses state, byte by byte, without a client or a server."""
+"""Requests and responses are read byte by byte, without a client or a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE = {
 }
 
 
-def heard(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
+def usage_of(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
     reader = UsageReader(dialect, headers)
     for chunk in chunks:
         reader.read_chunk(chunk)
@@ -42,7 +42,7 @@ def stream(*said: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "told", "usage"),
+    ("dialect", "message", "usage"),
     [
         (OPENAI, CHAT, Usage(12, 34)),
         (OPENAI, RESPONSE, Usage(12, 34)),
@@ -68,10 +68,10 @@ def stream(*said: dict[str, Any]) -> bytes:
     ],
 )
 def test_the_usage_of_a_response_is_read(
-    dialect: Dialect, told: dict[str, Any], usage: Usage
+    dialect: Dialect, message: dict[str, Any], usage: Usage
 ) -> None:
     """Tokens from Anthropic's cache do not count; a value that is no count is ignored."""
-    assert heard(dialect, JSON, json.dumps(told).encode()) == usage
+    assert usage_of(dialect, JSON, json.dumps(message).encode()) == usage
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
@@ -81,7 +81,7 @@ def test_a_body_is_read_in_pieces_and_in_codings(coding: str) -> None:
     data = pack(plain)
     pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
 
-    assert heard(OPENAI, {**JSON, "content-encoding": coding}, *pieces) == Usage(12, 34)
+    assert usage_of(OPENAI, {**JSON, "content-encoding": coding}, *pieces) == Usage(12, 34)
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
@@ -90,9 +90,9 @@ def test_the_usage_is_found_in_an_event_of_a_stream(coding: str) -> None:
     plain = stream({"choices": [], "usage": None}, {"choices": [], **CHAT})
     data = gzip.compress(plain) if coding == "gzip" else plain
     for at in range(len(data)):
-        assert heard(OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]) == Usage(
-            12, 34
-        )
+        assert usage_of(
+            OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]
+        ) == Usage(12, 34)
 
 
 class Piece(bytes):
@@ -112,7 +112,7 @@ def test_a_long_event_is_searched_once() -> None:
     data = stream({"choices": ["x" * 1_000_000], **CHAT})
     pieces = [Piece(data[at : at + 1000]) for at in range(0, len(data), 1000)]
 
-    assert heard(OPENAI, EVENTS, *pieces) == Usage(12, 34)
+    assert usage_of(OPENAI, EVENTS, *pieces) == Usage(12, 34)
 
     assert {piece.looks for piece in pieces} == {1}
 
@@ -121,16 +121,16 @@ def test_a_stream_of_responses_states_its_usage_at_its_end() -> None:
     begun = {"type": "response.created", "response": {"usage": None}}
     done = {"type": "response.completed", "response": RESPONSE}
 
-    assert heard(OPENAI, EVENTS, stream(begun)) == Usage()
-    assert heard(OPENAI, EVENTS, stream(begun, done)) == Usage(12, 34)
+    assert usage_of(OPENAI, EVENTS, stream(begun)) == Usage()
+    assert usage_of(OPENAI, EVENTS, stream(begun, done)) == Usage(12, 34)
 
 
 def test_the_first_event_of_a_message_states_its_input_only() -> None:
     begun = {"type": "message_start", "message": MESSAGE}
     delta = {"type": "message_delta", "usage": {"output_tokens": 77}}
 
-    assert heard(ANTHROPIC, EVENTS, stream(begun)) == Usage(112, None)
-    assert heard(ANTHROPIC, EVENTS, stream(begun, delta)) == Usage(112, 77)
+    assert usage_of(ANTHROPIC, EVENTS, stream(begun)) == Usage(112, None)
+    assert usage_of(ANTHROPIC, EVENTS, stream(begun, delta)) == Usage(112, 77)
 
 
 @pytest.mark.parametrize(
@@ -155,15 +155,15 @@ def test_the_first_event_of_a_message_states_its_input_only() -> None:
 )
 def test_an_unreadable_body_is_ignored(headers: dict[str, str], body: bytes) -> None:
     """And so is what follows it."""
-    assert heard(OPENAI, headers, body) == heard(OPENAI, headers, body, b"more") == Usage()
+    assert usage_of(OPENAI, headers, body) == usage_of(OPENAI, headers, body, b"more") == Usage()
 
 
-def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
-    return dialect.read_request("POST", path, json.dumps({"model": "m", **told}).encode())
+def asked(dialect: Dialect, path: str, **message: Any) -> Asked | None:
+    return dialect.read_request("POST", path, json.dumps({"model": "m", **message}).encode())
 
 
 @pytest.mark.parametrize(
-    ("path", "told", "characters"),
+    ("path", "message", "characters"),
     [
         ("/v1/chat/completions", {"messages": [{"role": "me", "content": "12345678"}]}, 10),
         ("/v1/responses", {"input": "1234", "instructions": "5678", "store": True}, 8),
@@ -186,9 +186,11 @@ def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
         ),
     ],
 )
-def test_characters_of_texts_are_counted(path: str, told: dict[str, Any], characters: int) -> None:
+def test_characters_of_texts_are_counted(
+    path: str, message: dict[str, Any], characters: int
+) -> None:
     """And those of blobs are not."""
-    assert asked(OPENAI, path, **told) == Asked("m", characters, None, True)
+    assert asked(OPENAI, path, **message) == Asked("m", characters, None, True)
 
 
 def test_embeddings_have_no_output_and_may_be_given_as_tokens() -> None:

@@ -333,12 +333,12 @@ def test_a_permit_from_before_the_block_gives_nothing_back_in_it(name: str) -> N
 
 def test_a_thread_that_still_waits_when_the_clock_is_left_gets_an_error(name: str) -> None:
     """L6: no queue would wake it, so the test run could not end."""
-    limiter, told = Limiter(name, "1/minute"), list[str]()
+    limiter, errors = Limiter(name, "1/minute"), list[str]()
 
     def wait() -> None:
         with pytest.raises(RuntimeError) as refused:
             limiter.acquire_sync()
-        told.append(str(refused.value))
+        errors.append(str(refused.value))
 
     with ManualClock():
         limiter.acquire_sync()
@@ -346,8 +346,8 @@ def test_a_thread_that_still_waits_when_the_clock_is_left_gets_an_error(name: st
         until(lambda: limiter.status().waiting == 1)
 
     assert ends(thread)
-    assert "ManualClock" in told[0]
-    assert repr(name) in told[0]
+    assert "ManualClock" in errors[0]
+    assert repr(name) in errors[0]
     assert limiter.try_acquire()
 
 
@@ -366,8 +366,8 @@ async def test_tasks_that_still_wait_when_the_clock_is_left_get_an_error(name: s
         assert limiter.status().waiting == 3
 
     async with asyncio.timeout(5):
-        told = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(error) for error in told] == [RuntimeError] * 3
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in errors] == [RuntimeError] * 3
     held.release()
     assert_all_free(limiter)
 

@@ -1,4 +1,4 @@
-"""The fixtures, as a user's pytest finds them: silent, free for tests without them, and isolated."""
+"""The fixtures, as a user's pytest finds them: silent, isolated, and free if unused."""
 
 from __future__ import annotations
 

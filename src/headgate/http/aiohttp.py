@@ -247,7 +247,7 @@ class Turn:
         self._first: Permit | None = first
 
     async def take(self) -> None:
-        """Take a permit for one attempt. A bucket's permit holds nothing, so it needs no release."""
+        """Take a permit for one attempt. It holds nothing, so it needs no release."""
         first, self._first = self._first, None
         if first is None:
             await self._limiter.acquire()
@@ -270,7 +270,7 @@ async def limit_by_turn(request: ClientRequest, handler: ClientHandlerType) -> C
 
 
 class Opening(Protocol[T_co]):
-    """What the methods of a session return."""
+    """The result of a session's method."""
 
     def __await__(self) -> Generator[Any, None, T_co]: ...
     async def __aenter__(self) -> T_co: ...

@@ -1,6 +1,6 @@
 """The Anthropic SDK, sync and async: `limit` counts the requests and the tokens of a client.
 
-What it does is in token_metering.py. Here are Anthropic's words. The SDK uses httpx2 since version
+The work is done in token_metering.py. Here are Anthropic's words. The SDK uses httpx2 since version
 2.
 """
 

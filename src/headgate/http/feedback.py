@@ -1,4 +1,4 @@
-"""What is done about a response: its server's limits are applied to the limiters of the call.
+"""Applies the server's limits, as a response states them, to the limiters of the call.
 
 So they hold for all programs that use these limiters. Here live the choice of what to do, and the
 rule that a failure here never reaches the call. rate_limit_headers.py reads the response.

@@ -1,6 +1,6 @@
 """httpx2, sync and async: transports that pass limiters first, and `limit`.
 
-What they do is in httpx_transports.py. Here they get the types of httpx2.
+The work is done in httpx_transports.py. Here the classes get the types of httpx2.
 """
 
 from __future__ import annotations

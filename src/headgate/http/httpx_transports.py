@@ -1,4 +1,4 @@
-"""What httpx and httpx2 share: transports that pass limiters first, and bodies that hold permits.
+"""The common part of httpx and httpx2: limited transports, and bodies that hold permits.
 
 Both clients have the same interface with different types. This module imports neither: the module
 of each client, httpx.py and httpx2.py, adds the types that its client checks for.
@@ -35,7 +35,7 @@ class Request(Protocol):
 
 
 class Response(Protocol):
-    """A response. Its body is read from `stream`, and ends with the stream's `close` or `aclose`."""
+    """A response. Its body is `stream`, which ends with `close` or `aclose`."""
 
     stream: Any
     is_closed: bool  # its body is complete, or will not be read
@@ -54,7 +54,7 @@ def find_place(request: Request) -> Place:
 
 
 class LimitedTransport(Generic[Req, Inner]):
-    """What both transports share: how they are made."""
+    """The common part of both transports: how they are made."""
 
     _body: type[Any]  # the client's type of a body
     _default: type[Any]  # the client's own transport
@@ -174,7 +174,7 @@ def wrap_transports(
 
 
 class Body:
-    """A response's stream. It holds the permits until it was read to its end, failed or was closed."""
+    """A response's stream. It holds the permits until it ends, fails or is closed."""
 
     def __init__(self, inner: Any, permits: CallPermits) -> None:
         self._inner = inner

@@ -62,7 +62,7 @@ class CallPermits:
         return any(permit.held for _, permit in self._granted)
 
     def fail(self, error: BaseException) -> None:
-        """End the call with `error`. If an inner limiter refused it, nothing was sent: refund it."""
+        """End the call with `error`, and refund it if an inner limiter refused it."""
         if UNSENT in vars(error):
             give_back(permit for _, permit in self._granted)
         self.release()
@@ -80,7 +80,7 @@ class CallPermits:
 
 
 class CallCost:
-    """What a call asks each limiter for: one of each unit. Subclasses ask for more."""
+    """The cost of a call: one of each unit. Subclasses ask for more."""
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
         return {}

@@ -1,6 +1,6 @@
 """The OpenAI SDK, sync and async: `limit` counts the requests and the tokens of a client.
 
-What it does is in token_metering.py. Here are OpenAI's words. The SDK uses httpx2 since version 3.
+The work is done in token_metering.py. Here are OpenAI's words. The SDK uses httpx2 since version 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a response says about its server's limits, as one small value: `read(status, headers)`.
+"""Reads a server's limits from a response, as one small value: `read(status, headers)`.
 
     answer = read(response.status_code, response.headers)
     answer.retry_after      # seconds, or None
@@ -46,7 +46,7 @@ LARGEST_BODY = 1_000_000  # bytes; a refusal is short
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a server says about one of its limits; None: it does not say.
+    """One of a server's limits. A field is None if the server does not state it.
 
     `name`: the server's own word for it: "requests", "input-tokens", the name of a policy, GitHub's
     resource; "" if it has none. `limit`, `remaining`: in `unit`. `reset`: seconds until it is full
@@ -65,7 +65,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a response says about all its server's limits.
+    """All limits of a server, as one response states them.
 
     `verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (the server is busy: back
     off) or "exhausted" (a quota or a spend cap: do not wait). `retry_after`: seconds to wait before
@@ -89,7 +89,7 @@ class Answer:
 
     @property
     def remaining(self) -> int | None:
-        """What is left of the tightest budget."""
+        """The rest of the tightest budget."""
         return self.tightest.remaining
 
     @property

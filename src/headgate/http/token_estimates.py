@@ -23,7 +23,7 @@ Pair: TypeAlias = tuple[int, int]  # estimated, used
 
 
 class Known(NamedTuple):
-    """What is known of one model: sums in which old calls fade, and the latest calls."""
+    """The knowledge of one model: sums in which old calls fade, and the latest calls."""
 
     calls: int = 0
     characters: float = PRIOR
@@ -34,7 +34,7 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What is known of one model, and how wrong the estimates of its latest 64 calls were.
+    """The knowledge of one model, and the errors of the estimates of its latest 64 calls.
 
     `calls`: how many it was learned from. `tokens_per_character`: of input. `output`: the estimate
     for the next response. `input_error`, `output_error`: how far the estimates were off, as a share
@@ -109,7 +109,7 @@ class Estimates:
         self._known[model] = known._replace(outputs=append_recent(known.outputs, (estimated, used)))
 
     def status(self) -> tuple[Learned, ...]:
-        """What is known of each model, in the order of their first calls."""
+        """Return the knowledge of each model, in the order of their first calls."""
         return tuple(summarize(model, known) for model, known in self._known.copy().items())
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""What the SDKs of language models share: asking for the tokens of a call, and settling its usage.
+"""The common part of the SDKs: ask for the tokens of a call, and settle its usage.
 
 Each attempt asks every limiter for one request and for its estimated tokens, in the units that the
 limiter counts. The usage is read from the response as it passes, settled when its body ends, and

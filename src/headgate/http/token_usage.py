@@ -1,4 +1,4 @@
-"""What requests to a language model ask for, and what responses say that they used.
+"""Reads the tokens of requests to a language model, and the usage in its responses.
 
 Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out, and no
 client is known here. What cannot be read is ignored, and nothing that was sent raises. The words of
@@ -35,7 +35,7 @@ class Usage(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a request asks for.
+    """The tokens and the model of a request.
 
     `most`: how many tokens the response may have, if the request says. `answers`: whether the
     response has output tokens at all.
