@@ -29,7 +29,7 @@ GATE = (
 SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
-    "http/heed.py": ["tests/http/test_heed.py"],
+    "http/feedback.py": ["tests/http/test_feedback.py"],
 }
 CONSTANT = (
     "clock",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from headgate.forks import forked
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.permit import Permit, Refusal
+from headgate.permit import Permit, Refusal, start_holding
 from headgate.request import Request
 from headgate.stores.limit_history import Declarations
 from headgate.stores.loops import Learning, Loops
@@ -200,7 +200,7 @@ class Steps:
             if self.declared.holds:
                 if not self._holders.counted:
                     self._holders.add({})
-                permit.take_hold()
+                start_holding(permit)
         except BaseException:
             slots.used = used
             raise
@@ -233,7 +233,7 @@ class Steps:
         if self.declared.holds:
             if request.units or not self._holders.counted:
                 self._holders.add(request.units)
-            permit.take_hold()
+            start_holding(permit)
         return permit
 
     def begun(self, ticket: object) -> None:

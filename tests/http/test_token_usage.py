@@ -1,4 +1,4 @@
-"""What requests ask for and answers say, byte by byte: no client, no server."""
+"""Requests and responses are read byte by byte, without a client or a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from headgate.http.anthropic import ANTHROPIC
 from headgate.http.openai import OPENAI
-from headgate.http.usage import LARGEST, MOST, Asked, Dialect, Reader, Usage
+from headgate.http.token_usage import LARGEST, MOST, Asked, Dialect, Usage, UsageReader
 
 JSON = {"content-type": "application/json"}
 EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
@@ -27,10 +27,10 @@ MESSAGE = {
 }
 
 
-def heard(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
-    reader = Reader(dialect, headers)
+def usage_of(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
+    reader = UsageReader(dialect, headers)
     for chunk in chunks:
-        reader.hear(chunk)
+        reader.read_chunk(chunk)
     return reader.usage()
 
 
@@ -42,7 +42,7 @@ def stream(*said: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "told", "usage"),
+    ("dialect", "message", "usage"),
     [
         (OPENAI, CHAT, Usage(12, 34)),
         (OPENAI, RESPONSE, Usage(12, 34)),
@@ -67,34 +67,36 @@ def stream(*said: dict[str, Any]) -> bytes:
         (OPENAI, {}, Usage()),
     ],
 )
-def test_an_answer_says(dialect: Dialect, told: dict[str, Any], usage: Usage) -> None:
-    """Cached tokens of Anthropic's do not count; what is no count is not said."""
-    assert heard(dialect, JSON, json.dumps(told).encode()) == usage
+def test_the_usage_of_a_response_is_read(
+    dialect: Dialect, message: dict[str, Any], usage: Usage
+) -> None:
+    """Tokens from Anthropic's cache do not count; a value that is no count is ignored."""
+    assert usage_of(dialect, JSON, json.dumps(message).encode()) == usage
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
-def test_a_body_comes_in_pieces_and_in_codings(coding: str) -> None:
+def test_a_body_is_read_in_pieces_and_in_codings(coding: str) -> None:
     plain = json.dumps({"choices": ["x" * 100_000], **CHAT}).encode()
     pack = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}[coding]
     data = pack(plain)
     pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
 
-    assert heard(OPENAI, {**JSON, "content-encoding": coding}, *pieces) == Usage(12, 34)
+    assert usage_of(OPENAI, {**JSON, "content-encoding": coding}, *pieces) == Usage(12, 34)
 
 
 @pytest.mark.parametrize("coding", ["identity", "gzip"])
-def test_a_stream_says_it_in_one_of_its_events(coding: str) -> None:
-    """Wherever the pieces are torn."""
+def test_the_usage_is_found_in_an_event_of_a_stream(coding: str) -> None:
+    """However the stream is cut into pieces."""
     plain = stream({"choices": [], "usage": None}, {"choices": [], **CHAT})
     data = gzip.compress(plain) if coding == "gzip" else plain
     for at in range(len(data)):
-        assert heard(OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]) == Usage(
-            12, 34
-        )
+        assert usage_of(
+            OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]
+        ) == Usage(12, 34)
 
 
 class Piece(bytes):
-    """Knows how often it was looked through."""
+    """A chunk that knows how often it was searched."""
 
     looks = 0
 
@@ -103,30 +105,32 @@ class Piece(bytes):
         return super().split(*arguments)
 
 
-def test_a_long_event_is_looked_through_once() -> None:
-    """S9: given an event of a megabyte, a picture say, in a thousand pieces, then each is looked at when it comes and not again."""
+def test_a_long_event_is_searched_once() -> None:
+    """S9: each of the thousand pieces of an event of a megabyte, such as a picture, is searched
+    once.
+    """
     data = stream({"choices": ["x" * 1_000_000], **CHAT})
     pieces = [Piece(data[at : at + 1000]) for at in range(0, len(data), 1000)]
 
-    assert heard(OPENAI, EVENTS, *pieces) == Usage(12, 34)
+    assert usage_of(OPENAI, EVENTS, *pieces) == Usage(12, 34)
 
     assert {piece.looks for piece in pieces} == {1}
 
 
-def test_a_stream_of_responses_says_it_when_it_is_complete() -> None:
+def test_a_stream_of_responses_states_its_usage_at_its_end() -> None:
     begun = {"type": "response.created", "response": {"usage": None}}
     done = {"type": "response.completed", "response": RESPONSE}
 
-    assert heard(OPENAI, EVENTS, stream(begun)) == Usage()
-    assert heard(OPENAI, EVENTS, stream(begun, done)) == Usage(12, 34)
+    assert usage_of(OPENAI, EVENTS, stream(begun)) == Usage()
+    assert usage_of(OPENAI, EVENTS, stream(begun, done)) == Usage(12, 34)
 
 
-def test_a_message_that_begins_has_counted_its_input_only() -> None:
+def test_the_first_event_of_a_message_states_its_input_only() -> None:
     begun = {"type": "message_start", "message": MESSAGE}
     delta = {"type": "message_delta", "usage": {"output_tokens": 77}}
 
-    assert heard(ANTHROPIC, EVENTS, stream(begun)) == Usage(112, None)
-    assert heard(ANTHROPIC, EVENTS, stream(begun, delta)) == Usage(112, 77)
+    assert usage_of(ANTHROPIC, EVENTS, stream(begun)) == Usage(112, None)
+    assert usage_of(ANTHROPIC, EVENTS, stream(begun, delta)) == Usage(112, 77)
 
 
 @pytest.mark.parametrize(
@@ -149,17 +153,17 @@ def test_a_message_that_begins_has_counted_its_input_only() -> None:
         ({}, b""),
     ],
 )
-def test_what_cannot_be_read_says_nothing(headers: dict[str, str], body: bytes) -> None:
-    """What comes after it neither: nobody knows what it belongs to."""
-    assert heard(OPENAI, headers, body) == heard(OPENAI, headers, body, b"more") == Usage()
+def test_an_unreadable_body_is_ignored(headers: dict[str, str], body: bytes) -> None:
+    """And so is what follows it."""
+    assert usage_of(OPENAI, headers, body) == usage_of(OPENAI, headers, body, b"more") == Usage()
 
 
-def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
-    return dialect.asked("POST", path, json.dumps({"model": "m", **told}).encode())
+def asked(dialect: Dialect, path: str, **message: Any) -> Asked | None:
+    return dialect.read_request("POST", path, json.dumps({"model": "m", **message}).encode())
 
 
 @pytest.mark.parametrize(
-    ("path", "told", "characters"),
+    ("path", "message", "characters"),
     [
         ("/v1/chat/completions", {"messages": [{"role": "me", "content": "12345678"}]}, 10),
         ("/v1/responses", {"input": "1234", "instructions": "5678", "store": True}, 8),
@@ -182,18 +186,18 @@ def asked(dialect: Dialect, path: str, **told: Any) -> Asked | None:
         ),
     ],
 )
-def test_characters_are_counted_where_the_text_is(
-    path: str, told: dict[str, Any], characters: int
+def test_characters_of_texts_are_counted(
+    path: str, message: dict[str, Any], characters: int
 ) -> None:
-    """And no blob is a text."""
-    assert asked(OPENAI, path, **told) == Asked("m", characters, None, True)
+    """And those of blobs are not."""
+    assert asked(OPENAI, path, **message) == Asked("m", characters, None, True)
 
 
-def test_embeddings_have_no_answer_and_may_come_as_tokens() -> None:
+def test_embeddings_have_no_output_and_may_be_given_as_tokens() -> None:
     assert asked(OPENAI, "/v1/embeddings", input=[[1, 2, 3], [4]]) == Asked("m", 16, None, False)
 
 
-def test_how_long_an_answer_may_be_is_said_in_several_words() -> None:
+def test_each_word_for_the_longest_response_is_read() -> None:
     for word in ("max_tokens", "max_completion_tokens"):
         assert asked(OPENAI, "/chat/completions", **{word: 50}) == Asked("m", 0, 50, True)
     assert asked(OPENAI, "/chat/completions", max_tokens=50, n=3) == Asked("m", 0, 150, True)
@@ -215,5 +219,5 @@ def test_other_calls_take_no_tokens(path: str) -> None:
     ("method", "body"),
     [("GET", b'{"model": "m"}'), ("POST", b"{}"), ("POST", b"form"), ("POST", b"")],
 )
-def test_who_does_not_say_what_it_asks_for_is_not_counted(method: str, body: bytes) -> None:
-    assert OPENAI.asked(method, "/v1/responses", body) is None
+def test_a_request_without_a_model_is_not_counted(method: str, body: bytes) -> None:
+    assert OPENAI.read_request(method, "/v1/responses", body) is None

@@ -1,6 +1,6 @@
-"""What servers answer, read: each provider's headers as its documents have them, and whatever else may stand there.
+"""How servers' responses are read: the headers of each provider, and malformed ones.
 
-Time is an argument: NOW is the moment at which the answers come.
+Time is an argument: NOW is the moment at which the responses come.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 from requests.structures import CaseInsensitiveDict
 
-from headgate.http import spelling
-from headgate.http.answers import Answer, Budget, read
+from headgate.http import header_values
+from headgate.http.rate_limit_headers import Answer, Budget, read
 
 NOW = datetime(2026, 11, 21, 18, 30, tzinfo=UTC).timestamp()
 
 
-def told(status: int = 200, body: Any = None, **headers: str) -> Answer:
-    """The answer with these headers; underscores stand for hyphens."""
+def read_headers(status: int = 200, body: Any = None, **headers: str) -> Answer:
+    """Read a response with these headers; underscores stand for hyphens."""
     text = json.dumps(body) if body is not None else ""
     return read(
         status, {name.replace("_", "-"): value for name, value in headers.items()}, text, now=NOW
     )
 
 
-# Retry-After -------------------------------------------------------------------------------------------------------------------
+# Retry-After -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -79,51 +79,51 @@ def told(status: int = 200, body: Any = None, **headers: str) -> Answer:
     ],
 )
 def test_retry_after_in_every_form(text: str, wait: float | None) -> None:
-    assert told(429, Retry_After=text) == Answer("throttled", wait)
-    assert told(503, Retry_After=text) == Answer("overloaded", wait)
+    assert read_headers(429, Retry_After=text) == Answer("throttled", wait)
+    assert read_headers(503, Retry_After=text) == Answer("overloaded", wait)
 
 
-def test_the_date_of_the_answer_goes_before_our_clock() -> None:
-    """Given a server whose clock is an hour slow, then the wait is what it meant."""
-    answer = told(
+def test_the_date_of_a_response_is_preferred_to_our_clock() -> None:
+    """The server's clock is an hour slow; the wait is what the server meant."""
+    answer = read_headers(
         429, Date="Sat, 21 Nov 2026 17:30:00 GMT", Retry_After="Sat, 21 Nov 2026 17:30:30 GMT"
     )
     assert answer.retry_after == 30.0
 
 
-def test_a_date_without_a_zone_is_utc_wherever_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the oldest of the three spellings has it."""
+def test_a_date_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the oldest of the three forms."""
     monkeypatch.setenv("TZ", "Pacific/Auckland")
     time.tzset()
     try:
-        assert told(429, retry_after="Sat Nov 21 18:31:00 2026").retry_after == 60.0
+        assert read_headers(429, retry_after="Sat Nov 21 18:31:00 2026").retry_after == 60.0
     finally:
         monkeypatch.undo()
         time.tzset()
 
 
-def test_our_clock_will_do_where_nothing_else_is_said() -> None:
+def test_our_clock_is_used_without_a_date() -> None:
     soon = format_datetime(
         datetime.fromtimestamp(int(datetime.now(UTC).timestamp()) + 100, UTC), usegmt=True
     )
     assert read(429, {"Retry-After": soon}).retry_after == pytest.approx(100, abs=30)
 
 
-def test_milliseconds_are_the_finer_word() -> None:
-    assert told(429, retry_after="1", retry_after_ms="350").retry_after == 0.35
-    assert told(429, retry_after="1", retry_after_ms="soon").retry_after == 1.0
+def test_retry_after_ms_is_preferred() -> None:
+    assert read_headers(429, retry_after="1", retry_after_ms="350").retry_after == 0.35
+    assert read_headers(429, retry_after="1", retry_after_ms="soon").retry_after == 1.0
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 301, 404, 500])
-def test_what_was_not_refused_asks_for_no_wait(status: int) -> None:
-    """Retry-After stands on redirects and on jobs that were accepted, too."""
-    assert told(status, retry_after="10") == Answer()
+def test_a_response_that_is_no_refusal_has_no_wait(status: int) -> None:
+    """Retry-After also stands on redirects and on accepted jobs."""
+    assert read_headers(status, retry_after="10") == Answer()
 
 
 @pytest.mark.parametrize(
     "kind", [httpx.Headers, httpx2.Headers, CIMultiDict, CaseInsensitiveDict, dict]
 )
-def test_the_headers_of_every_client_will_do(kind: Any) -> None:
+def test_the_headers_of_every_client_are_read(kind: Any) -> None:
     assert read(429, kind({"Retry-After": "7"})).retry_after == 7.0
 
 
@@ -141,11 +141,11 @@ def test_a_header_that_came_twice_is_malformed_unless_it_is_a_list() -> None:
     )
 
 
-# Providers ---------------------------------------------------------------------------------------------------------------------
+# Providers -------------------------------------------------------------------------------------
 
 
 def test_openai() -> None:
-    answer = told(
+    answer = read_headers(
         x_ratelimit_limit_requests="60",
         x_ratelimit_remaining_requests="59",
         x_ratelimit_reset_requests="1s",
@@ -163,9 +163,8 @@ def test_openai() -> None:
     )
 
 
-def test_azure_says_less_than_nothing() -> None:
-    """And that is ignored."""
-    answer = told(
+def test_a_negative_remainder_of_azure_is_ignored() -> None:
+    answer = read_headers(
         x_ratelimit_limit_tokens="-1",
         x_ratelimit_remaining_tokens="-1",
         x_ratelimit_reset_tokens="10",
@@ -174,18 +173,18 @@ def test_azure_says_less_than_nothing() -> None:
     assert answer.remaining is None
 
 
-def test_openai_refuses_for_a_while_or_for_good() -> None:
-    assert told(429, {"error": {"code": "rate_limit_exceeded"}}, retry_after="3") == Answer(
+def test_openai_refuses_for_a_time_or_permanently() -> None:
+    assert read_headers(429, {"error": {"code": "rate_limit_exceeded"}}, retry_after="3") == Answer(
         "throttled", 3.0
     )
-    spent = told(429, {"error": {"code": "insufficient_quota"}}, retry_after="3")
+    spent = read_headers(429, {"error": {"code": "insufficient_quota"}}, retry_after="3")
     assert (spent.permanent, spent.retry_after) == (True, None)
-    assert told(429, x_should_retry="false").permanent
-    assert not told(429, x_should_retry="true").permanent
+    assert read_headers(429, x_should_retry="false").permanent
+    assert not read_headers(429, x_should_retry="true").permanent
 
 
-def test_who_has_to_pay_has_nothing_to_wait_for() -> None:
-    """Whatever the status, and whatever the headers say."""
+def test_a_spent_account_has_nothing_to_wait_for() -> None:
+    """With any status, and any headers."""
     anthropic = {
         "type": "error",
         "error": {
@@ -194,17 +193,17 @@ def test_who_has_to_pay_has_nothing_to_wait_for() -> None:
         },
     }
 
-    assert told(402, retry_after="3") == Answer("exhausted")
-    assert told(403, {"error": {"code": "billing_not_active"}}, retry_after="3") == Answer(
+    assert read_headers(402, retry_after="3") == Answer("exhausted")
+    assert read_headers(403, {"error": {"code": "billing_not_active"}}, retry_after="3") == Answer(
         "exhausted"
     )
-    assert told(400, anthropic).permanent
-    assert not told(400, {"error": {"message": "Too low."}}).permanent
-    assert told(403, {"error": "no object"}, retry_after="3") == Answer("throttled", 3.0)
+    assert read_headers(400, anthropic).permanent
+    assert not read_headers(400, {"error": {"message": "Too low."}}).permanent
+    assert read_headers(403, {"error": "no object"}, retry_after="3") == Answer("throttled", 3.0)
 
 
 def test_anthropic() -> None:
-    answer = told(
+    answer = read_headers(
         429,
         retry_after="12",
         anthropic_ratelimit_requests_limit="50",
@@ -220,10 +219,10 @@ def test_anthropic() -> None:
         Budget("input-tokens", None, 29_000, 0.5, unit="tokens"),
         Budget("priority-output-tokens", 8000, unit="tokens"),
     )
-    assert told(
+    assert read_headers(
         429, {"error": {"details": {"error_code": "enforced_spend_limit_reached"}}}
     ).permanent
-    assert told(529) == Answer("overloaded")
+    assert read_headers(529) == Answer("overloaded")
 
 
 def test_github() -> None:
@@ -234,43 +233,45 @@ def test_github() -> None:
     }
     core = Budget("core", 5000, 0, 90.0)
     for status in (403, 429):
-        answer = told(status, x_ratelimit_remaining="0", x_ratelimit_resource="core", **headers)
+        answer = read_headers(
+            status, x_ratelimit_remaining="0", x_ratelimit_resource="core", **headers
+        )
         assert answer == Answer("throttled", 90.0, (core,))
-    forbidden = told(
+    forbidden = read_headers(
         403, {"message": "Resource not accessible"}, x_ratelimit_remaining="4999", **headers
     )
     assert (forbidden.verdict, forbidden.retry_after) == ("passed", None)
     secondary = {"message": "You have exceeded a secondary rate limit. Please wait."}
-    assert told(403, secondary) == Answer("throttled", 60.0)
-    assert told(403, secondary, retry_after="7") == Answer("throttled", 7.0)
+    assert read_headers(403, secondary) == Answer("throttled", 60.0)
+    assert read_headers(403, secondary, retry_after="7") == Answer("throttled", 7.0)
 
 
 def test_stripe_has_limits_and_locks() -> None:
-    assert told(429, stripe_rate_limited_reason="global-rate") == Answer("throttled")
-    assert told(429, {"error": {"code": "lock_timeout"}}) == Answer("overloaded")
+    assert read_headers(429, stripe_rate_limited_reason="global-rate") == Answer("throttled")
+    assert read_headers(429, {"error": {"code": "lock_timeout"}}) == Answer("overloaded")
 
 
 def test_shopify_rest() -> None:
-    answer = told(429, x_shopify_shop_api_call_limit="32/40", retry_after="2.0")
+    answer = read_headers(429, x_shopify_shop_api_call_limit="32/40", retry_after="2.0")
     assert answer == Answer("throttled", 2.0, (Budget(limit=40, remaining=8),))
     for text in ("32", "a/b", "-1/40", "32/40/1"):
-        assert told(x_shopify_shop_api_call_limit=text) == Answer()
-    assert told(x_shopify_shop_api_call_limit="45/40").remaining == 0
+        assert read_headers(x_shopify_shop_api_call_limit=text) == Answer()
+    assert read_headers(x_shopify_shop_api_call_limit="45/40").remaining == 0
 
 
 def test_shopify_graphql() -> None:
-    """Throttled with status 200: the bucket has 100 of 752 points, and gets 100 a second."""
+    """Throttled with status 200: the bucket has 100 of 752 points, and gains 100 a second."""
     status = {"maximumAvailable": 2000.0, "currentlyAvailable": 100, "restoreRate": 100.0}
     cost = {"requestedQueryCost": 752, "actualQueryCost": None, "throttleStatus": status}
     body = {"errors": [{"extensions": {"code": "THROTTLED"}}], "extensions": {"cost": cost}}
 
     budget = Budget("cost", 2000, 100, 19.0, 20.0, unit="points")
-    assert told(200, body) == Answer("throttled", 6.52, (budget,))
-    assert told(200, {"extensions": {"cost": cost}}) == Answer("passed", None, (budget,))
+    assert read_headers(200, body) == Answer("throttled", 6.52, (budget,))
+    assert read_headers(200, {"extensions": {"cost": cost}}) == Answer("passed", None, (budget,))
 
 
 def test_x() -> None:
-    answer = told(
+    answer = read_headers(
         429,
         x_rate_limit_limit="15",
         x_rate_limit_remaining="0",
@@ -280,7 +281,7 @@ def test_x() -> None:
 
 
 def test_discord() -> None:
-    answer = told(
+    answer = read_headers(
         429,
         {"message": "You are being rate limited.", "retry_after": 64.57, "global": False},
         x_ratelimit_limit="10",
@@ -294,14 +295,14 @@ def test_discord() -> None:
 
 
 def test_slack() -> None:
-    assert told(429, retry_after="30") == Answer("throttled", 30.0)
+    assert read_headers(429, retry_after="30") == Answer("throttled", 30.0)
 
 
-# IETF --------------------------------------------------------------------------------------------------------------------------
+# IETF ------------------------------------------------------------------------------------------
 
 
-def test_policies_and_what_is_left_of_them() -> None:
-    answer = told(
+def test_policies_and_their_remainders() -> None:
+    answer = read_headers(
         RateLimit_Policy='"burst";q=100;w=60,"daily";q=1000;w=86400', RateLimit='"burst";r=50;t=30'
     )
     assert answer.budgets == (
@@ -311,7 +312,7 @@ def test_policies_and_what_is_left_of_them() -> None:
 
 
 def test_names_without_quotes_units_and_partitions() -> None:
-    answer = told(
+    answer = read_headers(
         RateLimit_Policy='bytes;q=9;w=60;qu="content-bytes";pk=:YWJj:, bytes;q=8;w=60;qu=content-bytes;pk=:ZGVm:',
         RateLimit="bytes;r=4;pk=:ZGVm:",
     )
@@ -322,15 +323,19 @@ def test_names_without_quotes_units_and_partitions() -> None:
 
 
 def test_older_drafts() -> None:
-    assert told(RateLimit="limit=100, remaining=50, reset=5").budgets == (Budget("", 100, 50, 5.0),)
-    older = told(RateLimit_Limit="100, 100;w=60", RateLimit_Remaining="50", RateLimit_Reset="5")
+    assert read_headers(RateLimit="limit=100, remaining=50, reset=5").budgets == (
+        Budget("", 100, 50, 5.0),
+    )
+    older = read_headers(
+        RateLimit_Limit="100, 100;w=60", RateLimit_Remaining="50", RateLimit_Reset="5"
+    )
     assert older.budgets == (Budget("", 100, 50, 5.0),)
 
 
-def test_the_word_retry_after_wins_and_otherwise_an_empty_budget_speaks() -> None:
+def test_retry_after_is_preferred_to_the_reset_of_an_empty_budget() -> None:
     state = '"a";r=0;t=30, "b";r=5;t=90'
-    assert told(429, RateLimit=state, retry_after="7").retry_after == 7.0
-    assert told(429, RateLimit=state).retry_after == 30.0
+    assert read_headers(429, RateLimit=state, retry_after="7").retry_after == 7.0
+    assert read_headers(429, RateLimit=state).retry_after == 30.0
 
 
 @pytest.mark.parametrize(
@@ -352,11 +357,11 @@ def test_the_word_retry_after_wins_and_otherwise_an_empty_budget_speaks() -> Non
     ],
 )
 def test_a_malformed_field_is_ignored(text: str) -> None:
-    assert told(RateLimit=text) == Answer()
-    assert told(RateLimit_Policy=text.replace("r", "q")) == Answer()
+    assert read_headers(RateLimit=text) == Answer()
+    assert read_headers(RateLimit_Policy=text.replace("r", "q")) == Answer()
 
 
-# Whatever may stand there ------------------------------------------------------------------------------------------------------
+# Malformed responses --------------------------------------------------------------------------
 
 NAMES = [
     *(
@@ -425,7 +430,7 @@ COSTS = st.fixed_dictionaries({
 )
 @example(429, {}, {"retry_after": 10**400})
 @example(429, {"retry-after": "Mon, 31 Feb 2026 00:00:00 GMT"}, [])
-def test_nothing_that_a_server_sends_raises_or_makes_nonsense(
+def test_no_response_raises_or_gives_absurd_values(
     status: int, headers: dict[str, str], body: Any
 ) -> None:
     answer = read(status, headers, json.dumps(body), now=NOW)
@@ -435,7 +440,8 @@ def test_nothing_that_a_server_sends_raises_or_makes_nonsense(
         *(wait for budget in answer.budgets for wait in (budget.reset, budget.per)),
     ]
     assert all(
-        wait is None or (math.isfinite(wait) and 0 <= wait < spelling.LONGEST) for wait in waits
+        wait is None or (math.isfinite(wait) and 0 <= wait < header_values.LONGEST)
+        for wait in waits
     )
     counts = [count for budget in answer.budgets for count in (budget.limit, budget.remaining)]
     assert all(count is None or (type(count) is int and count >= 0) for count in counts)
@@ -447,11 +453,11 @@ def test_nothing_that_a_server_sends_raises_or_makes_nonsense(
     "body",
     ["[" * 100_000, "{", "null", "\ud800", b"\xff\xfe", b"[NaN]", "9" * 10_000, "x" * 2_000_000],
 )
-def test_a_body_that_is_no_json_says_nothing(body: str | bytes) -> None:
+def test_a_body_without_json_is_ignored(body: str | bytes) -> None:
     assert read(429, {"retry-after": "1"}, body) == Answer("throttled", 1.0)
 
 
-def test_a_body_as_long_as_no_refusal_is_not_read() -> None:
+def test_a_body_that_is_too_long_is_ignored() -> None:
     spent = json.dumps({"error": {"code": "insufficient_quota", "message": "x" * 1_000_000}})
     assert read(429, {}, spent).verdict == "throttled"
 
@@ -462,18 +468,20 @@ def test_no_bytes_of_a_body_raise(body: bytes) -> None:
 
 
 @given(st.integers(0, 10**8))
-def test_whole_seconds_are_what_they_say(wait: int) -> None:
-    assert told(429, retry_after=str(wait)).retry_after == wait
+def test_whole_seconds_are_read_exactly(wait: int) -> None:
+    assert read_headers(429, retry_after=str(wait)).retry_after == wait
 
 
 @given(st.integers(0, 10**8))
-def test_all_spellings_of_a_moment_are_one(wait: int) -> None:
+def test_all_forms_of_a_moment_give_the_same_wait(wait: int) -> None:
     moment = datetime.fromtimestamp(NOW + wait, UTC)
     spelled = ["%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"]
-    assert {told(429, retry_after=moment.strftime(form)).retry_after for form in spelled} == {wait}
+    assert {
+        read_headers(429, retry_after=moment.strftime(form)).retry_after for form in spelled
+    } == {wait}
     assert (
-        spelling.instant(moment.isoformat(), NOW)
-        == spelling.epoch(str(int(moment.timestamp())), NOW)
+        header_values.parse_instant(moment.isoformat(), NOW)
+        == header_values.parse_epoch(str(int(moment.timestamp())), NOW)
         == wait
     )
 
@@ -481,7 +489,7 @@ def test_all_spellings_of_a_moment_are_one(wait: int) -> None:
 @given(st.integers(0, 999), st.integers(0, 59), st.integers(0, 59_999))
 def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int) -> None:
     text = f"{hours}h{minutes}m{milliseconds / 1000}s"
-    assert spelling.go_duration(text) == pytest.approx(
+    assert header_values.parse_go_duration(text) == pytest.approx(
         hours * 3600 + minutes * 60 + milliseconds / 1000
     )
 
@@ -491,9 +499,9 @@ def test_durations_as_go_writes_them(hours: int, minutes: int, milliseconds: int
     [("12ms", 0.012), ("16m17.764s", 977.764), ("1.5", 1.5), ("1h", 3600.0), ("5µs", 5e-6)],
 )
 def test_durations_of_the_documents(text: str, wait: float) -> None:
-    assert spelling.go_duration(text) == pytest.approx(wait)
+    assert header_values.parse_go_duration(text) == pytest.approx(wait)
 
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "1m-1s", "-1s", "1 s", "1.2.3s"])
-def test_what_is_no_duration(text: str) -> None:
-    assert spelling.go_duration(text) is None
+def test_other_texts_are_no_durations(text: str) -> None:
+    assert header_values.parse_go_duration(text) is None

@@ -1,4 +1,4 @@
-"""What a server answers holds everybody who uses the limiter, by every client, and never breaks a call."""
+"""Responses pause and drain the limiter of all its users, and never break a call."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from urllib3.util.retry import Retry
 import headgate.http.requests
 from headgate import Concurrency, Limiter, Quota, Rate, Window
 from headgate.gate.compile import Declaration, rules_of
-from headgate.http import heed
-from headgate.http.calls import Heard
-from headgate.http.heed import LONGEST, adopting, heeding, listen
+from headgate.http import feedback
+from headgate.http.feedback import LONGEST, apply_and_adopt, apply_response, choose_feedback
+from headgate.http.limiter_chain import ApplyFeedback
+from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryStore
 from tests.http.clients import LIMITS
 from tests.http.service import Service
@@ -33,18 +34,18 @@ def plenty(name: str, store: Any) -> Limiter:
 
 
 async def pause_of(limiter: Limiter) -> float | None:
-    """For how long nobody passes."""
+    """Return for how long no call passes."""
     return (await at_rest(limiter)).retry_after
 
 
-# Every client ------------------------------------------------------------------------------------------------------------------
+# Every client ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_refusal_for_a_time_holds_all_who_use_the_limiter(
+async def test_a_refusal_with_a_time_pauses_the_limiter(
     clients: Clients, service: Service, plenty: Limiter, status: int
 ) -> None:
-    """T3: and the answer is the caller's, as it came."""
+    """T3: the caller gets the response as it came."""
     service.answers = [(status, MINUTE)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == status
@@ -53,10 +54,10 @@ async def test_a_refusal_for_a_time_holds_all_who_use_the_limiter(
     assert not await plenty.atry_acquire()
 
 
-async def test_the_next_call_leaves_when_the_time_is_over(
+async def test_the_next_call_leaves_when_the_pause_ends(
     clients: Clients, service: Service, plenty: Limiter
 ) -> None:
-    """Though the pause was only posted: by the same client it is not overtaken."""
+    """The pause is sent without waiting; a call of the same client does not overtake it."""
     client, service.answers = clients(plenty), [(429, {"retry-after-ms": "60"})]
 
     start = time.monotonic()
@@ -79,10 +80,10 @@ async def test_the_next_call_leaves_when_the_time_is_over(
         (429, {"Retry-After": "60", "x-should-retry": "false"}),
     ],
 )
-async def test_what_is_no_refusal_for_a_time_holds_nobody(
+async def test_other_responses_pause_nothing(
     clients: Clients, service: Service, plenty: Limiter, status: int, headers: dict[str, str]
 ) -> None:
-    """An answer that is none, one that says no time, one that says nonsense, one that no waiting helps."""
+    """No refusal, a refusal without a time, a malformed time, and a refusal that no wait helps."""
     service.answers = [(status, headers)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == status
@@ -104,7 +105,7 @@ SECONDARY = '{"message": "You have exceeded a secondary rate limit."}'
         (403, {}, SECONDARY, 60),
     ],
 )
-async def test_what_only_a_body_says_is_heeded_too(
+async def test_the_body_of_a_refusal_is_applied(
     clients: Clients,
     service: Service,
     plenty: Limiter,
@@ -114,7 +115,9 @@ async def test_what_only_a_body_says_is_heeded_too(
     body: str,
     wait: int,
 ) -> None:
-    """That no waiting helps, or how long: given a refusal in JSON. aiohttp has not read it, and goes by the headers."""
+    """The body says that no wait helps, or for how long to wait. aiohttp has not read it, so its
+    headers decide.
+    """
     service.answers = [(status, headers, body)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == status
@@ -124,17 +127,17 @@ async def test_what_only_a_body_says_is_heeded_too(
     )
 
 
-async def test_heed_false_makes_nothing_of_answers(
+async def test_feedback_false_ignores_responses(
     clients: Clients, service: Service, plenty: Limiter
 ) -> None:
     service.answers = [(429, MINUTE)]
 
-    await soon(clients(plenty, heed=False).get(f"{service.url}/says"))
+    await soon(clients(plenty, feedback=False).get(f"{service.url}/says"))
 
     assert await pause_of(plenty) == 0
 
 
-async def test_an_answer_holds_its_own_key_and_no_exempt_call_anybody(
+async def test_a_refusal_pauses_its_own_key_alone_and_an_exempt_one_nothing(
     clients: Clients, service: Service, plenty: Limiter
 ) -> None:
     client = clients(plenty, key="host", exempt=["/empty"])
@@ -147,15 +150,15 @@ async def test_an_answer_holds_its_own_key_and_no_exempt_call_anybody(
     assert await soon(client.get(f"{service.url}/empty")) == 204
 
 
-async def test_a_failure_to_heed_is_no_matter_of_the_calls(
+async def test_a_failure_to_apply_feedback_does_not_reach_the_call(
     clients: Clients, service: Service, plenty: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is."""
+    """Of any kind."""
 
     def fail(*answer: Any) -> Any:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr(heed, "read", fail)
+    monkeypatch.setattr(feedback, "read", fail)
     service.answers = [(429, MINUTE)]
 
     assert await soon(clients(plenty).get(f"{service.url}/says")) == 429
@@ -163,13 +166,15 @@ async def test_a_failure_to_heed_is_no_matter_of_the_calls(
 
 
 @pytest.mark.parametrize("kind", sorted(LIMITS))
-def test_heed_is_true_or_false(kind: str, plenty: Limiter) -> None:
-    with pytest.raises(TypeError, match="heed must be a bool"):
-        LIMITS[kind](object(), plenty, heed="no")
+def test_feedback_must_be_a_bool(kind: str, plenty: Limiter) -> None:
+    with pytest.raises(TypeError, match="feedback must be a bool"):
+        LIMITS[kind](object(), plenty, feedback="no")
 
 
-async def test_what_urllib3_sends_again_is_held_too(service: Service, plenty: Limiter) -> None:
-    """What its `Retry` does not return to anybody is heard all the same."""
+async def test_a_refusal_that_urllib3_retries_pauses_the_limiter(
+    service: Service, plenty: Limiter
+) -> None:
+    """A `Retry` returns it to no caller; it is applied nevertheless."""
     retry = Retry(total=1, status_forcelist=[429], respect_retry_after_header=False)
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=retry))
@@ -186,10 +191,10 @@ async def test_what_urllib3_sends_again_is_held_too(service: Service, plenty: Li
     await at_rest(plenty)
 
 
-async def test_a_refusal_that_urllib3_makes_an_error_of_is_heard_too(
+async def test_a_refusal_that_ends_the_retries_of_urllib3_pauses_the_limiter(
     service: Service, plenty: Limiter
 ) -> None:
-    """The last that its `Retry` takes."""
+    """The last one of a `Retry` becomes an error."""
     session = requests.Session()
     session.mount("http://", HTTPAdapter(max_retries=Retry(total=0, status_forcelist=[429])))
     headgate.http.requests.limit(session, plenty)
@@ -202,10 +207,10 @@ async def test_a_refusal_that_urllib3_makes_an_error_of_is_heard_too(
     session.close()
 
 
-async def test_less_left_than_we_reckon_with_is_less(
+async def test_a_smaller_remaining_budget_drains_the_limiter(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """T1: and more changes nothing."""
+    """T1: a larger one changes nothing."""
     limiter = Limiter(name, "10/hour", store=store)
     client = clients(limiter)
 
@@ -217,10 +222,10 @@ async def test_less_left_than_we_reckon_with_is_less(
         ].left == 10 - count
 
 
-async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
+async def test_adopt_replaces_the_limit_by_that_of_the_server(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """T9: given twice what the server allows, when it says so, then half of it holds, and what else was declared."""
+    """T9: the declared limit is twice the server's. The other limits stay."""
     limiter = Limiter(name, Concurrency(5), Rate(20, per=3600), store=store)
     client = clients(limiter, adopt=True)
 
@@ -232,15 +237,15 @@ async def test_the_limit_of_a_server_is_taken_over_if_that_was_asked_for(
 
     status = await until(lambda status: status.limits[1].capacity == 10, limiter)
     assert status.limits[0].capacity == 5
-    assert limiter._queue.declared.program == program(Concurrency(5), Rate(10, per=1800))
+    assert queue_of(limiter).declared.program == program(Concurrency(5), Rate(10, per=1800))
     assert status.limits[1].left <= 7
     await at_rest(limiter)
 
 
-async def test_a_limit_is_not_taken_over_unasked(
+async def test_a_limit_is_not_adopted_by_default(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """Nor is what is left of another limit than ours."""
+    """And the remaining budget of another limit drains nothing."""
     limiter = Limiter(name, "20/hour", store=store)
     service.answers = [(200, {"RateLimit": '"all";r=7', "RateLimit-Policy": '"all";q=10;w=3600'})]
 
@@ -250,37 +255,42 @@ async def test_a_limit_is_not_taken_over_unasked(
     assert limiter.limits == (Window(20, per=3600),)
 
 
-# Whatever the client -----------------------------------------------------------------------------------------------------------
+# Without a client ------------------------------------------------------------------------------
 
 
-def answered(limiter: Limiter, heard: Heard, headers: dict[str, str], status: int = 200) -> None:
-    """One call, and what came back."""
+def respond(
+    limiter: Limiter, apply: ApplyFeedback, headers: dict[str, str], status: int = 200
+) -> None:
+    """Make one call and apply a response to it."""
     with limiter.acquire() as permit:
-        heard([(limiter, permit)], status, headers)
+        apply([(limiter, permit)], status, headers)
 
 
-def test_nobody_is_held_for_longer_than_an_hour(plenty: Limiter) -> None:
-    """A server that means it says so again."""
-    answered(plenty, listen, {"Retry-After": "86400"}, 429)
+def test_a_pause_lasts_an_hour_at_most(plenty: Limiter) -> None:
+    """A server that means more says so again."""
+    respond(plenty, apply_response, {"Retry-After": "86400"}, 429)
 
     assert plenty.status().retry_after == pytest.approx(LONGEST, abs=LONG)
 
 
-def test_nothing_is_read_where_nothing_is_heeded() -> None:
-    assert heeding("limit", False) is None
-    assert heeding("limit", True) is listen
-    assert heeding("limit", True, True) is adopting
-    with pytest.raises(ValueError, match="leave heed=False out"):
-        heeding("limit", False, True)
+def test_without_feedback_no_response_is_read() -> None:
+    assert choose_feedback("limit", False) is None
+    assert choose_feedback("limit", True) is apply_response
+    assert choose_feedback("limit", True, True) is apply_and_adopt
+    with pytest.raises(ValueError, match="leave feedback=False out"):
+        choose_feedback("limit", False, True)
 
 
 def left_after(limiter: Limiter, headers: dict[str, str]) -> list[int]:
-    answered(limiter, listen, headers)
+    respond(limiter, apply_response, headers)
     return [limit.left for limit in limiter.status().limits]
 
 
-def test_a_budget_is_ours_if_it_holds_as_much(name: str) -> None:
-    """One of an hour says nothing of a second; one that says nothing of itself is ours if there is but one, and we have one."""
+def test_a_budget_drains_the_limit_of_the_same_size(name: str) -> None:
+    """A budget of an hour does not drain a limit of a second.
+
+    A budget without a size drains a limiter's only limit, if it is the response's only budget.
+    """
     two = '"burst";q=10;w=1,"hourly";q=1000;w=3600'
     limiter = Limiter(name, Window(10, per=1000), Quota(1000, per=10**8), store=MemoryStore())
     alone = Limiter(name, Window(10, per=1000), Concurrency(5), store=MemoryStore())
@@ -310,19 +320,19 @@ def program(*limits: Any) -> str:
     return Declaration(rules_of(limits)).program
 
 
-def adopted(limiter: Limiter, headers: dict[str, str]) -> str:
-    """What holds then. What was declared is as it was."""
+def adopt_from(limiter: Limiter, headers: dict[str, str]) -> str:
+    """Return the limits in force after a response. The declared ones stay as they were."""
     declared = limiter.limits
-    answered(limiter, adopting, headers)
+    respond(limiter, apply_and_adopt, headers)
     assert limiter.limits == declared
-    return limiter._queue.declared.program
+    return queue_of(limiter).declared.program
 
 
-def told(limit: int) -> dict[str, str]:
+def stating(limit: int) -> dict[str, str]:
     return {"x-ratelimit-limit": str(limit)}
 
 
-TEN = told(10)
+TEN = stating(10)
 
 
 @pytest.mark.parametrize(
@@ -335,12 +345,12 @@ TEN = told(10)
         (Quota(5, per=60, anchor=3.0), Quota(10, per=60, anchor=3.0)),
     ],
 )
-def test_a_limit_keeps_its_kind(name: str, limit: Any, theirs: Any) -> None:
-    """And whatever the server says nothing of."""
+def test_an_adopted_limit_keeps_its_kind(name: str, limit: Any, theirs: Any) -> None:
+    """And all that the server says nothing about."""
     limiter = Limiter(name, limit, "100 concurrent", store=MemoryStore())
 
-    assert adopted(limiter, TEN) == program(theirs, Concurrency(100))
-    assert adopted(limiter, TEN) == program(theirs, Concurrency(100))
+    assert adopt_from(limiter, TEN) == program(theirs, Concurrency(100))
+    assert adopt_from(limiter, TEN) == program(theirs, Concurrency(100))
 
 
 @pytest.mark.parametrize(
@@ -351,42 +361,53 @@ def test_a_limit_keeps_its_kind(name: str, limit: Any, theirs: Any) -> None:
         (Window(20, per=60), Window(30, per=60)),
     ],
 )
-def test_who_is_told_the_same_comes_to_the_same(name: str, limit: Any, theirs: Any) -> None:
-    """Given one who was told less before, in another form, and one who was not: a limit that has risen again has its burst again,
-    and the two do not replace each other's without end."""
+def test_the_same_response_gives_the_same_limit_in_each_process(
+    name: str, limit: Any, theirs: Any
+) -> None:
+    """One limiter has adopt_from a smaller limit in another form before, and one has not.
+
+    A limit that rises again gets its burst back, and the two do not replace each other's limit for
+    ever.
+    """
     store = MemoryStore()
     before, new = (Limiter(name, limit, store=store) for _ in range(2))
-    adopted(before, {"RateLimit-Policy": '"all";q=10;w=5'})
+    adopt_from(before, {"RateLimit-Policy": '"all";q=10;w=5'})
 
     assert (
-        adopted(new, told(30))
-        == adopted(before, told(30))
-        == adopted(new, told(30))
+        adopt_from(new, stating(30))
+        == adopt_from(before, stating(30))
+        == adopt_from(new, stating(30))
         == program(theirs)
     )
 
 
-def test_a_limit_of_tokens_leaves_it_plain_which_one_counts_calls(name: str) -> None:
+def test_a_stated_limit_of_tokens_does_not_hide_that_of_requests(name: str) -> None:
     limiter = Limiter(name, Rate(20, per=60), store=MemoryStore())
 
-    assert adopted(limiter, {**TEN, "x-ratelimit-limit-tokens": "500"}) == program(Rate(10, per=60))
+    assert adopt_from(limiter, {**TEN, "x-ratelimit-limit-tokens": "500"}) == program(
+        Rate(10, per=60)
+    )
 
 
-def test_where_it_is_not_plain_which_limit_is_meant_none_is_taken_over(name: str) -> None:
-    """Two of ours, two of theirs, none that counts calls, or one of no size."""
+def test_an_ambiguous_limit_is_not_adopted(name: str) -> None:
+    """Two of ours, two of theirs, none that counts calls, or one without a size."""
     limits: list[Any] = [Rate(20, per=60), Window(30, per=60)]
     two = {"RateLimit-Policy": '"burst";q=10;w=1,"hourly";q=1000;w=3600'}
 
-    assert adopted(Limiter(name, *limits, store=MemoryStore()), TEN) == program(*limits)
-    assert adopted(Limiter(name, limits[0], store=MemoryStore()), two) == program(limits[0])
-    assert adopted(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == program(
+    assert adopt_from(Limiter(name, *limits, store=MemoryStore()), TEN) == program(*limits)
+    assert adopt_from(Limiter(name, limits[0], store=MemoryStore()), two) == program(limits[0])
+    assert adopt_from(Limiter(name, Concurrency(5), store=MemoryStore()), TEN) == program(
         Concurrency(5)
     )
-    assert adopted(Limiter(name, limits[0], store=MemoryStore()), told(0)) == program(limits[0])
+    assert adopt_from(Limiter(name, limits[0], store=MemoryStore()), stating(0)) == program(
+        limits[0]
+    )
 
 
-def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> None:
-    """T3: given a slack that is longer than the time that the server tells, when it refuses, then all are paused all the same."""
+def test_a_limit_that_cannot_be_adopted_leaves_the_pause_in_force(name: str) -> None:
+    """T3: the slack is longer than the window that the server states, so one limiter cannot adopt
+    it.
+    """
     limiter, other = (
         Limiter(f"{name}{number}", Quota(20, per=60, slack=5), store=MemoryStore())
         for number in (1, 2)
@@ -395,23 +416,23 @@ def test_a_limit_that_cannot_be_ours_is_left_and_all_else_holds(name: str) -> No
     headers = {"RateLimit-Policy": '"all";q=10;w=5', "Retry-After": "60"}
 
     with limiter.acquire() as permit, other.acquire() as its:
-        adopting([(limiter, permit), (other, its)], 429, headers)
+        apply_and_adopt([(limiter, permit), (other, its)], 429, headers)
 
-    assert limiter._queue.declared.program == program(Quota(20, per=60, slack=5))
-    assert other._queue.declared.program == program(Quota(10, per=5))
+    assert queue_of(limiter).declared.program == program(Quota(20, per=60, slack=5))
+    assert queue_of(other).declared.program == program(Quota(10, per=5))
     assert [each.status().retry_after for each in (limiter, other)] == [
         pytest.approx(60, abs=1)
     ] * 2
 
 
-def test_what_others_have_changed_is_not_undone(name: str) -> None:
-    """T9: given an update of somebody else that this limiter has not made, when a limit is told, then theirs holds."""
+def test_adopting_does_not_undo_an_update_by_another_limiter(name: str) -> None:
+    """T9: another limiter of the name has updated the limits."""
     store = MemoryStore()
     limiter = Limiter(name, Concurrency(5), Rate(20, per=60), store=store)
     Limiter(name, Concurrency(5), Rate(20, per=60), store=store).update(
         Concurrency(7), Rate(20, per=60)
     )
 
-    adopted(limiter, TEN)
+    adopt_from(limiter, TEN)
 
     assert [limit.capacity for limit in limiter.status().limits] == [7, 20]

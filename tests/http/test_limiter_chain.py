@@ -1,4 +1,4 @@
-"""What is exempt, text by text, and how a call's permits come back when it cannot have them all."""
+"""The texts of exempt lists, and how a call's permits go back when it cannot have them all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from headgate import Concurrency, Limiter
-from headgate.http.calls import Calls, Place, matches
+from headgate.http.limiter_chain import LimiterChain, Place, check_exempt, matches
 from tests.world import used, waiting
 
 
@@ -33,20 +33,20 @@ from tests.world import used, waiting
 )
 def test_a_text_of_the_exempt_list_means(rule: str, host: str, path: str, met: bool) -> None:
     assert matches(rule, Place(host, path)) is met
-    assert Calls[Place](
-        "limit", (Limiter("api", "1/hour"),), None, [rule], lambda place: place
-    ).exempt == (rule,)
+    assert check_exempt("limit", [rule]) == (rule,)
 
 
-async def test_who_is_cancelled_at_the_second_limiter_gives_the_first_back(name: str) -> None:
-    """What the rates have counted too: nothing was sent."""
+async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_back(
+    name: str,
+) -> None:
+    """With what the rates have counted: nothing was sent."""
     first, second = (
         Limiter(f"{name}-1", Concurrency(1), "100/hour"),
         Limiter(f"{name}-2", Concurrency(1)),
     )
-    calls = Calls[Place]("limit", (first, second), None, (), lambda place: place)
+    chain = LimiterChain[Place]("limit", (first, second), None, (), lambda place: place)
     async with second:
-        entering = asyncio.create_task(calls.enter(Place("host", "/")))
+        entering = asyncio.create_task(chain.enter(Place("host", "/")))
         await waiting(second, 1)
         assert used(first.status()) == [1, 1]
         entering.cancel()
@@ -59,12 +59,12 @@ async def test_who_is_cancelled_at_the_second_limiter_gives_the_first_back(name:
 
 async def test_permits_may_be_released_twice_and_from_a_thread(name: str) -> None:
     limiter = Limiter(name, Concurrency(2))
-    held = await Calls[Place]("limit", (limiter, limiter), None, (), lambda place: place).enter(
-        Place("host", "/")
-    )
-    assert (bool(held), used(limiter.status())) == (True, [2])
+    permits = await LimiterChain[Place](
+        "limit", (limiter, limiter), None, (), lambda place: place
+    ).enter(Place("host", "/"))
+    assert (bool(permits), used(limiter.status())) == (True, [2])
 
-    await asyncio.to_thread(held.release)
-    held.release()
+    await asyncio.to_thread(permits.release)
+    permits.release()
 
-    assert (bool(held), used(limiter.status())) == (False, [0])
+    assert (bool(permits), used(limiter.status())) == (False, [0])

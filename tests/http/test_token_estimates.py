@@ -1,4 +1,4 @@
-"""What calls are taken for: learned from what they were, forgotten in time, and judged in the open."""
+"""Estimates of calls: learned from calls, forgotten in time, with their errors in the open."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from headgate.http.estimates import FIRST_OUTPUT, Estimates
+from headgate.http.token_estimates import FIRST_OUTPUT, Estimates
 
 
-def test_before_anything_is_known_a_rule_of_thumb_has_to_do() -> None:
+def test_the_first_estimate_is_a_rule_of_thumb() -> None:
     estimates = Estimates()
 
     assert estimates.input("m", 4000) == 1000
@@ -19,7 +19,7 @@ def test_before_anything_is_known_a_rule_of_thumb_has_to_do() -> None:
     assert repr(estimates) == "<Estimates of no model yet>"
 
 
-def test_an_answer_is_never_taken_for_more_than_it_may_have() -> None:
+def test_an_output_estimate_is_at_most_what_the_call_allows() -> None:
     estimates = Estimates()
     assert estimates.output("m", 100) == 100
     for _ in range(10):
@@ -30,7 +30,7 @@ def test_an_answer_is_never_taken_for_more_than_it_may_have() -> None:
 
 
 def test_the_ratio_of_input_is_learned_within_a_few_calls() -> None:
-    """Given a language of three characters to a token, then the estimate is right to a tenth after 16 calls."""
+    """With three characters to a token, the estimate is right to a tenth after 16 calls."""
     estimates = Estimates()
     for _ in range(16):
         estimates.learn_input("m", 3000, estimates.input("m", 3000), 1000)
@@ -40,7 +40,7 @@ def test_the_ratio_of_input_is_learned_within_a_few_calls() -> None:
 
 
 def test_nine_of_ten_answers_take_no_more_than_their_estimate() -> None:
-    """Given answers of chance, whose lengths differ a hundredfold, then about a tenth of them take more."""
+    """The lengths are random and differ a hundredfold; about a tenth takes more."""
     estimates, chance = Estimates(), random.Random(1)
     more = 0
     for _ in range(2000):
@@ -51,7 +51,7 @@ def test_nine_of_ten_answers_take_no_more_than_their_estimate() -> None:
     assert 0.06 < more / 2000 < 0.14
 
 
-def test_what_is_long_past_is_forgotten() -> None:
+def test_old_calls_are_forgotten() -> None:
     estimates = Estimates()
     for used in [5000] * 100 + [10] * 64:
         estimates.learn_output("m", 0, used)
@@ -60,7 +60,7 @@ def test_what_is_long_past_is_forgotten() -> None:
 
 
 def test_errors_are_reported_as_shares_of_what_was_used() -> None:
-    """Given estimates of 100 for 80 and for 120, then they were a fifth off, and one of two was exceeded."""
+    """Estimates of 100 for 80 and for 120 are a fifth off, and one of two was exceeded."""
     estimates = Estimates()
     for used in (80, 120):
         estimates.learn_input("m", 400, 100, used)
@@ -75,7 +75,7 @@ def test_errors_are_reported_as_shares_of_what_was_used() -> None:
     )
 
 
-def test_a_model_without_answers_has_no_error_of_them() -> None:
+def test_a_model_without_outputs_has_no_output_error() -> None:
     estimates = Estimates()
     estimates.learn_input("m", 400, 100, 100)
 
@@ -85,8 +85,8 @@ def test_a_model_without_answers_has_no_error_of_them() -> None:
     assert estimates.status()[0].exceeded is None
 
 
-def test_it_may_be_learned_in_a_finalizer() -> None:
-    """Given one that the collector runs in the middle of an estimate, then nothing is locked."""
+def test_a_finalizer_may_learn() -> None:
+    """The collector runs it in the middle of an estimate, and nothing is locked."""
     estimates = Estimates()
 
     class Late:
