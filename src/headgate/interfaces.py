@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from headgate.gate.rules import Declaration
+from headgate.gate.compile import Declaration
 from headgate.permit import Issuer, Permit, Refusal
 from headgate.request import Request
 from headgate.stores.status import Status
@@ -70,9 +70,9 @@ class RemoteQueue(StoreQueue, Protocol):
 
     def check(self, declared: Declaration) -> None: ...
     def check_thread(self) -> None: ...
-    def quickly(self, request: Request) -> Permit | None: ...
+    def acquire_quickly(self, request: Request) -> Permit | None: ...
     def blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-    def waited(
+    def acquire_by_portal(
         self, request: Request, acquire: Callable[[Request], Coroutine[Any, Any, Permit]]
     ) -> Permit: ...
 

@@ -27,7 +27,7 @@ from headgate.waiting import OnWait, Waiting, queued_at
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.script import Script
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from headgate.keys import title
 from headgate.logs import log
+from headgate.permit import report_loss
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
@@ -24,7 +25,7 @@ def log_lost(name: str, permits: Sequence[Permit]) -> None:
 
     Each permit is logged once.
     """
-    lost = [permit for permit in permits if permit.report_loss()]
+    lost = [permit for permit in permits if report_loss(permit)]
     if not lost:
         return
     fences = ", ".join(str(permit.fence) for permit in lost[:MOST_SHOWN])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
 FAREWELL = 1.0  # seconds for the releases of a loop that ends
 LEFT = ReadOnlyError, NotThereError  # why a connection ends whose server is no primary any more
-SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
+SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (outbox.lua)
 
 
 class Keeper(Protocol):

@@ -46,7 +46,7 @@ UNREADY = (
 ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
-# What a key may hold of which a name takes no notice, new or known: see shared.lua. It lives for a minute, or as long as the name.
+# What a key may hold of which a name takes no notice, new or known: see prelude.lua. It lives for a minute, or as long as the name.
 BEGINNINGS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000
 # A server writes last to the connection that had something to hear first (putClientInPendingWriteQueue in networking.c, Redis and
