@@ -1,12 +1,12 @@
 """The limits that this process declares for one name, in step with the limits in the store.
 
-This module decides when a call declares limits, and what happens when other processes or an update
-have declared others.
+This module decides when a call declares limits. It also decides what happens when other processes
+or an update have declared others.
 
 All loops and threads of the process change this object, and none may wait for another. A signal
 handler or a finalizer that has interrupted one of them may wait for an answer of this loop. So
-there is no lock. Each change reads and assigns with no call and no new object between the two:
-there, Python runs no other thread, no signal handler and no finalizer.
+there is no lock. Each change reads and assigns with no call and no new object between the two.
+There, Python runs no other thread, no signal handler and no finalizer.
 """
 
 from __future__ import annotations

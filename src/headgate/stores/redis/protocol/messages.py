@@ -36,8 +36,8 @@ Answer = Sequence[Any] | StoreError
 # Operations that are written together, many as one. A cancel of a grant is written alone, because
 # it names the grant's own moment.
 TOGETHER = ("release", "cancel 0")
-# What a call says of the limits that it names. The store knows them; or the call declares them; or
-# it declares them and overrules all others.
+# The statement of a call about the limits that it names. The store knows them; or the call declares
+# them; or it declares them and overrules all others.
 KNOWN, DECLARED, UPDATED = 0, 1, 2
 # The call declares nothing. With ASKED it creates no state for the name. With OFFERED it creates
 # a state, and these limits hold until a process declares some.
@@ -213,7 +213,7 @@ class Sent(NamedTuple):
 
     @property
     def how(self) -> int:
-        """What a whole call says of its limits: KNOWN, DECLARED and so on."""
+        """The statement of a whole call about its limits: KNOWN, DECLARED and so on."""
         words = self.command.words
         return int(words[words[0] + 4])
 
@@ -223,7 +223,7 @@ class Sent(NamedTuple):
 
 
 def how_said(declares: int, asks: bool, operations: list[Operation]) -> int:
-    """What a call says of its limits.
+    """Choose the statement that a call makes about its limits.
 
     Only a session that acquires declares them. A look or a pause declares nothing.
     """

@@ -1,4 +1,4 @@
-"""What the parts of a session ask of it.
+"""The part of a session that its own parts use.
 
 The parts are the local hand-off, the renewal of leases, recovery and reply timeouts. They import
 this protocol, and the session imports them.

@@ -34,7 +34,7 @@ LONGEST = 0.5  # seconds before another attempt, at most
 
 
 class Delivery:
-    """What the sessions of a client need when its loop ends, and before the process ends."""
+    """The client's way to its sessions when its loop ends, and before the process ends."""
 
     def take_over(self, client: Client) -> None:
         """The portal goes on with the sessions of `client` that owe or hold something."""

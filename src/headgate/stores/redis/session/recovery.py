@@ -35,7 +35,7 @@ class Recovery:
         # The fences of grants that a notification named before any reply, with its time.
         self._announced: dict[int, int] = {}
 
-    # What the server has to know ------------------------------------------------------------------
+    # Messages to the server -----------------------------------------------------------------------
 
     def doubt(self) -> None:
         """The connection is lost, and the next one may lead to an older state.
