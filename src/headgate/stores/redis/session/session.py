@@ -405,7 +405,7 @@ class Session:
         )
         self.handoff.note_queued(sent, ahead)
         self._far_from_head = (ahead or 0) >= FAR if sent.acquires else self._far_from_head
-        # A release does not show whether the limits have room.
+        # Without waiters, a reply to releases alone does not show whether callers would pass.
         if self.traffic.waiting or self.traffic.reserved.queue or sent.acquires:
             self._uncontended = at_once and not (
                 self.traffic.waiting or self.traffic.reserved.queue
