@@ -25,7 +25,7 @@ from examples.services.budgets import Rules
 from examples.services.models import Models
 from headgate import Limiter
 from tests.http.sdks import client_of, question
-from tests.http.service import Service, told
+from tests.http.service import Service, json_response
 from tests.step_cancel.visits import BOTH, MEMORY
 
 
@@ -102,7 +102,7 @@ class Spent(Service):
     """Whoever asks has no credit left."""
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        return told(429, {}, '{"error": {"code": "insufficient_quota"}}')
+        return json_response(429, {}, '{"error": {"code": "insufficient_quota"}}')
 
 
 async def leaves_a_stream(client: Any, url: str) -> None:
