@@ -168,7 +168,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
         limiter.atry_acquire()
     )  # it is looked for from here on, though nobody asks again
     its = limiter._queue._store._clients[asyncio.get_running_loop()]
-    await eventually(lambda: not its.reconnection.gone)
+    await eventually(lambda: not its.reconnection.unavailable)
 
     assert inside.fence == 0
     assert moody.moods == []
@@ -297,7 +297,7 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
         return 0.0
 
     monkeypatch.setattr(reconnection, "pause", pause)
-    monkeypatch.setattr(client, "FAREWELL", 0.0)
+    monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 

@@ -132,7 +132,7 @@ class RedisStore:
         """Whether the server that has `key` was looked for in vain just now. Who asks has it looked for until it answers."""
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
-        return client is not None and client.reconnection.away(key)
+        return client is not None and client.reconnection.is_unavailable(key)
 
     def fast_path(self) -> FastPath:
         """The blocking connection of this process."""

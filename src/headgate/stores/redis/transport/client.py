@@ -20,7 +20,7 @@ from headgate.errors import StoreError
 from headgate.stores.redis.transport.failures import NotThereError, cannot
 from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node, Sender
 from headgate.stores.redis.transport.outages import outages_of
-from headgate.stores.redis.transport.portal import GUARDIAN, portal_loop
+from headgate.stores.redis.transport.portal import LIFECYCLE, portal_loop
 from headgate.stores.redis.transport.reconnection import Reconnection
 from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.subscriber import Subscriptions
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.topology import Topology
 
 PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
-FAREWELL = 1.0  # seconds for the releases of a loop that ends
-LEFT = ReadOnlyError, NotThereError  # why a connection ends whose server is no primary any more
+DRAIN_TIMEOUT = 1.0  # seconds for the releases of a loop that ends
+DEMOTED = ReadOnlyError, NotThereError  # why a connection ends whose server is no primary any more
 SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
 
 
@@ -67,20 +67,20 @@ class Client:
         self.of_portal = self.loop is portal_loop()
         self._session_count = 0
         self._ready: list[Sender] = []
-        self._said = False  # something was sent at once in this turn of the loop
+        self._sent_at_once = False  # something was sent at once in this turn of the loop
         self.nodes: dict[Endpoint, Node] = {}
         self._paused: list[Call] = []  # to be sent again in a moment
         self.reconnection = Reconnection(self, topology, self.loop)
-        self._quiet: asyncio.Future[None] | None = None
+        self._drain_wakeup: asyncio.Future[None] | None = None
         self._outages = outages_of(topology)
         self._subscriptions = Subscriptions(self)
         self.listen = self._subscriptions.listen
         self.counts = self._subscriptions.counts
-        guard = self._guard()
-        guard.send(
+        lifecycle = self._run_lifecycle()
+        lifecycle.send(
             None
         )  # asyncio never enters the body of a task that it cancels before its first step
-        self._guardian = begun(guard, GUARDIAN)
+        self._lifecycle = begun(lifecycle, LIFECYCLE)
         register(self)
 
     @property
@@ -117,17 +117,17 @@ class Client:
     def at_once(self, sender: Sender) -> None:
         """`sender` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
         node = sender.node
-        if node is None or node.busy_or_gone or (self._said and not node.keeps()):
+        if node is None or node.cannot_send or (self._sent_at_once and not node.keeps()):
             self.ready(sender)
         else:
-            first, self._said = not self._said, True
+            first, self._sent_at_once = not self._sent_at_once, True
             now = self.loop.time()
             node.say(Call(sender, sender.command(), now, now))
             if first:  # the server is at work already
-                self.loop.call_soon(self._turned)
+                self.loop.call_soon(self._end_turn)
 
-    def _turned(self) -> None:
-        self._said = False
+    def _end_turn(self) -> None:
+        self._sent_at_once = False
 
     def _flush(self) -> None:
         """One call for each session, and one write for each connection."""
@@ -144,7 +144,7 @@ class Client:
     def send(self, call: Call) -> None:
         node = self.node_for(call)
         if node is None:
-            self.reconnection.strand(call)
+            self.reconnection.add_unrouted(call)
         else:
             node.say(call)
 
@@ -164,7 +164,7 @@ class Client:
         if call.there is not None:
             return self.nodes.get(call.there)
         sender = call.sender
-        if sender.node is None or sender.node.gone:
+        if sender.node is None or sender.node.closed:
             server = self.topology.where(sender.key)
             sender.node = None if server is None else self.nodes.get(server)
         return sender.node
@@ -175,7 +175,7 @@ class Client:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
             call.sender.met = False
             if str(reply).startswith((*UNREADY, "READONLY")):
-                self.reconnection.gone.add(self.reconnection.part(node.endpoint))
+                self.reconnection.unavailable.add(self.reconnection.part(node.endpoint))
         else:
             call.sender.met = self.reconnection.met = True
             if self._outages.since:
@@ -188,21 +188,21 @@ class Client:
         except Exception as senseless:
             call.sender.failed(self.cannot(senseless))
             node.cut(senseless)
-        self.stir()
+        self.wake_drain()
 
-    def stir(self) -> None:
-        if self._quiet is not None and not self._quiet.done():
-            self._quiet.set_result(None)
+    def wake_drain(self) -> None:
+        if self._drain_wakeup is not None and not self._drain_wakeup.done():
+            self._drain_wakeup.set_result(None)
 
     # Losing --------------------------------------------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
         """A connection is gone: what was on its way goes another, if there is hope."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
-        self.reconnection.doubted[node.endpoint] = lost
+        self.reconnection.suspects[node.endpoint] = lost
         for call in calls:
-            self.reconnection.go_another_way(call._replace(there=None), node.endpoint, lost)
-        self._subscriptions.lost(node.endpoint, left=isinstance(lost, LEFT))
+            self.reconnection.reroute(call._replace(there=None), node.endpoint, lost)
+        self._subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
 
@@ -228,9 +228,9 @@ class Client:
         used = {sender.node for sender in self.senders.values()}
         for server, node in list(self.nodes.items()):
             if (
-                server not in self.reconnection.stranded
+                server not in self.reconnection.unrouted
                 and node not in used
-                and not (node.calls or node.held)
+                and not (node.calls or node.waiting)
             ):
                 self.leave(node)
 
@@ -245,7 +245,7 @@ class Client:
 
     # Ending --------------------------------------------------------------------------------------------------------------
 
-    async def _guard(self) -> None:
+    async def _run_lifecycle(self) -> None:
         """Stay until the loop ends; then let its tasks end, and send what they gave back. What comes later goes another way."""
         try:
             await asyncio.sleep(0)  # __init__ drives it so far, and its task goes on from here
@@ -253,19 +253,19 @@ class Client:
         except asyncio.CancelledError:
             for _ in range(3):
                 await asyncio.sleep(0)
-            await self._say_goodbye()
+            await self._drain()
             self.end()
             if (
-                chores := self._chores()
+                tasks := self._tasks()
             ):  # made after the loop began to end, it may be: nobody else waits for them
-                await asyncio.wait(chores, timeout=FAREWELL)
+                await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT)
             raise
         finally:
             self._close()
 
     def retire(self) -> None:
         """End before the loop does: no limiter needs these connections any more."""
-        self._guardian.cancel()
+        self._lifecycle.cancel()
 
     def end(self) -> None:
         """No call is made here any more. The portal goes on with what the lanes owe and hold.
@@ -286,7 +286,7 @@ class Client:
         """
         return await self._keeper.deliver(self, until)
 
-    def _chores(self) -> list[asyncio.Task[None]]:
+    def _tasks(self) -> list[asyncio.Task[None]]:
         return [
             task
             for task in (
@@ -298,26 +298,24 @@ class Client:
 
     def _close(self) -> None:
         self._closed = True
-        for chore in self._chores():
-            stop(chore)
+        for task in self._tasks():
+            stop(task)
         for node in self.nodes.values():
             node.close()
         self._subscriptions.halt()
         self.reconnection.halt()
         self._ready, self._paused = [], []
 
-    async def _say_goodbye(self) -> None:
+    async def _drain(self) -> None:
         try:
-            async with asyncio.timeout(FAREWELL):
-                while self._something_to_say():
+            async with asyncio.timeout(DRAIN_TIMEOUT):
+                while self._has_backlog():
                     self.reconnection.seek_all()
-                    self._quiet = self.loop.create_future()
-                    await self._quiet
+                    self._drain_wakeup = self.loop.create_future()
+                    await self._drain_wakeup
         except TimeoutError:
             pass  # the leases end by themselves
 
-    def _something_to_say(self) -> bool:
-        on_no_connection = self._paused or any(self.reconnection.stranded.values())
-        return bool(
-            self._ready or on_no_connection or any(node.busy for node in self.nodes.values())
-        )
+    def _has_backlog(self) -> bool:
+        unsent = self._paused or any(self.reconnection.unrouted.values())
+        return bool(self._ready or unsent or any(node.busy for node in self.nodes.values()))

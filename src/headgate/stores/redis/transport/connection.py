@@ -79,11 +79,11 @@ class Connection(asyncio.Protocol):
     def cut(self, error: Exception) -> None:
         """End the connection without a word to the server; what is on its way is lost."""
         self._transport.abort()
-        lost, self._lost = self._lost, _nobody
+        lost, self._lost = self._lost, _ignore
         lost(error)
 
     def close(self) -> None:
-        self._lost = _nobody
+        self._lost = _ignore
         hang_up(self._writer, self._loop)
 
 
@@ -139,5 +139,5 @@ def _close_socket(transport: asyncio.WriteTransport) -> None:
             plain._call_connection_lost(None)
 
 
-def _nobody(error: Exception) -> None:
+def _ignore(error: Exception) -> None:
     """The connection was given up before."""

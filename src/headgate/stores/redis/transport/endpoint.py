@@ -39,7 +39,7 @@ A_SENTINEL = (
     "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and name the "
     "service, as in redis+sentinel://host:26379/service/0"
 )
-CARRIED = (
+USED = (
     "host",
     "port",
     "db",
@@ -100,7 +100,7 @@ class Endpoint:
             **{
                 name: value
                 for name, value in settings.items()
-                if name in CARRIED or name.startswith("ssl_")
+                if name in USED or name.startswith("ssl_")
             },
         }
         if self._settings["socket_connect_timeout"] is None:

@@ -42,10 +42,10 @@ class Eviction:
 
     def _ask(self) -> None:
         if self._topology.informs:
-            self._send(self._told, "INFO", "memory")
+            self._send(self._check_policy, "INFO", "memory")
             self._timer = self._loop.call_later(EVERY, self._ask)
 
-    def _told(self, reply: Any) -> None:
+    def _check_policy(self, reply: Any) -> None:
         where = str(self._endpoint)
         if isinstance(reply, HiredisError):
             self._topology.informs = not str(reply).startswith("NOPERM")

@@ -47,12 +47,12 @@ ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is 
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 MISSING = ("NOSCRIPT", "ERR Function not found")
 # What a key may hold of which a name takes no notice, new or known: see shared.lua. It lives for a minute, or as long as the name.
-BEGINNINGS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
+PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000
 # A server writes last to the connection that had something to hear first (putClientInPendingWriteQueue in networking.c, Redis and
 # Valkey). With a word before it, the reply to a call goes out behind what the call announces: who hears that does not wait for one
 # more write, and for one more process to wake up. Beside a fleet that is a quarter of a hand-off (python -m benchmarks.fleet).
-COURTESY = ("PING",)
+PING = ("PING",)
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
 
@@ -88,19 +88,19 @@ class Call(NamedTuple):
     sent_on: bool = (
         False  # by one server to another: two that disagree must not send it round and round
     )
-    begun: bool = False  # its keys were made where it is to be asked for
+    keys_created: bool = False  # its keys were made where it is to be asked for
     by_text: bool = False  # it brings the script that it names
 
 
 class Retrying(Protocol):
     """What a node asks about calls that its server does not carry out now."""
 
-    def look_beyond(self, node: Node) -> None: ...
-    def strand(self, call: Call) -> None: ...
-    def hopes(self, call: Call) -> bool: ...
-    def hope_until(self, call: Call) -> None: ...
-    def is_there(self, call: Call) -> None: ...
-    def next_pause(self, server: Endpoint | None) -> float: ...
+    def check_topology(self, node: Node) -> None: ...
+    def add_unrouted(self, call: Call) -> None: ...
+    def may_retry(self, call: Call) -> bool: ...
+    def watch_deadline(self, call: Call) -> None: ...
+    def note_reply(self, call: Call) -> None: ...
+    def next_backoff(self, server: Endpoint | None) -> float: ...
 
 
 class Router(Protocol):
@@ -124,16 +124,16 @@ class Node:
 
     def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
-        self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
-        self.gone = False
+        self.sending = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
+        self.closed = False
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.client = client
         self._loop = client.loop
         self._scripts_until = 0.0  # the library could not be loaded just now
-        self.held: deque[Call] = deque()  # until the server is ready
+        self.waiting: deque[Call] = deque()  # until the server is ready
         self._refusal = ""  # what it has said to the last of them
-        self._trial: asyncio.TimerHandle | None = None  # of the first of them
-        self._brought: set[str] = (
+        self._retry_timer: asyncio.TimerHandle | None = None  # of the first of them
+        self._loading: set[str] = (
             set()
         )  # what is being loaded: who needs it too comes behind and need not bring it again
         self._watch: asyncio.TimerHandle | None = None
@@ -144,17 +144,17 @@ class Node:
             self._connection.keeps,
             self._connection.write,
         )
-        self._courteous = True
+        self._may_ping = True
         self._eviction = Eviction(self._loop, client.topology, endpoint, self.send)
 
     @property
-    def busy_or_gone(self) -> bool:
+    def cannot_send(self) -> bool:
         """Whether nothing can be said this moment. In the middle of sending, the collector may have dropped a permit."""
-        return self.saying or self.gone
+        return self.sending or self.closed
 
     @property
     def busy(self) -> bool:
-        return bool(self.held) or any(isinstance(call, Call) for call in self.calls)
+        return bool(self.waiting) or any(isinstance(call, Call) for call in self.calls)
 
     # Sending -------------------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class Node:
         if self._watch is None:
             self._begin_watch()
         script, words, for_others = call.command
-        writes = for_others and self._courteous and self._lets_pass()
+        writes = for_others and self._may_ping and self._ping_first()
         if call.there is not None:
             self.send(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
@@ -170,22 +170,22 @@ class Node:
         if writes:
             self.write()
 
-    def _lets_pass(self) -> bool:
+    def _ping_first(self) -> bool:
         """Say a word before what comes now, in one write with it; whether nobody else will write."""
         writes = self.keep()
-        self.send(self._heard_word, *COURTESY)
+        self.send(self._note_ping_reply, *PING)
         return writes
 
-    def _heard_word(self, reply: Any) -> None:
+    def _note_ping_reply(self, reply: Any) -> None:
         """Whom the server does not let say it goes without: each refusal would be a line of its ACL LOG."""
-        self._courteous = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
+        self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
     def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
         command = packed(*words)
-        self.saying = True
+        self.sending = True
         self.calls.append(hears)
         self._connection.send(command)
-        self.saying = False
+        self.sending = False
 
     def _by_function(self) -> bool:
         return self.client.topology.functions and self._loop.time() >= self._scripts_until
@@ -213,7 +213,7 @@ class Node:
     def _rest(self) -> None:
         """A process may have used names of all servers of a Cluster, each for a moment."""
         self._idle = None
-        if not (self.calls or self.held):
+        if not (self.calls or self.waiting):
             self.client.leave(self)
 
     # Hearing -------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Node:
             call(reply)
             return
         if call.by_text:
-            self._brought.discard(call.command.script.digest)
+            self._loading.discard(call.command.script.digest)
         if isinstance(reply, HiredisError):
             self._refused(call, str(reply))
         else:
@@ -248,99 +248,99 @@ class Node:
             self.client.answered(call, ResponseError(refusal), self)
 
     def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
-        told = A_SENTINEL if said_by_sentinel(role) else refusal
-        self.client.answered(call, ResponseError(told), self)
+        text = A_SENTINEL if said_by_sentinel(role) else refusal
+        self.client.answered(call, ResponseError(text), self)
 
     def _not_now(self, call: Call, refusal: str) -> None:
         """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
         if (
             refusal.startswith("TRYAGAIN")
             and call.there is not None
-            and not call.begun
+            and not call.keys_created
             and self.client.topology.functions
         ):
-            self._begin(call)
+            self._create_keys(call)
             return
         if refusal.startswith("CLUSTERDOWN"):
             call.sender.node = None
-            self.client.reconnection.look_beyond(self)
+            self.client.reconnection.check_topology(self)
         demoted = refusal.startswith("READONLY")
-        self.client.reconnection.is_there(call)
-        if not self.client.reconnection.hopes(call):
+        self.client.reconnection.note_reply(call)
+        if not self.client.reconnection.may_retry(call):
             self.client.answered(call, ResponseError(refusal), self)
         elif demoted:
-            self.client.reconnection.strand(call._replace(there=None))
+            self.client.reconnection.add_unrouted(call._replace(there=None))
         elif refusal.startswith(UNREADY):
-            self._hold(call._replace(there=None, sent_on=False), refusal)
+            self._postpone(call._replace(there=None, sent_on=False), refusal)
         else:
             self.client.send_later(call._replace(there=None, sent_on=False))
         if demoted:
             self.cut(ReadOnlyError(refusal))
 
-    def _begin(self, call: Call) -> None:
+    def _create_keys(self, call: Call) -> None:
         """A name that is new in a slot on its way: where that comes from there is no key of it, and where it goes a call is let in
         that finds all its keys, or has but one. So each is made by itself, unless it is there.
 
         Not on Redis 6.2, which has no functions: it sends on who lacks one key, and the others must find their places free.
         """
         keys = call.command.words[1 : 1 + call.command.words[0]]
-        for key, (verb, *words) in zip(keys, BEGINNINGS, strict=False):
+        for key, (verb, *words) in zip(keys, PLACEHOLDERS, strict=False):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
                 self.send(_anything, "ASKING")
                 self.send(_anything, *command)
-        self.say(call._replace(begun=True))
+        self.say(call._replace(keys_created=True))
 
-    def _hold(self, call: Call, refusal: str) -> None:
+    def _postpone(self, call: Call, refusal: str) -> None:
         """Who comes now comes later: one after the other, until one is answered."""
-        self.held.append(call)
+        self.waiting.append(call)
         self._refusal = refusal
-        self.client.reconnection.hope_until(call)
-        if self._trial is None:
+        self.client.reconnection.watch_deadline(call)
+        if self._retry_timer is None:
             self._try_later()
 
     def _try_later(self) -> None:
-        self._trial = self._loop.call_later(
-            self.client.reconnection.next_pause(self.endpoint), self._try_one
+        self._retry_timer = self._loop.call_later(
+            self.client.reconnection.next_backoff(self.endpoint), self._try_one
         )
 
     def _try_one(self) -> None:
-        self._trial = None
-        if self.held:
-            call = self.held.popleft()
-            if self.held:
+        self._retry_timer = None
+        if self.waiting:
+            call = self.waiting.popleft()
+            if self.waiting:
                 self._try_later()
             self.client.send_again(call)
 
     def ready(self) -> None:
         """It has answered somebody: all may ask."""
-        for call in self._let_go():
+        for call in self._take_waiting():
             self.client.send_again(call)
 
     def send_on(self) -> None:
         """Who has been held, and whose name is at another server by now, is sent there."""
-        held, where = self._let_go(), self.client.topology.where
-        self.held.extend(call for call in held if where(call.sender.key) is self.endpoint)
-        for call in held:
+        waiting, where = self._take_waiting(), self.client.topology.where
+        self.waiting.extend(call for call in waiting if where(call.sender.key) is self.endpoint)
+        for call in waiting:
             if where(call.sender.key) is not self.endpoint:
                 self.client.send_again(call)
 
-    def _let_go(self) -> deque[Call]:
-        held, self.held = self.held, deque()
-        return held
+    def _take_waiting(self) -> deque[Call]:
+        waiting, self.waiting = self.waiting, deque()
+        return waiting
 
-    def look_at_hopes(self) -> None:
-        """Who has been held for long enough is told what the server says."""
-        held, self.held = self.held, deque()
-        self.held.extend(call for call in held if self.client.reconnection.hopes(call))
-        for call in held:
-            if not self.client.reconnection.hopes(call):
+    def check_deadlines(self) -> None:
+        """Who has been held for long enough is text what the server says."""
+        waiting, self.waiting = self.waiting, deque()
+        self.waiting.extend(call for call in waiting if self.client.reconnection.may_retry(call))
+        for call in waiting:
+            if not self.client.reconnection.may_retry(call):
                 self.client.answered(call, ResponseError(self._refusal), self)
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.client.topology.server(host, int(port), self.endpoint)
         if server is None:
-            told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
-            self.client.answered(call, ResponseError(told), self)
+            text = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
+            self.client.answered(call, ResponseError(text), self)
             return
         self.ready()
         if word == "MOVED":
@@ -353,25 +353,25 @@ class Node:
         else:
             self.client.send_again(onward)
 
-    def _disagreed(self, call: Call, told: str) -> None:
+    def _disagreed(self, call: Call, text: str) -> None:
         """While a slot changes hands each of two servers may name the other, for a moment."""
-        self.client.reconnection.is_there(call)
-        if self.client.reconnection.hopes(call):
+        self.client.reconnection.note_reply(call)
+        if self.client.reconnection.may_retry(call):
             self.client.send_later(call)
         else:
             self.client.answered(
                 call,
-                ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"),
+                ResponseError(f"TRYAGAIN its servers disagree about who has this name: {text}"),
                 self,
             )
 
     def _load(self, call: Call) -> None:
         script, words, _ = call.command
         missing = LIBRARY if self._by_function() else script.digest
-        if missing in self._brought:
+        if missing in self._loading:
             self.say(call)
             return
-        self._brought.add(missing)
+        self._loading.add(missing)
         if missing == LIBRARY:
             self.send(self._loaded, "FUNCTION", "LOAD", library().text)
             self.say(call)
@@ -382,7 +382,7 @@ class Node:
 
     def _loaded(self, reply: Any) -> None:
         """The library is there, perhaps because somebody else was faster; where it cannot be now, or ever, scripts will do."""
-        self._brought.discard(LIBRARY)
+        self._loading.discard(LIBRARY)
         refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
         if refusal.startswith(("noperm", "err unknown")):
             self.client.topology.functions = False
@@ -398,7 +398,7 @@ class Node:
         self._end()
         calls, self.calls = self.calls, deque()
         self.client.lost(
-            self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost
+            self, [*(call for call in calls if isinstance(call, Call)), *self._take_waiting()], lost
         )
 
     def close(self) -> None:
@@ -406,12 +406,12 @@ class Node:
         self._connection.close()
 
     def _end(self) -> None:
-        self.gone = True
+        self.closed = True
         self._eviction.stop()
-        for timer in (self._watch, self._idle, self._trial):
+        for timer in (self._watch, self._idle, self._retry_timer):
             if timer is not None:
                 timer.cancel()
-        self._watch = self._idle = self._trial = None
+        self._watch = self._idle = self._retry_timer = None
 
 
 def has_no_functions(refusal: str) -> bool:

@@ -25,7 +25,7 @@ from headgate.forks import WAITING, forked
 from headgate.threads import begin
 
 T = TypeVar("T")
-GUARDIAN = "headgate-link"  # the name of the task that ends with a link
+LIFECYCLE = "headgate-client"  # the name of the task that ends with a link
 CLOSING = (
     1.0  # seconds for the links to close their connections, once all that they had to say is sent
 )
@@ -66,7 +66,7 @@ class Portal:
     def __init__(self) -> None:
         self.thread = 0  # that runs the loop, once it does
         self.threadless = False
-        self._acts: deque[Callable[[], object]] = deque()
+        self._callbacks: deque[Callable[[], object]] = deque()
         self._claim = threading.Lock()
         self._ready = threading.Lock()  # locked until the loop is there
         self._ready.acquire()
@@ -92,9 +92,9 @@ class Portal:
         try:
             self.loop = asyncio.new_event_loop()
             self.loop.set_default_executor(Resolver())
-            self._ear, self._bell = os.pipe()
-            os.set_blocking(self._bell, False)
-            self.loop.add_reader(self._ear, self._act)
+            self._wake_reader, self._wake_writer = os.pipe()
+            os.set_blocking(self._wake_writer, False)
+            self.loop.add_reader(self._wake_reader, self._run_callbacks)
             self.thread = threading.get_ident()
         except BaseException as trouble:
             self._trouble = trouble
@@ -116,14 +116,14 @@ class Portal:
 
         Takes no lock. (asyncio's call_soon_threadsafe would hide an OSError that a signal handler raises.)
         """
-        self._acts.append(act)
+        self._callbacks.append(act)
         with suppress(BlockingIOError):  # it rings already
-            os.write(self._bell, b"\0")
+            os.write(self._wake_writer, b"\0")
 
-    def _act(self) -> None:
-        os.read(self._ear, 4096)
-        while self._acts:
-            self.loop.call_soon(self._acts.popleft())
+    def _run_callbacks(self) -> None:
+        os.read(self._wake_reader, 4096)
+        while self._callbacks:
+            self.loop.call_soon(self._callbacks.popleft())
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """What `work` returns, as `answer` does it."""
@@ -159,12 +159,12 @@ class Portal:
     def close(self) -> None:
         """Let the links close. The loop itself runs on: threads that still wait are not woken by the end of the process."""
         if self.threadless:
-            self.loop.run_until_complete(farewell())
+            self.loop.run_until_complete(end_clients())
             self._close_pipe()
             self.loop.close()
         elif self._ended.locked():
             with suppress(Empty):
-                self.answer(Call(farewell), CLOSING)
+                self.answer(Call(end_clients), CLOSING)
 
     def stop(self) -> None:
         """End the loop and its thread."""
@@ -174,9 +174,9 @@ class Portal:
             self._close_pipe()
 
     def _close_pipe(self) -> None:
-        self.loop.remove_reader(self._ear)
-        os.close(self._ear)
-        os.close(self._bell)
+        self.loop.remove_reader(self._wake_reader)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
 
 class Outcome(Generic[T]):
@@ -208,17 +208,18 @@ class Call(Generic[T]):
         self._undo = undo
         self._heed = heed
         self._task: asyncio.Task[T] | None = None
-        self._given_up = False
-        self._news: SimpleQueue[Any] = (
+        self._abandoned = False
+        self._messages: SimpleQueue[Any] = (
             SimpleQueue()
         )  # what the task says, and at the end its outcome
 
     def result(self, timeout: float | None) -> T:
         """In the thread."""
         while (
-            not isinstance(news := self._news.get(timeout=timeout), Outcome) and not self.of_parent
+            not isinstance(news := self._messages.get(timeout=timeout), Outcome)
+            and not self.of_parent
         ):
-            if self._heed is not None and self._news.empty():
+            if self._heed is not None and self._messages.empty():
                 self._heed(news)
         if self.of_parent:
             raise forked(self._name)
@@ -227,13 +228,13 @@ class Call(Generic[T]):
                 raise news.error
             finally:
                 del news  # or the error and this frame would know each other
-        self._news.put(news)  # for give_up, should the caller not get it after all
+        self._messages.put(news)  # for give_up, should the caller not get it after all
         return cast(T, news.result)
 
     def fork(self) -> None:
         """In the child of a fork: wake the thread, whatever it waits for."""
         self.of_parent = True
-        self._news.put(None)
+        self._messages.put(None)
 
     def begin(self) -> None:
         """In the loop, as is all that follows."""
@@ -241,10 +242,10 @@ class Call(Generic[T]):
         self._task.add_done_callback(self._done)
 
     def say(self, news: object) -> None:
-        self._news.put(news)
+        self._messages.put(news)
 
     def give_up(self) -> None:
-        self._given_up = True
+        self._abandoned = True
         if self._task is not None:
             self._task.cancel()
         else:
@@ -252,23 +253,23 @@ class Call(Generic[T]):
 
     def _done(self, task: asyncio.Task[T]) -> None:
         self._task = None
-        self._news.put(Outcome(task))
-        if self._given_up:
+        self._messages.put(Outcome(task))
+        if self._abandoned:
             self._take_back()
 
     def _take_back(self) -> None:
-        while not self._news.empty():
-            news = self._news.get()
+        while not self._messages.empty():
+            news = self._messages.get()
             if isinstance(news, Outcome) and news.error is None and self._undo is not None:
                 self._undo(cast(T, news.result))
 
 
-async def farewell() -> None:
-    guardians = [task for task in asyncio.all_tasks() if task.get_name() == GUARDIAN]
-    for guardian in guardians:
-        guardian.cancel()
-    if guardians:
-        await asyncio.wait(guardians)
+async def end_clients() -> None:
+    lifecycles = [task for task in asyncio.all_tasks() if task.get_name() == LIFECYCLE]
+    for lifecycle in lifecycles:
+        lifecycle.cancel()
+    if lifecycles:
+        await asyncio.wait(lifecycles)
 
 
 _ended: set[int] = set()  # processes that end: no thread can be started any more

@@ -1,6 +1,6 @@
 """Which servers answer, and what becomes of the calls of those that do not.
 
-A call without a connection is stranded. It goes on when its server, or the one that has taken its
+A call without a connection is unrouted. It goes on when its server, or the one that has taken its
 place, is reached; its callers fail when they have waited for long enough. A server that was given
 up is asked from time to time until it answers again.
 """
@@ -43,7 +43,7 @@ class Connections(Protocol):
     async def connect(self, server: Endpoint) -> None: ...
     def leave_unused(self) -> None: ...
     def send_again(self, call: Call) -> None: ...
-    def stir(self) -> None: ...
+    def wake_drain(self) -> None: ...
 
 
 class Offers:
@@ -51,14 +51,14 @@ class Offers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._owing: dict[Sender, None] = {}
+        self._backlog: dict[Sender, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, sender: Sender, attempt: int) -> None:
         """What `sender` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
         owed at once, so that many senders ask no more often than one.
         """
-        self._owing[sender] = None
+        self._backlog[sender] = None
         if self._timer is None:
             self._timer = self.loop.call_later(pause(attempt, REVIVAL), self.send_all)
 
@@ -66,8 +66,8 @@ class Offers:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        owing, self._owing = self._owing, {}
-        for sender in owing:
+        backlog, self._backlog = self._backlog, {}
+        for sender in backlog:
             sender.send_operations()
 
     def halt(self) -> None:
@@ -86,39 +86,39 @@ class Reconnection:
         self._client = client
         self.met = False  # the store has answered before
         # Calls on no connection, by server: it was lost, or is to be made.
-        self.stranded: dict[Endpoint | None, list[Call]] = {}
+        self.unrouted: dict[Endpoint | None, list[Call]] = {}
         # Asked in vain. The topology is looked up before they are asked again.
-        self.doubted: dict[Endpoint | None, Exception] = {}
+        self.suspects: dict[Endpoint | None, Exception] = {}
         self.attempts: dict[Endpoint | None, int] = {}  # to reach each, since it has answered
         # Parts of the store that have not answered a call since they were given up, and those
         # that have not answered anything.
-        self.given_up: set[Endpoint | None] = set()
-        self.gone: set[Endpoint | None] = set()
+        self.abandoned: set[Endpoint | None] = set()
+        self.unavailable: set[Endpoint | None] = set()
         self.offers = Offers(loop)
-        self._despair: asyncio.TimerHandle | None = None  # for the earliest retry deadline
+        self._deadline: asyncio.TimerHandle | None = None  # for the earliest retry deadline
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
         self._following: asyncio.Task[None] | None = None  # a Sentinel's announcements
         self._looking: asyncio.Task[None] | None = None
 
-    def strand(self, call: Call) -> None:
-        server = self._place(call)
+    def add_unrouted(self, call: Call) -> None:
+        server = self._server_of(call)
         call = call._replace(
             command=without_claim(call.command)
         )  # the next connection may lead to another server
-        self.stranded.setdefault(server, []).append(call)
-        self.hope_until(call)
+        self.unrouted.setdefault(server, []).append(call)
+        self.watch_deadline(call)
         self._seek_soon(server)
 
-    def go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
+    def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
         """A password does not become right by being sent again."""
         passes = isinstance(lost, LOST) and not isinstance(
             lost.__cause__ or lost, AuthenticationError
         )
-        if passes and self.hopes(call):
-            self.strand(call)
+        if passes and self.may_retry(call):
+            self.add_unrouted(call)
         else:
-            self._give_up(call, server, lost)
+            self._fail(call, server, lost)
 
     def _seek_soon(self, server: Endpoint | None) -> None:
         """Each server in a task of its own: one that says nothing keeps nobody waiting whose names are at another."""
@@ -126,132 +126,132 @@ class Reconnection:
         if (seeking is None or seeking.done()) and not self._client.closed:
             self._seeking[server] = begun(self._seek(server), "headgate-connect")
 
-    def _give_up(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        for parts in (self.given_up, self.gone):
+    def _fail(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
+        for parts in (self.abandoned, self.unavailable):
             parts.add(self.part(server))
         call.sender.met = False
         call.sender.failed(cannot(self.topology, lost))
-        self._client.stir()
+        self._client.wake_drain()
 
     # For how long ------------------------------------------------------------------------------------
 
-    def hopes(self, call: Call) -> bool:
+    def may_retry(self, call: Call) -> bool:
         """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
         nor where its server was given up, and has not answered since.
         """
-        return self._knows(call) and self.loop.time() < self._despairs_at(call)
+        return self._knows(call) and self.loop.time() < self._retry_until(call)
 
     def _knows(self, call: Call) -> bool:
         if call.sender.met is not None:
             return call.sender.met
-        return self.met and self.part(self._place(call)) not in self.given_up
+        return self.met and self.part(self._server_of(call)) not in self.abandoned
 
     def part(self, server: Endpoint | None) -> Endpoint | None:
         """What is away together with `server`, and back with it: where each has names of its own that is nobody else."""
         return server if self.topology.several else None
 
-    def hope_until(self, call: Call) -> None:
+    def watch_deadline(self, call: Call) -> None:
         """See to it that `call` learns when it has hoped for long enough: one timer for all who hope."""
-        moment = self._despairs_at(call)
+        moment = self._retry_until(call)
         if not self._knows(call):
             return
-        if self._despair is None or self._despair.when() > moment:
-            self._nobody_hopes()
-            self._despair = self.loop.call_at(moment, self._look_at_hopes)
+        if self._deadline is None or self._deadline.when() > moment:
+            self._cancel_deadline()
+            self._deadline = self.loop.call_at(moment, self._check_deadlines)
 
-    def _despairs_at(self, call: Call) -> float:
+    def _retry_until(self, call: Call) -> float:
         """When the last caller whom `call` answers has retried for long enough."""
         return call.first + max(map(retry_for, call.sender.patience()), default=OUTAGE)
 
-    def _nobody_hopes(self) -> None:
-        if self._despair is not None:
-            self._despair.cancel()
-            self._despair = None
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-    def _look_at_hopes(self) -> None:
+    def _check_deadlines(self) -> None:
         """Who has hoped for long enough learns, whatever is still being tried."""
-        self._nobody_hopes()
+        self._cancel_deadline()
         for node in list(self._client.nodes.values()):
-            node.look_at_hopes()
-        for server, calls in list(self.stranded.items()):
-            over = [self._knows(call) and not self.hopes(call) for call in calls]
-            self.stranded[server] = [
+            node.check_deadlines()
+        for server, calls in list(self.unrouted.items()):
+            over = [self._knows(call) and not self.may_retry(call) for call in calls]
+            self.unrouted[server] = [
                 call for call, is_over in zip(calls, over, strict=True) if not is_over
             ]
             for call in compress(calls, over):
-                self._give_up(call, server, self.doubted.get(server) or TimeoutError())
+                self._fail(call, server, self.suspects.get(server) or TimeoutError())
         for call in chain(
-            *self.stranded.values(), *(node.held for node in self._client.nodes.values())
+            *self.unrouted.values(), *(node.waiting for node in self._client.nodes.values())
         ):
-            self.hope_until(call)
+            self.watch_deadline(call)
 
-    def is_there(self, call: Call) -> None:
+    def note_reply(self, call: Call) -> None:
         """Its server has answered, though not to the point."""
         if call.sender.met is None:
             self.met = True
-            self.given_up.discard(self.part(self._place(call)))
+            self.abandoned.discard(self.part(self._server_of(call)))
 
     # Connecting again --------------------------------------------------------------------------------
 
     async def _seek(self, server: Endpoint | None) -> None:
-        """Until all that was stranded for want of `server` is on its way again, or was given up. None: nobody knows of which."""
+        """Until all that was unrouted for want of `server` is on its way again, or was given up. None: nobody knows of which."""
         in_vain = False
-        while server in self.stranded:
-            if in_vain or server in self.doubted:
-                await asyncio.sleep(self.next_pause(server))
+        while server in self.unrouted:
+            if in_vain or server in self.suspects:
+                await asyncio.sleep(self.next_backoff(server))
             trouble = await self._reach(server)
             on_their_way = [
-                self._go_on(call, server, trouble) for call in self.stranded.pop(server)
+                self._resend(call, server, trouble) for call in self.unrouted.pop(server)
             ]
             in_vain = not all(on_their_way)
             self._client.leave_unused()
-        self._look_at_hopes()
+        self._check_deadlines()
 
-    def next_pause(self, server: Endpoint | None) -> float:
+    def next_backoff(self, server: Endpoint | None) -> float:
         """Seconds until a server is asked again that was asked in vain: the more often, the longer."""
         self.attempts[server] = attempts = self.attempts.get(server, 0) + 1
         return pause(attempts, LONGEST)
 
     def reached(self, node: Node) -> None:
-        if self.part(node.endpoint) in self.given_up:
+        if self.part(node.endpoint) in self.abandoned:
             self.offers.send_all()
         for known in (node.endpoint, None):
             self.attempts.pop(known, None)
-        for parts in (self.given_up, self.gone):
+        for parts in (self.abandoned, self.unavailable):
             parts -= {self.part(node.endpoint), None}
-        if node.held:
+        if node.waiting:
             node.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
         """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
         trouble = None
-        if server is None or server in self.doubted:
-            trouble = await trouble_of(self.topology.look(self.doubted))
+        if server is None or server in self.suspects:
+            trouble = await trouble_of(self.topology.look(self.suspects))
             if trouble is None:
-                self.doubted.pop(server, None)
-        wanted = any(self._place(call) is server for call in self.stranded[server])
+                self.suspects.pop(server, None)
+        wanted = any(self._server_of(call) is server for call in self.unrouted[server])
         if server is not None and wanted and server not in self._client.nodes:
             trouble = await trouble_of(self._client.connect(server))
             if trouble is not None:
-                self.doubted[server] = trouble
+                self.suspects[server] = trouble
         return trouble
 
-    def _go_on(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
+    def _resend(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
         """Who has a connection now is sent; whose name is elsewhere by now is looked for there; who has neither hopes on, if the
         store was there before, or learns.
         """
         if self._client.node_for(call) is not None:
             self._client.send_again(call._replace(by_text=False))
             return True
-        if self._place(call) is not server:
-            self.strand(call)
+        if self._server_of(call) is not server:
+            self.add_unrouted(call)
             return True
         lost = trouble or NotThereError("no server has this name's slot")
-        self.go_another_way(call._replace(there=None), server, lost)
+        self.reroute(call._replace(there=None), server, lost)
         call.sender.adrift(lost, self.loop.time() - call.first)
         return False
 
-    def _place(self, call: Call) -> Endpoint | None:
+    def _server_of(self, call: Call) -> Endpoint | None:
         return call.there or self.topology.where(call.sender.key)
 
     async def _follow(self, sentinel: Sentinel) -> None:
@@ -260,28 +260,28 @@ class Reconnection:
             if await trouble_of(sentinel.switched()):
                 await asyncio.sleep(pause(10, REVIVAL))
                 await trouble_of(
-                    sentinel.look(self.doubted)
+                    sentinel.look(self.suspects)
                 )  # it may have been announced meanwhile
             for server, node in list(self._client.nodes.items()):
                 if server is not sentinel.anywhere():
                     node.cut(NotThereError("another server has taken its place"))
 
-    def look_beyond(self, node: Node) -> None:
+    def check_topology(self, node: Node) -> None:
         """Find out whether others have taken over what `peer` had: it is one of a minority, perhaps, and will not say so."""
         if self._looking is None or self._looking.done():
-            self._looking = begun(self._look_beyond(node), "headgate-look")
+            self._looking = begun(self._check_topology(node), "headgate-look")
 
-    async def _look_beyond(self, node: Node) -> None:
-        if await trouble_of(self.topology.look({*self.doubted, node.endpoint})) is None:
+    async def _check_topology(self, node: Node) -> None:
+        if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
             node.send_on()
         await asyncio.sleep(pause(10, LONGEST))  # before the next look
 
     # Servers that were given up ----------------------------------------------------------------------
 
-    def away(self, key: str) -> bool:
+    def is_unavailable(self, key: str) -> bool:
         """Whether who has `key` was looked for in vain. Whoever asks, from any thread, has it looked for until it answers."""
-        part = self.part(self.topology.where(key)) if self.gone else None
-        if part not in self.gone:
+        part = self.part(self.topology.where(key)) if self.unavailable else None
+        if part not in self.unavailable:
             return False
         if part not in self._reviving and not self._client.closed:
             with suppress(RuntimeError):  # it was closed this moment
@@ -297,21 +297,21 @@ class Reconnection:
         try:
             for attempt in count(1):
                 await asyncio.sleep(pause(attempt, REVIVAL))
-                if part not in self.gone or await trouble_of(self._ping(part)) is None:
+                if part not in self.unavailable or await trouble_of(self._ping(part)) is None:
                     break
-            self.gone.discard(part)
+            self.unavailable.discard(part)
         finally:
             del self._reviving[part]
 
     async def _ping(self, part: Endpoint | None) -> None:
         """Others may have taken over all that it had: then there is nothing that is away."""
-        server = await self.anybody()
+        server = await self.any_server()
         if part is None or part in self.topology.servers():
             await (part or server).asked("PING")
 
-    async def anybody(self) -> Endpoint:
+    async def any_server(self) -> Endpoint:
         """Any server of the store, after a look at where everything is."""
-        await self.topology.look(self.doubted)
+        await self.topology.look(self.suspects)
         server = self.topology.anywhere()
         if server is None:
             raise NotThereError("no server of the store is known")
@@ -325,12 +325,12 @@ class Reconnection:
 
     def seek_all(self) -> None:
         """Look for every server that a call waits for."""
-        for server in self.stranded:
+        for server in self.unrouted:
             self._seek_soon(server)
 
     @property
     def disturbed(self) -> bool:
-        return bool(self.attempts or self.given_up or self.gone)
+        return bool(self.attempts or self.abandoned or self.unavailable)
 
     def tasks(self) -> list[asyncio.Task[None] | None]:
         known = [*self._seeking.values(), *self._reviving.values()]
@@ -339,8 +339,8 @@ class Reconnection:
     def halt(self) -> None:
         """Stop the timers. Their loop may run on."""
         self.offers.halt()
-        if self._despair is not None:
-            self._despair.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
 
 
 def retry_for(seconds: float | None) -> float:

@@ -39,13 +39,13 @@ class Client(Protocol):
     async def deliver(self, until: float) -> Sequence[Unsent]: ...
 
 
-LINKS: WeakSet[Client] = WeakSet()  # those of this process that are not closed
+CLIENTS: WeakSet[Client] = WeakSet()  # those of this process that are not closed
 _watched: set[int] = set()  # children of multiprocessing that deliver before they end
 
 
 def register(client: Client) -> None:
     """From now on the end of this process waits until `link` has delivered."""
-    LINKS.add(client)
+    CLIENTS.add(client)
     watch_child()
 
 
@@ -85,21 +85,21 @@ def _join_and_deliver() -> None:
 
 def deliver() -> None:
     """Wait until all calls of this process have arrived, for LONGEST seconds at most; report on stderr those that have not."""
-    if portal_loop() is not None or any(not client.ended for client in list(LINKS)):
+    if portal_loop() is not None or any(not client.ended for client in list(CLIENTS)):
         report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
 
 
 async def _deliver(until: float) -> list[Unsent]:
     """In the portal: it takes over the calls of loops that do not run any more."""
     here = asyncio.get_running_loop()
-    for client in list(LINKS):
+    for client in list(CLIENTS):
         if client.loop is not here and not client.loop.is_running():
             client.end()
     await asyncio.sleep(0)  # after this turn the portal has taken them over
     unsent: list[Unsent] = []
     delivered = [
         client.deliver(until) if client.loop is here else _elsewhere(client, until)
-        for client in list(LINKS)
+        for client in list(CLIENTS)
         if not client.closed
     ]
     for found in await asyncio.gather(*delivered):
@@ -142,7 +142,7 @@ def _end() -> None:
 
 def _forked() -> None:
     """The links of the parent are the parent's."""
-    LINKS.clear()
+    CLIENTS.clear()
 
 
 STARTED.append(watch_child)

@@ -59,7 +59,7 @@ class Subscriptions:
 
     def listen(self, sender: Sender) -> None:
         """`lane` has waiters: subscribe for it, on the server that answers its calls."""
-        if sender.node is None or sender.node.gone:
+        if sender.node is None or sender.node.closed:
             return  # the next reply comes by another connection
         subscriber = self._subscriber(sender.node.endpoint)
         if sender.key not in subscriber.keys:
@@ -141,10 +141,10 @@ class Subscriptions:
 class Subscriber:
     """One connection, subscribed on one server for the names of `keys`."""
 
-    def __init__(self, ears: Subscriptions, client: Listener, server: Endpoint) -> None:
+    def __init__(self, subscriptions: Subscriptions, client: Listener, server: Endpoint) -> None:
         self.keys: set[str] = set()  # of lanes that had waiters at the last look
         self.task: asyncio.Task[None] | None = None
-        self._subscriptions = ears
+        self._subscriptions = subscriptions
         self._client = client
         self._server = server
         self._sharded = client.topology.sharded
@@ -174,7 +174,7 @@ class Subscriber:
     def watch(self) -> None:
         """A name has waiters: see to it that the connection stands, and that it answers."""
         if self.task is None or self.task.done():
-            self.task = begun(self._run(), "headgate-ears")
+            self.task = begun(self._run(), "headgate-subscriber")
         if self._timer is None:
             self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
@@ -211,20 +211,20 @@ class Subscriber:
             stop(self.task)
 
     def _channel(self, key: str) -> str:
-        return f"{key}:{self._client.id}" if self._sharded else self._links_channel
+        return f"{key}:{self._client.id}" if self._sharded else self._client_channel
 
     @property
-    def _links_channel(self) -> str:
+    def _client_channel(self) -> str:
         return f"headgate:{self._client.id}"
 
     def _waits(self, key: str) -> bool:
         return key in self._client.senders and self._client.senders[key].waits
 
-    def _subscribe(self, wire: Connection, key: str) -> None:
+    def _subscribe(self, connection: Connection, key: str) -> None:
         if self._asked is None:
             self._asked = self._client.loop.time()
         self._channels.setdefault(self._channel(key), False)
-        wire.send(packed(self._verb, self._channel(key)))
+        connection.send(packed(self._verb, self._channel(key)))
 
     def _unsubscribe(self, channel: str) -> None:
         if channel in self._channels and self._connection is not None:
@@ -250,7 +250,7 @@ class Subscriber:
         wire = self._connection = Connection(connection, self._replied, lambda lost: finished(over))
         try:
             if self._sharded:
-                wire.send(packed("SUBSCRIBE", self._links_channel))
+                wire.send(packed("SUBSCRIBE", self._client_channel))
             for channel, key in {self._channel(key): key for key in self.keys}.items():
                 if channel not in self._channels:
                     self._subscribe(wire, key)

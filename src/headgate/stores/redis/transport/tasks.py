@@ -60,7 +60,7 @@ async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
     return None
 
 
-class NobodyError(NotThereError):
+class NoAnswerError(NotThereError):
     """None of those who were asked had an answer: what came in the way of each, None for who had nothing to say."""
 
     def __init__(self, troubles: Mapping[Any, BaseException | None]) -> None:
@@ -71,7 +71,7 @@ class NobodyError(NotThereError):
 async def first_answer(
     asked: Iterable[S], ask: Callable[[S], Coroutine[Any, Any, T | None]]
 ) -> tuple[S, T]:
-    """Who gave the first answer, and what it was. Raises NobodyError.
+    """Who gave the first answer, and what it was. Raises NoAnswerError.
 
     They are asked in order: each as soon as the one before has failed, or has said nothing for a while.
     """
@@ -92,7 +92,7 @@ async def first_answer(
                     return who, answer
     finally:
         await ended(asking)
-    raise NobodyError(troubles)
+    raise NoAnswerError(troubles)
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:

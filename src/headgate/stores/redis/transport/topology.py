@@ -16,14 +16,14 @@ from redis.exceptions import AuthenticationError
 
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.failures import NotThereError, words
-from headgate.stores.redis.transport.tasks import NobodyError, first_answer
+from headgate.stores.redis.transport.tasks import NoAnswerError, first_answer
 
 CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
 NAMED = 3  # servers that a message names at most
 # A Sentinel's channels, and the positions of the service and of the new primary's host in a message. The
 # Sentinel that leads a failover publishes +switch-master only when all replicas follow the new primary.
-ANNOUNCEMENTS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
-Doubted = Collection[Endpoint | None]  # who was asked in vain just now
+NOTIFICATIONS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
+Suspects = Collection[Endpoint | None]  # who was asked in vain just now
 
 
 class Topology(Protocol):
@@ -44,14 +44,14 @@ class Topology(Protocol):
     def anywhere(self) -> Endpoint | None:
         """Any server of the store."""
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint | None:
+    def server(self, host: str, port: int, source: Endpoint) -> Endpoint | None:
         """The server that another one has named; None: it is none of ours."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """From now on the slot is asked for there."""
 
-    async def look(self, doubted: Doubted) -> None:
-        """Find out where everything is now; `doubted` are asked last. Raises what a server that is away looks like."""
+    async def look(self, suspects: Suspects) -> None:
+        """Find out where everything is now; `suspects` are asked last. Raises what a server that is away looks like."""
 
 
 class Standalone:
@@ -72,13 +72,13 @@ class Standalone:
     def anywhere(self) -> Endpoint:
         return self._endpoint
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> None:
+    def server(self, host: str, port: int, source: Endpoint) -> None:
         """There is but one."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
-    async def look(self, doubted: Doubted) -> None:
+    async def look(self, suspects: Suspects) -> None:
         """There is nothing to find out."""
 
     def __str__(self) -> str:
@@ -111,17 +111,17 @@ class Sentinel:
     def anywhere(self) -> Endpoint | None:
         return self._primary
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> None:
+    def server(self, host: str, port: int, source: Endpoint) -> None:
         """There is but one."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
-    async def look(self, doubted: Doubted) -> None:
+    async def look(self, suspects: Suspects) -> None:
         """Who has answered is asked last the next time, lest one that lags is believed for ever."""
         try:
             sentinel, address = await first_answer(self._sentinels, self._named_by)
-        except NobodyError as ignore_reply:
+        except NoAnswerError as ignore_reply:
             raise nothing_known(
                 ignore_reply.troubles, "Sentinel", f"a service named {self._service!r}"
             ) from cause_of(ignore_reply.troubles)
@@ -142,12 +142,12 @@ class Sentinel:
         Raises what a Sentinel that is away looks like.
         """
         async with self._sentinels[0].talk() as connection:
-            await connection.send_command("SUBSCRIBE", *ANNOUNCEMENTS)
+            await connection.send_command("SUBSCRIBE", *NOTIFICATIONS)
             while True:
                 kind, channel, said = await connection.read_response()
                 if kind != b"message":
                     continue
-                words, (service, host) = said.split(b" "), ANNOUNCEMENTS[channel.decode()]
+                words, (service, host) = said.split(b" "), NOTIFICATIONS[channel.decode()]
                 if words[service] == self._service.encode():
                     self._believe(*words[host : host + 2])
                     return
@@ -179,15 +179,15 @@ class Cluster:
     def anywhere(self) -> Endpoint | None:
         return CHANCE.choice(list(self._slots.values())) if self._slots else None
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint:
+    def server(self, host: str, port: int, source: Endpoint) -> Endpoint:
         """Who names no host, or one that it does not know, means the one under which it was asked itself."""
-        address = (told_by.host if host in ("", "?") else host, port)
+        address = (source.host if host in ("", "?") else host, port)
         return self._servers.setdefault(address, self._seeds[0].at(*address))
 
     def moved(self, slot: int, server: Endpoint) -> None:
         self._slots[slot] = server
 
-    async def look(self, doubted: Doubted) -> None:
+    async def look(self, suspects: Suspects) -> None:
         known = list(self.servers())
         known, seeds = (
             CHANCE.sample(known, len(known)),
@@ -195,21 +195,21 @@ class Cluster:
         )
         try:
             server, ranges = await first_answer(
-                sorted([*known, *seeds], key=doubted.__contains__), self._told_by
+                sorted([*known, *seeds], key=suspects.__contains__), self._slots_at
             )
-        except NobodyError as ignore_reply:
+        except NoAnswerError as ignore_reply:
             raise nothing_known(
                 ignore_reply.troubles, "server", "the slots of a Cluster"
             ) from cause_of(ignore_reply.troubles)
         self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
 
-    async def _told_by(self, server: Endpoint) -> Sequence[Any] | None:
+    async def _slots_at(self, server: Endpoint) -> Sequence[Any] | None:
         """None of one that was reset, or has met nobody yet."""
         return await server.asked("CLUSTER", "SLOTS") or None
 
-    def _read(self, ranges: Sequence[Any], told_by: Endpoint) -> list[tuple[range, Endpoint]]:
+    def _read(self, ranges: Sequence[Any], source: Endpoint) -> list[tuple[range, Endpoint]]:
         return [
-            (range(first, last + 1), self.server((host or b"").decode(), port, told_by))
+            (range(first, last + 1), self.server((host or b"").decode(), port, source))
             for first, last, (host, port, *_), *_ in ranges
         ]
 
