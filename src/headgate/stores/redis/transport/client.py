@@ -1,8 +1,9 @@
-"""A link: one event loop's connections to one store, on which the calls of all its lanes travel.
+"""The client of one event loop: its connections to one store, which the calls of all sessions use.
 
-Here live which way a call goes, going again, and giving up. Each lane has one call on its way at most, and what arrives meanwhile
-travels in its next; a lane with nothing on its way sends at once. A call whose reply was lost is sent again, byte for byte: the
-script knows its number and does nothing twice.
+The client decides which connection a call uses, and whether it is sent again or fails. Each session
+has at most one call in flight, and operations that arrive meanwhile travel in its next call. A
+session without a call in flight sends at once. After a lost reply the client sends the same bytes
+again: the script knows the call's number and does nothing twice.
 """
 
 from __future__ import annotations
@@ -31,91 +32,116 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
-DRAIN_TIMEOUT = 1.0  # seconds for the releases of a loop that ends
-DEMOTED = ReadOnlyError, NotThereError  # why a connection ends whose server is no primary any more
-SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (sessions.lua)
+PAUSE = 0.05  # The seconds before a call is sent again while its slot moves.
+DRAIN_TIMEOUT = 1.0  # The seconds for sending the releases of a loop that ends.
+# The errors that end a connection because its server is no primary any more.
+DEMOTED = ReadOnlyError, NotThereError
+# The last letter of a session's id if it subscribes to sharded channels (sessions.lua).
+SHARDED = "s"
 
 
 class Keeper(Protocol):
-    """What goes on with the senders of a client whose loop ends."""
+    """Takes over the senders of a client when its loop ends."""
 
     def take_over(self, client: Client) -> None: ...
     async def deliver(self, client: Client, until: float) -> list[Unsent]: ...
 
 
 class Client:
-    """The connections of one event loop to one store: one for each server that has names of ours, and one to listen."""
+    """The connections of one event loop to one store.
+
+    There is one for each server that keeps names of this client, and one or more for notifications.
+    """
 
     def __init__(self, topology: Topology, keeper: Keeper) -> None:
-        self.id = secrets.token_hex(16)  # 128 bits: nobody else's, after a fork neither
+        # 128 random bits: no other client has this id, not even one in the child of a fork.
+        self.id = secrets.token_hex(16)
         self.topology = topology
         self._keeper = keeper
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        # By key. The queues keep them.
+        # The senders of this loop, by key. Their queues keep them alive.
         self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
-        # From loops that have ended. Another sender of this loop may have the same key.
+        # The senders of loops that have ended. A sender of this loop may have the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
-        self.ended = False  # the portal has what the lanes owe and hold
-        self._ending = (
-            threading.RLock()
-        )  # reentrant, because a signal handler may end the link, too
-        self.abandoned = False  # the loop did not run then: its tasks never end by themselves
+        # The portal has taken over what the sessions must deliver and hold.
+        self.ended = False
+        # The lock of `end`. It is reentrant, because a signal handler may end the client, too.
+        self._ending = threading.RLock()
+        # The loop did not run when the client ended: its tasks never end by themselves.
+        self.abandoned = False
         self.of_portal = self.loop is portal_loop()
+        # The number of sessions that got an id from this client.
         self._session_count = 0
+        # The senders that send a call at the end of this turn of the loop.
         self._ready: list[Sender] = []
-        self._sent_at_once = False  # something was sent at once in this turn of the loop
+        # A call was sent at once in this turn of the loop.
+        self._sent_at_once = False
+        # The connected servers.
         self.nodes: dict[Endpoint, Node] = {}
-        self._paused: list[Call] = []  # to be sent again in a moment
+        # The calls that are sent again after PAUSE.
+        self._paused: list[Call] = []
         self.reconnection = Reconnection(self, topology, self.loop)
+        # The future that wakes `_drain` after each reply or failure.
         self._drain_wakeup: asyncio.Future[None] | None = None
         self._outages = outages_of(topology)
         self._subscriptions = Subscriptions(self)
         self.listen = self._subscriptions.listen
         self.counts = self._subscriptions.counts
         lifecycle = self._run_lifecycle()
-        lifecycle.send(
-            None
-        )  # asyncio never enters the body of a task that it cancels before its first step
+        # asyncio never enters the body of a task that it cancels before the first step. So the
+        # first step happens here.
+        lifecycle.send(None)
         self._lifecycle = begun(lifecycle, LIFECYCLE)
         register(self)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent here any more: some loops are closed without a last word to their tasks."""
+        """Whether no call can be sent here any more.
+
+        Some loops are closed without cancelling their tasks.
+        """
         return self._closed or self.loop.is_closed()
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task of this loop that asks, if it is one. (Asking which loop runs here costs a system call each time.)"""
+        """The calling task, if it belongs to this loop.
+
+        Asking asyncio for the running loop would cost a system call each time.
+        """
         return asyncio.current_task(self.loop) if threading.get_ident() == self.thread else None
 
     @property
     def here(self) -> bool:
-        """Whether it is this loop that asks."""
+        """Whether the caller runs in this loop."""
         return self.task is not None or self.loop is asyncio._get_running_loop()
 
     def forked(self) -> None:
-        """In the child of a fork: nothing of this is here."""
+        """In the child of a fork, no thread runs this client's loop."""
         self.thread = 0
 
     def new_session_id(self) -> str:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
-    # Sending -------------------------------------------------------------------------------------------------------------
+    # Sending --------------------------------------------------------------------------------------
 
     def ready(self, sender: Sender) -> None:
-        """`sender` has something to send: at the end of this turn of the loop, so that who comes together travels together."""
+        """Send a call of `sender` at the end of this turn of the loop.
+
+        So operations that arrive in the same turn travel in one call.
+        """
         if not self._ready:
             self.loop.call_soon(self._flush)
         self._ready.append(sender)
 
     def at_once(self, sender: Sender) -> None:
-        """`sender` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
+        """Send a call of `sender` at once, because no other operation will travel with it.
+
+        Further senders of the same turn send together at its end.
+        """
         node = sender.node
         if node is None or node.cannot_send or (self._sent_at_once and not node.keeps()):
             self.ready(sender)
@@ -123,14 +149,14 @@ class Client:
             first, self._sent_at_once = not self._sent_at_once, True
             now = self.loop.time()
             node.say(Call(sender, sender.command(), now, now))
-            if first:  # the server is at work already
+            if first:  # The server is working on the call meanwhile.
                 self.loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
         self._sent_at_once = False
 
     def _flush(self) -> None:
-        """One call for each session, and one write for each connection."""
+        """Send one call for each session, with one write for each connection."""
         if self._closed:
             return
         senders, self._ready = self._ready, []
@@ -169,7 +195,7 @@ class Client:
             sender.node = None if server is None else self.nodes.get(server)
         return sender.node
 
-    # Hearing -------------------------------------------------------------------------------------------------------------
+    # Hearing --------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
@@ -194,10 +220,10 @@ class Client:
         if self._drain_wakeup is not None and not self._drain_wakeup.done():
             self._drain_wakeup.set_result(None)
 
-    # Losing --------------------------------------------------------------------------------------------------------------
+    # Losing ---------------------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
-        """A connection is gone: what was on its way goes another, if there is hope."""
+        """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
         self.reconnection.suspects[node.endpoint] = lost
         for call in calls:
@@ -213,18 +239,21 @@ class Client:
     def cannot(self, lost: BaseException) -> StoreError:
         return cannot(self.topology, lost)
 
-    # Connecting ----------------------------------------------------------------------------------------------------------
+    # Connecting -----------------------------------------------------------------------------------
 
     async def connect(self, server: Endpoint) -> None:
         connection = await server.connected()
         self.nodes[server] = Node(self, server, connection)
-        if self._closed:  # the loop began to end just now
+        if self._closed:  # The loop began to end just now.
             self.leave(self.nodes[server])
         else:
             self.reconnection.follow_sentinel()
 
     def leave_unused(self) -> None:
-        """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
+        """Close connections to servers of a Cluster that keep no names of this client any more.
+
+        Other servers have taken over those names.
+        """
         used = {sender.node for sender in self.senders.values()}
         for server, node in list(self.nodes.items()):
             if (
@@ -243,34 +272,37 @@ class Client:
         """Whether a connection for calls leads to `server`."""
         return server in self.nodes
 
-    # Ending --------------------------------------------------------------------------------------------------------------
+    # Ending ---------------------------------------------------------------------------------------
 
     async def _run_lifecycle(self) -> None:
-        """Stay until the loop ends; then let its tasks end, and send what they gave back. What comes later goes another way."""
+        """Wait until the loop ends. Then let its tasks end, and send what they released.
+
+        Later releases go through the portal.
+        """
         try:
-            await asyncio.sleep(0)  # __init__ drives it so far, and its task goes on from here
+            await asyncio.sleep(0)  # __init__ runs the first step, and the task goes on from here.
             await self.loop.create_future()
         except asyncio.CancelledError:
             for _ in range(3):
                 await asyncio.sleep(0)
             await self._drain()
             self.end()
-            if (
-                tasks := self._tasks()
-            ):  # made after the loop began to end, it may be: nobody else waits for them
+            # Some may have started after the loop began to end, and no other code waits for them.
+            if tasks := self._tasks():
                 await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT)
             raise
         finally:
             self._close()
 
     def retire(self) -> None:
-        """End before the loop does: no limiter needs these connections any more."""
+        """End before the loop does, because no limiter needs these connections any more."""
         self._lifecycle.cancel()
 
     def end(self) -> None:
-        """No call is made here any more. The portal goes on with what the lanes owe and hold.
+        """Make no more calls here. The portal takes over what the sessions must deliver and hold.
 
-        Several threads may end the link of a closed loop. Each returns only when the portal has it.
+        Several threads may end the client of a closed loop. Each returns only when the portal has
+        taken over.
         """
         with self._ending:
             if not self.ended:
@@ -280,9 +312,9 @@ class Client:
                 self.ended = True
 
     async def deliver(self, until: float) -> list[Unsent]:
-        """Wait until all that was said here has arrived, at most until `until` by the monotonic clock.
+        """Wait until the server has confirmed all calls, at most until `until` (monotonic clock).
 
-        Return what has not.
+        Return those that it has not confirmed.
         """
         return await self._keeper.deliver(self, until)
 
@@ -314,7 +346,7 @@ class Client:
                     self._drain_wakeup = self.loop.create_future()
                     await self._drain_wakeup
         except TimeoutError:
-            pass  # the leases end by themselves
+            pass  # The leases expire by themselves.
 
     def _has_backlog(self) -> bool:
         unsent = self._paused or any(self.reconnection.unrouted.values())

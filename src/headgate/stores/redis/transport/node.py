@@ -1,7 +1,7 @@
 """A node: one server that a client is connected to, and the calls in flight on that connection.
 
-A node sends calls and receives replies. It loads the library if the server lacks it, makes calls
-wait for a server that is not ready, and cuts a connection that stays silent for too long. The
+A node sends calls and receives replies. It loads the library if the server lacks it. Calls to a
+server that is not ready wait in the node. A connection that stays silent for too long is cut. The
 client decides where a call goes instead, and what becomes of the calls of a lost connection.
 """
 
@@ -185,7 +185,7 @@ class Node:
         """Whether calls are in flight, or wait for the server."""
         return bool(self.waiting) or any(isinstance(call, Call) for call in self.calls)
 
-    # Sending -------------------------------------------------------------------------------------------------------------
+    # Sending --------------------------------------------------------------------------------------
 
     def say(self, call: Call) -> None:
         if self._watch is None:
@@ -209,7 +209,7 @@ class Node:
         return writes
 
     def _note_ping_reply(self, reply: Any) -> None:
-        """Stop sending PING if the ACL refuses it: each refusal would fill a line of the ACL LOG."""
+        """Send no PING if the ACL refuses it: each refusal would add a line of the ACL LOG."""
         self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
     def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
@@ -248,7 +248,7 @@ class Node:
         if not (self.calls or self.waiting):
             self.client.leave(self)
 
-    # Hearing -------------------------------------------------------------------------------------------------------------
+    # Hearing --------------------------------------------------------------------------------------
 
     def _replied(self, reply: Any) -> None:
         call = self.calls.popleft()
@@ -361,7 +361,7 @@ class Node:
             self.client.send_again(call)
 
     def send_on(self) -> None:
-        """Send the waiting calls whose names are on another server by now to that server."""
+        """Send each waiting call to its new server, if another one has its name by now."""
         waiting, where = self._take_waiting(), self.client.topology.where
         self.waiting.extend(call for call in waiting if where(call.sender.key) is self.endpoint)
         for call in waiting:
@@ -439,7 +439,7 @@ class Node:
         elif refusal and "already exists" not in refusal:
             self._scripts_until = self._loop.time() + REPLY_TIMEOUT
 
-    # Ending --------------------------------------------------------------------------------------------------------------
+    # Ending ---------------------------------------------------------------------------------------
 
     def cut(self, lost: Exception) -> None:
         self._connection.cut(lost)

@@ -1,8 +1,8 @@
 """Which servers answer, and what becomes of the calls of those that do not.
 
-A call without a connection is unrouted. It goes on when its server, or the one that has taken its
-place, is reached; its callers fail when they have waited for long enough. A server that was given
-up is asked from time to time until it answers again.
+A call without a connection is unrouted. It is sent when its server, or the server that replaced it,
+is connected. Its callers fail when their retry deadline has passed. The client asks an unavailable
+server from time to time until it answers again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
-# Seconds for which a store that was there is looked for again, if unsaid: as long as the script
-# keeps the places of a silent session.
+# The seconds for which a call is retried on a store that has answered before, unless the caller
+# says otherwise. The script keeps the places of a silent session for as long.
 OUTAGE = 10.0
-LONGEST = 1.0  # seconds before another attempt, at most
-REVIVAL = 5.0  # the same while the store is away and no caller waits for it
+# The longest pause before another attempt, in seconds.
+LONGEST = 1.0
+# The same while the store is unavailable and no caller waits for it.
+REVIVAL = 5.0
 
 
 class Connections(Protocol):
-    """What the reconnection asks of the client that has made it."""
+    """The part of the client that its reconnection uses."""
 
     nodes: dict[Endpoint, Node]
 
@@ -47,7 +49,7 @@ class Connections(Protocol):
 
 
 class Offers:
-    """The senders that owe something to a server that was away."""
+    """The senders with a backlog for a server that was unavailable."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -55,8 +57,10 @@ class Offers:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, sender: Sender, attempt: int) -> None:
-        """What `sender` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
-        owed at once, so that many senders ask no more often than one.
+        """Send the backlog of `sender` again later.
+
+        The pause grows with the number of attempts. All backlogs are sent together, so that many
+        senders ask no more often than one.
         """
         self._backlog[sender] = None
         if self._timer is None:
@@ -76,7 +80,7 @@ class Offers:
 
 
 class Reconnection:
-    """Of one client."""
+    """The reconnection of one client to its servers."""
 
     def __init__(
         self, client: Connections, topology: Topology, loop: asyncio.AbstractEventLoop
@@ -84,34 +88,46 @@ class Reconnection:
         self.topology = topology
         self.loop = loop
         self._client = client
-        self.met = False  # the store has answered before
-        # Calls on no connection, by server: it was lost, or is to be made.
+        # True: the store has answered before.
+        self.met = False
+        # The calls without a connection, by server: it was lost, or is still to be made.
         self.unrouted: dict[Endpoint | None, list[Call]] = {}
-        # Asked in vain. The topology is looked up before they are asked again.
+        # The servers that failed, each with its last error. Before another attempt the client asks
+        # where the names are.
         self.suspects: dict[Endpoint | None, Exception] = {}
-        self.attempts: dict[Endpoint | None, int] = {}  # to reach each, since it has answered
-        # Parts of the store that have not answered a call since they were given up, and those
-        # that have not answered anything.
+        # The number of attempts to reach each server, since its last answer.
+        self.attempts: dict[Endpoint | None, int] = {}
+        # The parts of the store that have answered no call since a call to them was abandoned.
         self.abandoned: set[Endpoint | None] = set()
+        # The parts of the store that have answered neither a call nor a PING since they failed.
         self.unavailable: set[Endpoint | None] = set()
+        # The backlogs that are sent again later.
         self.offers = Offers(loop)
-        self._deadline: asyncio.TimerHandle | None = None  # for the earliest retry deadline
+        # The timer for the earliest retry deadline.
+        self._deadline: asyncio.TimerHandle | None = None
+        # The tasks that connect to a server, by server.
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
-        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
-        self._following: asyncio.Task[None] | None = None  # a Sentinel's announcements
+        # The tasks that ask unavailable servers, by part.
+        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
+        # The task that waits for the notifications of a Sentinel.
+        self._following: asyncio.Task[None] | None = None
+        # The task that asks whether other servers have taken over the names of a node.
         self._looking: asyncio.Task[None] | None = None
 
     def add_unrouted(self, call: Call) -> None:
+        """Keep `call` until its server is connected."""
         server = self._server_of(call)
-        call = call._replace(
-            command=without_claim(call.command)
-        )  # the next connection may lead to another server
+        # The next connection may lead to another server, which does not notify this session.
+        call = call._replace(command=without_claim(call.command))
         self.unrouted.setdefault(server, []).append(call)
         self.watch_deadline(call)
         self._seek_soon(server)
 
     def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        """A password does not become right by being sent again."""
+        """Retry a call that lost its connection, or fail it.
+
+        A wrong password is not retried: sending it again does not make it right.
+        """
         passes = isinstance(lost, LOST) and not isinstance(
             lost.__cause__ or lost, AuthenticationError
         )
@@ -121,7 +137,10 @@ class Reconnection:
             self._fail(call, server, lost)
 
     def _seek_soon(self, server: Endpoint | None) -> None:
-        """Each server in a task of its own: one that says nothing keeps nobody waiting whose names are at another."""
+        """Connect to `server` in a task of its own.
+
+        So a silent server delays no call to another server.
+        """
         seeking = self._seeking.get(server)
         if (seeking is None or seeking.done()) and not self._client.closed:
             self._seeking[server] = begun(self._seek(server), "headgate-connect")
@@ -133,11 +152,13 @@ class Reconnection:
         call.sender.failed(cannot(self.topology, lost))
         self._client.wake_drain()
 
-    # For how long ------------------------------------------------------------------------------------
+    # For how long ---------------------------------------------------------------------------------
 
     def may_retry(self, call: Call) -> bool:
-        """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
-        nor where its server was given up, and has not answered since.
+        """Whether a call may still be retried.
+
+        A store that was never reached is not retried: a wrong address fails at once. Nor is a
+        server that was abandoned and has not answered since.
         """
         return self._knows(call) and self.loop.time() < self._retry_until(call)
 
@@ -147,11 +168,14 @@ class Reconnection:
         return self.met and self.part(self._server_of(call)) not in self.abandoned
 
     def part(self, server: Endpoint | None) -> Endpoint | None:
-        """What is away together with `server`, and back with it: where each has names of its own that is nobody else."""
+        """The part of the store that fails and recovers together with `server`.
+
+        In a Cluster each server is a part of its own, because each has its own names.
+        """
         return server if self.topology.several else None
 
     def watch_deadline(self, call: Call) -> None:
-        """See to it that `call` learns when it has hoped for long enough: one timer for all who hope."""
+        """Fail `call` when its retry deadline has passed. One timer serves all calls."""
         moment = self._retry_until(call)
         if not self._knows(call):
             return
@@ -160,7 +184,7 @@ class Reconnection:
             self._deadline = self.loop.call_at(moment, self._check_deadlines)
 
     def _retry_until(self, call: Call) -> float:
-        """When the last caller whom `call` answers has retried for long enough."""
+        """The latest retry deadline among the callers that `call` answers."""
         return call.first + max(map(retry_for, call.sender.patience()), default=OUTAGE)
 
     def _cancel_deadline(self) -> None:
@@ -169,7 +193,7 @@ class Reconnection:
             self._deadline = None
 
     def _check_deadlines(self) -> None:
-        """Who has hoped for long enough learns, whatever is still being tried."""
+        """Fail each call after its retry deadline, even if an attempt is still under way."""
         self._cancel_deadline()
         for node in list(self._client.nodes.values()):
             node.check_deadlines()
@@ -186,15 +210,18 @@ class Reconnection:
             self.watch_deadline(call)
 
     def note_reply(self, call: Call) -> None:
-        """Its server has answered, though not to the point."""
+        """The server of `call` has answered, though with a refusal."""
         if call.sender.met is None:
             self.met = True
             self.abandoned.discard(self.part(self._server_of(call)))
 
-    # Connecting again --------------------------------------------------------------------------------
+    # Connecting again -----------------------------------------------------------------------------
 
     async def _seek(self, server: Endpoint | None) -> None:
-        """Until all that was unrouted for want of `server` is on its way again, or was given up. None: nobody knows of which."""
+        """Try to connect to `server` until all its unrouted calls are sent or have failed.
+
+        None stands for a server that is not known yet.
+        """
         in_vain = False
         while server in self.unrouted:
             if in_vain or server in self.suspects:
@@ -208,7 +235,7 @@ class Reconnection:
         self._check_deadlines()
 
     def next_backoff(self, server: Endpoint | None) -> float:
-        """Seconds until a server is asked again that was asked in vain: the more often, the longer."""
+        """The seconds until the next attempt to reach `server`, longer after each failed one."""
         self.attempts[server] = attempts = self.attempts.get(server, 0) + 1
         return pause(attempts, LONGEST)
 
@@ -223,7 +250,10 @@ class Reconnection:
             node.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
-        """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
+        """Connect to `server` if calls still need it. Return the error that prevented it.
+
+        If `server` is unknown or a suspect, find out first where all names are.
+        """
         trouble = None
         if server is None or server in self.suspects:
             trouble = await trouble_of(self.topology.look(self.suspects))
@@ -237,8 +267,11 @@ class Reconnection:
         return trouble
 
     def _resend(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
-        """Who has a connection now is sent; whose name is elsewhere by now is looked for there; who has neither hopes on, if the
-        store was there before, or learns.
+        """Send an unrouted call again, or keep it unrouted, or fail it.
+
+        The call is sent if its server has a connection now. If its name is on another server by
+        now, the client connects to that one. Otherwise the call is retried while it may be, and
+        fails after that. Return whether the call is on its way, or unrouted for another server.
         """
         if self._client.node_for(call) is not None:
             self._client.send_again(call._replace(by_text=False))
@@ -255,36 +288,41 @@ class Reconnection:
         return call.there or self.topology.where(call.sender.key)
 
     async def _follow(self, sentinel: Sentinel) -> None:
-        """Leave a server as soon as it is announced that another one has taken its place."""
+        """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
         while True:
             if await trouble_of(sentinel.switched()):
                 await asyncio.sleep(pause(10, REVIVAL))
-                await trouble_of(
-                    sentinel.look(self.suspects)
-                )  # it may have been announced meanwhile
+                # The Sentinel may have notified during the pause.
+                await trouble_of(sentinel.look(self.suspects))
             for server, node in list(self._client.nodes.items()):
                 if server is not sentinel.anywhere():
                     node.cut(NotThereError("another server has taken its place"))
 
     def check_topology(self, node: Node) -> None:
-        """Find out whether others have taken over what `peer` had: it is one of a minority, perhaps, and will not say so."""
+        """Find out whether other servers have taken over the names of `node`.
+
+        The node may be in a minority of a split Cluster, and would not say so itself.
+        """
         if self._looking is None or self._looking.done():
             self._looking = begun(self._check_topology(node), "headgate-look")
 
     async def _check_topology(self, node: Node) -> None:
         if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
             node.send_on()
-        await asyncio.sleep(pause(10, LONGEST))  # before the next look
+        await asyncio.sleep(pause(10, LONGEST))  # The pause limits how often this is asked.
 
-    # Servers that were given up ----------------------------------------------------------------------
+    # Unavailable servers --------------------------------------------------------------------------
 
     def is_unavailable(self, key: str) -> bool:
-        """Whether who has `key` was looked for in vain. Whoever asks, from any thread, has it looked for until it answers."""
+        """Whether the server of `key` is unavailable. Any thread may ask.
+
+        If it is, the client asks that server from time to time, until it answers.
+        """
         part = self.part(self.topology.where(key)) if self.unavailable else None
         if part not in self.unavailable:
             return False
         if part not in self._reviving and not self._client.closed:
-            with suppress(RuntimeError):  # it was closed this moment
+            with suppress(RuntimeError):  # The loop was closed this moment.
                 self.loop.call_soon_threadsafe(self._revive_soon, part)
         return True
 
@@ -293,7 +331,10 @@ class Reconnection:
             self._reviving[part] = begun(self._revive(part), "headgate-revive")
 
     async def _revive(self, part: Endpoint | None) -> None:
-        """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
+        """Ask an unavailable part until it is ready for calls.
+
+        A server that is still loading its data refuses a PING, too.
+        """
         try:
             for attempt in count(1):
                 await asyncio.sleep(pause(attempt, REVIVAL))
@@ -304,27 +345,31 @@ class Reconnection:
             del self._reviving[part]
 
     async def _ping(self, part: Endpoint | None) -> None:
-        """Others may have taken over all that it had: then there is nothing that is away."""
+        """PING the server of `part`.
+
+        Other servers may have taken over all its names. Then no part is unavailable, and the client
+        sends no PING.
+        """
         server = await self.any_server()
         if part is None or part in self.topology.servers():
             await (part or server).asked("PING")
 
     async def any_server(self) -> Endpoint:
-        """Any server of the store, after a look at where everything is."""
+        """Any server of the store, after asking where all names are."""
         await self.topology.look(self.suspects)
         server = self.topology.anywhere()
         if server is None:
             raise NotThereError("no server of the store is known")
         return server
 
-    # Ending ------------------------------------------------------------------------------------------
+    # Ending ---------------------------------------------------------------------------------------
 
     def follow_sentinel(self) -> None:
         if self._following is None and isinstance(self.topology, Sentinel):
             self._following = begun(self._follow(self.topology), "headgate-follow")
 
     def seek_all(self) -> None:
-        """Look for every server that a call waits for."""
+        """Connect to every server with unrouted calls."""
         for server in self.unrouted:
             self._seek_soon(server)
 
@@ -337,12 +382,12 @@ class Reconnection:
         return [*known, self._following, self._looking]
 
     def halt(self) -> None:
-        """Stop the timers. Their loop may run on."""
+        """Stop the timers: their loop may go on running."""
         self.offers.halt()
         if self._deadline is not None:
             self._deadline.cancel()
 
 
 def retry_for(seconds: float | None) -> float:
-    """For how many seconds a caller lets a server be looked for. None: it has not said."""
+    """The seconds for which a caller's call is retried. None: the caller has set none."""
     return OUTAGE if seconds is None else seconds
