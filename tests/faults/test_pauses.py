@@ -100,13 +100,13 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.25
     )  # a pause of half a second: the end of a loop waits for longer
-    hold, held = Node._hold, list[Call]()
+    hold, held = Node._postpone, list[Call]()
 
     def put_off(peer: Node, call: Call, refusal: str) -> None:
         held.append(call)
         hold(peer, call, refusal)
 
-    monkeypatch.setattr(Node, "_hold", put_off)
+    monkeypatch.setattr(Node, "_postpone", put_off)
 
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)
