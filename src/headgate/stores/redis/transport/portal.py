@@ -26,9 +26,8 @@ from headgate.forks import WAITING, forked
 from headgate.threads import begin
 
 T = TypeVar("T")
-LIFECYCLE = (
-    "headgate-client"  # The name of a client's lifecycle task: cancelling it ends the client.
-)
+# The name of a client's lifecycle task. Cancelling this task ends the client.
+LIFECYCLE = "headgate-client"
 # The seconds for the clients to close their connections, after all their calls were sent.
 CLOSING = 1.0
 
@@ -216,7 +215,7 @@ class Call(Generic[T]):
     """One blocking call: a thread waits for the result of a task in the loop.
 
     `name` is the name of the queue, for errors. `undo` gets the result if the thread has stopped
-    waiting. `heed` gets, in the thread, the messages of the task before its result.
+    waiting. `on_message` gets, in the thread, the messages of the task before its result.
 
     The thread never has a reference to the task. The end of a task runs Python code, and would hide
     there an exception that a signal handler raises.
@@ -227,14 +226,14 @@ class Call(Generic[T]):
         work: Callable[[], Coroutine[Any, Any, T]],
         name: str = "headgate/",
         undo: Callable[[T], object] | None = None,
-        heed: Callable[[Any], object] | None = None,
+        on_message: Callable[[Any], object] | None = None,
     ) -> None:
         self.work = work
         # This process is a child of a fork, and the parent gets the result.
         self.of_parent = False
         self._name = name
         self._undo = undo
-        self._heed = heed
+        self._on_message = on_message
         self._task: asyncio.Task[T] | None = None
         # The thread has stopped waiting.
         self._abandoned = False
@@ -247,8 +246,8 @@ class Call(Generic[T]):
             not isinstance(news := self._messages.get(timeout=timeout), Outcome)
             and not self.of_parent
         ):
-            if self._heed is not None and self._messages.empty():
-                self._heed(news)
+            if self._on_message is not None and self._messages.empty():
+                self._on_message(news)
         if self.of_parent:
             raise forked(self._name)
         if news.error is not None:
