@@ -157,7 +157,7 @@ def of_sentinel(where: str) -> Sentinel:
 
 
 def split_words(query: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options for the servers, and the options for the Sentinels, which begin with sentinel_."""
+    """The options for the servers, and those for the Sentinels (sentinel_...)."""
     words = dict(parse_qsl(query, keep_blank_values=True))
     its = {
         name.removeprefix("sentinel_"): words.pop(name)
