@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-PAUSE = 0.05  # The seconds before a call is sent again while its slot moves.
-DRAIN_TIMEOUT = 1.0  # The seconds for sending the releases of a loop that ends.
-# The errors that end a connection because its server is no primary any more.
+PAUSE = 0.05  # A call waits so many seconds before it is sent again while its slot moves.
+DRAIN_TIMEOUT = 1.0  # A loop that ends has so many seconds to send its releases.
+# These errors end a connection because its server is no primary any more.
 DEMOTED = ReadOnlyError, NotThereError
-# The last letter of a session's id if it subscribes to sharded channels (sessions.lua).
+# A session's id ends with this letter if it subscribes to sharded channels (sessions.lua).
 SHARDED = "s"
 
 
@@ -61,30 +61,30 @@ class Client:
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        # The senders of this loop, by key. Their queues keep them alive.
+        # These are the senders of this loop, by key. Their queues keep them alive.
         self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
-        # The senders of loops that have ended. A sender of this loop may have the same key.
+        # These senders belong to loops that have ended. This loop may have a sender of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
         # The portal has taken over what the sessions must deliver and hold.
         self.ended = False
-        # The lock of `end`. It is reentrant, because a signal handler may end the client, too.
+        # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
         self._ending = threading.RLock()
         # The loop did not run when the client ended: its tasks never end by themselves.
         self.abandoned = False
         self.of_portal = self.loop is portal_loop()
-        # The number of sessions that got an id from this client.
+        # So many sessions have got an id from this client.
         self._session_count = 0
-        # The senders that send a call at the end of this turn of the loop.
+        # These senders send a call at the end of this turn of the loop.
         self._ready: list[Sender] = []
         # A call was sent at once in this turn of the loop.
         self._sent_at_once = False
-        # The connected servers.
+        # Each connected server has its node here.
         self.nodes: dict[Endpoint, Node] = {}
-        # The calls that are sent again after PAUSE.
+        # These calls are sent again after PAUSE.
         self._paused: list[Call] = []
         self.reconnection = Reconnection(self, topology, self.loop)
-        # The future that wakes `_drain` after each reply or failure.
+        # This future wakes `_drain` after each reply or failure.
         self._drain_wakeup: asyncio.Future[None] | None = None
         self._outages = outages_of(topology)
         self._subscriptions = Subscriptions(self)
@@ -195,7 +195,7 @@ class Client:
             sender.node = None if server is None else self.nodes.get(server)
         return sender.node
 
-    # Hearing --------------------------------------------------------------------------------------
+    # Replies --------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
@@ -220,7 +220,7 @@ class Client:
         if self._drain_wakeup is not None and not self._drain_wakeup.done():
             self._drain_wakeup.set_result(None)
 
-    # Losing ---------------------------------------------------------------------------------------
+    # Lost connections -----------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
         """A connection is lost: its calls are sent by another one, if they may be retried."""

@@ -34,7 +34,7 @@ class Connection(asyncio.Protocol):
         self._replied = replied
         self._lost = lost
         self._reader = Reader()
-        # The commands that `write` will write together. None: each is written at once.
+        # `write` will write these commands together. None: each command is written at once.
         self._kept: list[bytes] | None = None
         self._loop = asyncio.get_running_loop()
         # The stream stays referenced here, because it closes the transport when it is dropped.

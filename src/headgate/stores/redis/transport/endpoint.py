@@ -27,18 +27,20 @@ from redis.retry import Retry as BlockingRetry
 from headgate.stores.redis.transport.connection import close_sockets, detached, hang_up
 from headgate.stores.redis.transport.failures import NotThereError
 
-# The seconds for connecting. A socket_connect_timeout in the URL or the client has precedence.
+# Connecting may take so many seconds. A socket_connect_timeout in the URL or the client has
+# precedence.
 CONNECT_TIMEOUT = 5.0
-REPLY_TIMEOUT = 5.0  # The seconds for a reply.
-# The same, if a caller's `max_sleep` is shorter: waiting for a slow reply is no wait in the queue.
+REPLY_TIMEOUT = 5.0  # A reply may take so many seconds.
+# A reply may take so many seconds even if a caller's `max_sleep` is shorter: waiting for a slow
+# reply is no wait in the queue.
 SILENCE = 0.5
-# The errors that an unavailable server causes.
+# An unavailable server causes these errors.
 LOST = RedisError, OSError, TimeoutError, asyncio.IncompleteReadError
 A_SENTINEL = (
     "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and "
     "name the service, as in redis+sentinel://host:26379/service/0"
 )
-# The settings of a URL or a client that headgate uses, besides those that begin with ssl_.
+# headgate uses these settings of a URL or a client, and those that begin with ssl_.
 USED = (
     "host",
     "port",
@@ -56,7 +58,7 @@ USED = (
 
 PLAIN = (str, bytes, int, float)  # Settings of these types are compared by value.
 
-# For each asyncio connection class, the blocking one.
+# Each asyncio connection class has its blocking class here.
 BLOCKING: dict[type[AbstractConnection], Any] = {
     SSLConnection: redis.connection.SSLConnection,
     UnixDomainSocketConnection: redis.connection.UnixDomainSocketConnection,

@@ -1,4 +1,4 @@
-"""The warning about servers that may evict keys: a limiter whose key is evicted forgets everything.
+"""The warning about servers that may evict keys: an evicted key is a limiter without memory.
 
 The client asks each server for its eviction policy when it connects, and from time to time. A user
 without permission for INFO gets no warning.
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# The seconds between two checks: an administrator can change the policy while the server runs.
+# So many seconds pass between two checks: the policy can be changed while the server runs.
 EVERY = 600.0
-# The servers that a warning was logged for. Each gets one.
+# A warning was logged for these servers. Each gets one.
 _warned: set[str] = set()
 
 

@@ -30,7 +30,7 @@ WANTS_LOGIN = (
     "it wants a password, and headgate has none: write user and password into the URL, as in "
     "redis://user:password@host:6379/0"
 )
-# The text of an error, by reason, in place of texts that may hold secrets.
+# An error shows these texts, by reason, in place of texts that may hold secrets.
 WORDS: dict[Reason, str] = {
     "refused": "nothing listens there",
     "unresolvable": "its host name cannot be resolved",

@@ -36,20 +36,20 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-# The library in `Node._loading`, beside the digests of scripts.
+# This stands for the library in `Node._loading`, beside the digests of scripts.
 LIBRARY = "library"
-# The seconds without a call after which a client of several servers closes its connection to one.
+# A client of several servers closes a connection after so many seconds without a call.
 IDLE = 60.0
 # With these errors the server refuses every call, before the script begins.
 UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
 # With these errors it refuses the calls of one name, because the name's slot is moving.
 ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")
-# All errors after which the same call may succeed later, here or elsewhere.
+# After these errors the same call may succeed later, here or elsewhere.
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 # With these errors the server says that it lacks the script or the library.
 MISSING = ("NOSCRIPT", "ERR Function not found")
-# Contents of keys that a name ignores, whether it is new or known: see shared.lua. A key with
-# such contents lives for a minute, or as long as the name.
+# A name, new or known, ignores these contents of its keys: see shared.lua. A key with such
+# contents lives for a minute, or as long as the name.
 PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000  # milliseconds
 # A server writes last to the connection that first had a reply to write (Redis and Valkey,
@@ -58,16 +58,16 @@ MINUTE = 60_000  # milliseconds
 # write, and for one more process to wake up. In a fleet that is a quarter of a hand-off
 # (python -m benchmarks.fleet).
 PING = ("PING",)
-# The redirection of a Cluster: the kind, the slot, the host and the port.
+# A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
 
 class Sender(Protocol):
     """The source of calls under one key. The transport knows nothing else about it."""
 
-    # The connection that its calls use, as far as the client knows.
+    # Its calls use this connection, as far as the client knows.
     node: Node | None
-    # Whether its last call was answered. None: it has made no call yet.
+    # This says whether its last call was answered. None: it has made no call yet.
     met: bool | None
 
     @property
@@ -90,10 +90,10 @@ class Call(NamedTuple):
 
     sender: Sender
     command: Command
-    # The times, by the loop's clock, when it was sent first and when it was sent last.
+    # It was sent first and last at these times, by the loop's clock.
     first: float
     sent: float
-    # The server that gets this call once (ASKING), because the call's slot is moving there.
+    # This server gets the call once (ASKING), because the call's slot is moving there.
     there: Endpoint | None = None
     # One server has redirected it to another. Two servers that disagree must not do so for ever.
     sent_on: bool = False
@@ -138,29 +138,29 @@ class Node:
 
     def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
-        # True in the middle of sending. The garbage collector may release permits there, and their
-        # calls must not be sent in between.
+        # The node is in the middle of sending. The garbage collector may release permits there, and
+        # their calls must not be sent in between.
         self.sending = False
         # The connection is lost or closed.
         self.closed = False
-        # The calls in flight, and the callbacks of other commands, in the order of the commands.
+        # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.client = client
         self._loop = client.loop
         # Until this time calls use scripts, because the library could not be loaded just now.
         self._scripts_until = 0.0
-        # The calls that wait until the server is ready.
+        # These calls wait until the server is ready.
         self.waiting: deque[Call] = deque()
-        # The server's refusal of the last of them.
+        # The server refused the last of them with this text.
         self._refusal = ""
-        # The timer that sends the first of them again.
+        # This timer sends the first of them again.
         self._retry_timer: asyncio.TimerHandle | None = None
-        # The library and the scripts that are being loaded. A call that needs one of them comes
-        # behind, and need not load it again.
+        # These scripts, or the library, are being loaded. A call that needs one comes behind, and
+        # need not load it again.
         self._loading: set[str] = set()
-        # The timer that checks whether the oldest call was answered in time.
+        # This timer checks whether the oldest call was answered in time.
         self._watch: asyncio.TimerHandle | None = None
-        # The timer that closes an unused connection.
+        # This timer closes an unused connection.
         self._idle: asyncio.TimerHandle | None = None
         self._connection = Connection(connection, self._replied, self._lose)
         self.keep, self.keeps, self.write = (
@@ -168,7 +168,7 @@ class Node:
             self._connection.keeps,
             self._connection.write,
         )
-        # False: the server's ACL refuses PING to this user.
+        # The server's ACL allows PING, as far as is known.
         self._may_ping = True
         self._eviction = Eviction(self._loop, client.topology, endpoint, self.send)
 
@@ -248,7 +248,7 @@ class Node:
         if not (self.calls or self.waiting):
             self.client.leave(self)
 
-    # Hearing --------------------------------------------------------------------------------------
+    # Replies --------------------------------------------------------------------------------------
 
     def _replied(self, reply: Any) -> None:
         call = self.calls.popleft()

@@ -31,11 +31,11 @@ class Outages:
     """
 
     def __init__(self, store: str) -> None:
-        # The time when the present outage of each part began.
+        # The present outage of each part began at this time.
         self.since: dict[Hashable, float] = {}
-        # The time of the last failure of each part.
+        # Each part failed last at this time.
         self._last: dict[Hashable, float] = {}
-        # The time when the last check of each part was scheduled, at an answer during an outage.
+        # The last check of each part was scheduled at this time, when the part answered a call.
         self._looked: dict[Hashable, float] = {}
         self._store = store
 

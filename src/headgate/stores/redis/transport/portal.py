@@ -26,9 +26,9 @@ from headgate.forks import WAITING, forked
 from headgate.threads import begin
 
 T = TypeVar("T")
-# The name of a client's lifecycle task. Cancelling this task ends the client.
+# A client's lifecycle task has this name. Cancelling the task ends the client.
 LIFECYCLE = "headgate-client"
-# The seconds for the clients to close their connections, after all their calls were sent.
+# The clients have so many seconds to close their connections, after all calls were sent.
 CLOSING = 1.0
 
 
@@ -71,18 +71,18 @@ class Portal:
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
-        # The identifier of the thread that runs the loop. 0: the loop does not run yet.
+        # The thread with this identifier runs the loop. 0: the loop does not run yet.
         self.thread = 0
         # No thread could start: the loop runs in the threads of its callers.
         self.threadless = False
-        # The callbacks that threads have left for the loop.
+        # Threads have left these callbacks for the loop.
         self._callbacks: deque[Callable[[], object]] = deque()
         # The first thread that takes this lock runs the loop.
         self._claim = threading.Lock()
         # This lock is held until the loop runs, or has failed to start.
         self._ready = threading.Lock()
         self._ready.acquire()
-        # The error that kept the loop from starting.
+        # This error kept the loop from starting.
         self._trouble: BaseException | None = None
         # This lock is held while the thread runs.
         self._ended = threading.Lock()
@@ -237,7 +237,7 @@ class Call(Generic[T]):
         self._task: asyncio.Task[T] | None = None
         # The thread has stopped waiting.
         self._abandoned = False
-        # The messages of the task, and at the end its outcome.
+        # The task puts its messages here, and at the end its outcome.
         self._messages: SimpleQueue[Any] = SimpleQueue()
 
     def result(self, timeout: float | None) -> T:
@@ -301,13 +301,13 @@ async def end_clients() -> None:
         await asyncio.wait(lifecycles)
 
 
-# The processes that are about to end: no thread can be started there any more.
+# These processes are about to end: no thread can be started there any more.
 _ended: set[int] = set()
-# The portals by process: a child of a fork has none of its parent's threads.
+# Each process has its own portal: a child of a fork has none of its parent's threads.
 _portals: dict[int, Portal] = {}
-# The identifiers of the threads that run portals.
+# The threads with these identifiers run portals.
 _threads: set[int] = set()
-# The functions to call when the portal of a process starts. Calling them twice is harmless.
+# These functions are called when the portal of a process starts. Twice is harmless.
 STARTED: list[Callable[[], None]] = []
 
 

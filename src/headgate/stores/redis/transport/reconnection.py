@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
-# The seconds for which a call is retried on a store that has answered before, unless the caller
-# says otherwise. The script keeps the places of a silent session for as long.
+# A store that has answered before is retried for so many seconds, unless the caller says
+# otherwise. The script keeps the places of a silent session for as long.
 OUTAGE = 10.0
-# The longest pause before another attempt, in seconds.
+# A pause before another attempt lasts so many seconds at most.
 LONGEST = 1.0
-# The same while the store is unavailable and no caller waits for it.
+# The same is true while the store is unavailable and no caller waits for it.
 REVIVAL = 5.0
 
 
@@ -88,30 +88,30 @@ class Reconnection:
         self.topology = topology
         self.loop = loop
         self._client = client
-        # True: the store has answered before.
+        # The store has answered before.
         self.met = False
-        # The calls without a connection, by server: it was lost, or is still to be made.
+        # These calls have no connection, by server: it was lost, or is still to be made.
         self.unrouted: dict[Endpoint | None, list[Call]] = {}
-        # The servers that failed, each with its last error. Before another attempt the client asks
+        # These servers failed, each with this last error. Before another attempt the client asks
         # where the names are.
         self.suspects: dict[Endpoint | None, Exception] = {}
-        # The number of attempts to reach each server, since its last answer.
+        # The client has made so many attempts to reach each server since its last answer.
         self.attempts: dict[Endpoint | None, int] = {}
-        # The parts of the store that have answered no call since a call to them was abandoned.
+        # These parts of the store have answered no call since a call to them was abandoned.
         self.abandoned: set[Endpoint | None] = set()
-        # The parts of the store that have answered neither a call nor a PING since they failed.
+        # These parts of the store have answered neither a call nor a PING since they failed.
         self.unavailable: set[Endpoint | None] = set()
-        # The backlogs that are sent again later.
+        # These backlogs are sent again later.
         self.offers = Offers(loop)
-        # The timer for the earliest retry deadline.
+        # This timer ends at the earliest retry deadline.
         self._deadline: asyncio.TimerHandle | None = None
-        # The tasks that connect to a server, by server.
+        # Each of these tasks connects to one server.
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
-        # The tasks that ask unavailable servers, by part.
+        # Each of these tasks asks one unavailable part from time to time.
         self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
-        # The task that waits for the notifications of a Sentinel.
+        # This task waits for the notifications of a Sentinel.
         self._following: asyncio.Task[None] | None = None
-        # The task that asks whether other servers have taken over the names of a node.
+        # This task asks whether other servers have taken over the names of a node.
         self._looking: asyncio.Task[None] | None = None
 
     def add_unrouted(self, call: Call) -> None:
@@ -152,7 +152,7 @@ class Reconnection:
         call.sender.failed(cannot(self.topology, lost))
         self._client.wake_drain()
 
-    # For how long ---------------------------------------------------------------------------------
+    # Retry deadlines ------------------------------------------------------------------------------
 
     def may_retry(self, call: Call) -> bool:
         """Whether a call may still be retried.
@@ -215,7 +215,7 @@ class Reconnection:
             self.met = True
             self.abandoned.discard(self.part(self._server_of(call)))
 
-    # Connecting again -----------------------------------------------------------------------------
+    # Reconnecting ---------------------------------------------------------------------------------
 
     async def _seek(self, server: Endpoint | None) -> None:
         """Try to connect to `server` until all its unrouted calls are sent or have failed.

@@ -21,13 +21,14 @@ from weakref import WeakSet
 
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 
-# The longest time, in seconds, that the end of a process waits for a server.
+# The end of a process waits for a server for so many seconds at most.
 LONGEST = 5.0
-# The priority among multiprocessing's finalizers: after the user's, before the last log lines.
+# With this priority multiprocessing calls it after the user's finalizers, and before the last log
+# lines are written.
 LAST = -100
 
 
-# The unconfirmed calls of a limiter: its name, the reason, and the number of calls of each method.
+# This names a limiter's unconfirmed calls: its title, the reason, and the number for each method.
 Unsent = tuple[str, str, Counter[str]]
 
 
@@ -44,9 +45,9 @@ class Client(Protocol):
     async def deliver(self, until: float) -> Sequence[Unsent]: ...
 
 
-# The clients that were made in this process.
+# These clients were made in this process.
 CLIENTS: WeakSet[Client] = WeakSet()
-# The process ids of the children of multiprocessing that deliver before they end.
+# The children of multiprocessing with these process ids deliver before they end.
 _watched: set[int] = set()
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Sender
     from headgate.stores.redis.transport.topology import Topology
 
-LONGEST = 5.0  # The longest pause before another attempt, in seconds.
+LONGEST = 5.0  # A pause before another attempt lasts so many seconds at most.
 
 
 class Listener(Protocol):
@@ -146,9 +146,9 @@ class Subscriber:
     """One connection, subscribed on one server for the names of `keys`."""
 
     def __init__(self, subscriptions: Subscriptions, client: Listener, server: Endpoint) -> None:
-        # The keys of the sessions that had waiters at the last check.
+        # The sessions with these keys had waiters at the last check.
         self.keys: set[str] = set()
-        # The task that keeps the connection open.
+        # This task keeps the connection open.
         self.task: asyncio.Task[None] | None = None
         self._subscriptions = subscriptions
         self._client = client
@@ -156,13 +156,13 @@ class Subscriber:
         self._sharded = client.topology.sharded
         self._verb = "SSUBSCRIBE" if self._sharded else "SUBSCRIBE"
         self._connection: Connection | None = None
-        # The channels of this connection, and whether the server has confirmed each.
+        # This connection has these channels. True: the server has confirmed the channel.
         self._channels: dict[str, bool] = {}
-        # The number of attempts that ended since the server has confirmed a channel.
+        # So many attempts have ended since the server has confirmed a channel.
         self._attempts = 0
-        # The time of the oldest command since the last message, by the loop's clock.
+        # The oldest command since the last message was sent at this time, by the loop's clock.
         self._asked: float | None = None
-        # The timer of `make_sure`.
+        # This timer calls `make_sure`.
         self._timer: asyncio.TimerHandle | None = None
 
     def stands(self, key: str) -> bool:

@@ -16,10 +16,10 @@ from headgate.stores.redis.transport.failures import NotThereError
 
 T = TypeVar("T")
 S = TypeVar("S")
-# The seconds for which one server is asked alone. After that the next one is asked, too, and a late
+# One server is asked alone for so many seconds. After that the next one is asked, too, and a late
 # answer of the first still counts.
 TURN = 0.25
-# The seconds before another attempt, doubled for each further one, with full jitter.
+# Another attempt comes after so many seconds, doubled for each further one, with full jitter.
 BACKOFF = 0.05
 # This generator leaves the user's random state alone, and differs after a fork.
 JITTER = random.SystemRandom()
@@ -41,7 +41,7 @@ def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
 def stop(task: asyncio.Task[Any]) -> None:
     """Cancel `task`. If its loop does not run, close its coroutine instead.
 
-    A cancellation would never reach a task whose loop does not run.
+    A cancellation never reaches a task of a stopped loop.
     """
     coroutine = task.get_coro()
     if task.get_loop().is_running():

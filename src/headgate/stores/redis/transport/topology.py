@@ -26,7 +26,7 @@ NAMED = 3  # An error names so many servers at most.
 # message. The Sentinel that leads a failover publishes +switch-master only when all replicas follow
 # the new primary.
 NOTIFICATIONS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
-Suspects = Collection[Endpoint | None]  # The servers that failed just now.
+Suspects = Collection[Endpoint | None]  # These servers failed just now.
 
 
 class Topology(Protocol):
@@ -35,16 +35,16 @@ class Topology(Protocol):
     Any loop and any thread may ask. Only `look` takes time.
     """
 
-    # True, until a server refuses functions to this user, or has none.
+    # The servers have functions, until one refuses them to this user, or has none.
     functions: bool
-    # True, until a server refuses INFO to this user.
+    # The servers answer INFO, until one refuses it to this user.
     informs: bool
     # The store has several servers, each with its own names. One may be unavailable while the
     # others answer.
     several: bool
     # It is equal for topologies with the same servers and the same settings.
     identity: Hashable
-    # True for a Cluster, until a server refuses sharded channels to this user, or has none.
+    # The store is a Cluster with sharded channels, until a server refuses them or has none.
     sharded: bool
 
     def where(self, key: str) -> Endpoint | None:

@@ -28,7 +28,7 @@ from headgate.validation import seconds, show
 
 SENTINEL_PORT = 26379
 SERVER_PORT = 6379
-# The form of a URL, by the part of its scheme behind the plus sign.
+# A URL has one of these forms, by the part of its scheme behind the plus sign.
 FORMS = {
     "": "redis://user:password@host:6379/0",
     "sentinel": "redis+sentinel://user:password@host:26379,host:26379/service/0",
@@ -36,7 +36,7 @@ FORMS = {
 }
 
 
-# The parameters of a URL that headgate uses.
+# headgate uses these parameters of a URL.
 WRITTEN = (
     "client_name",
     "db",
@@ -46,7 +46,7 @@ WRITTEN = (
     "username",
 )
 TLS = ", ssl_ca_certs, ssl_certfile, ssl_keyfile and the other ssl_ parameters of redis-py"
-# The parameters of redis-py's pools. headgate accepts them, and uses no pool.
+# redis-py's pools have these parameters. headgate accepts them, and uses no pool.
 POOLED = {"max_connections", "timeout"}
 
 
