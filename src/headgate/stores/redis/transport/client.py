@@ -63,7 +63,7 @@ class Client:
         self.process = os.getpid()
         # These are the senders of this loop, by key. Their queues keep them alive.
         self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
-        # These senders belong to loops that have ended. This loop may have a sender of the same key.
+        # These senders come from loops that have ended. This loop may have one of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
         # The portal has taken over what the sessions must deliver and hold.

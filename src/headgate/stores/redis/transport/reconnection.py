@@ -124,7 +124,7 @@ class Reconnection:
         self._seek_soon(server)
 
     def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        """Retry a call that lost its connection, or fail it.
+        """Retry a call that got no answer, or fail it.
 
         A wrong password is not retried: sending it again does not make it right.
         """
