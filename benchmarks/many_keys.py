@@ -277,8 +277,8 @@ def hurry() -> None:
     from tests.faults import haste
 
     sources = script.sources()
-    assert SPARE in sources["promises"], "promises.lua says it in other words now"
-    shorter = {**sources, "promises": sources["promises"].replace(SPARE, "SLACK = 1000000")}
+    assert SPARE in sources["expiry"], "expiry.lua says it in other words now"
+    shorter = {**sources, "expiry": sources["expiry"].replace(SPARE, "SLACK = 1000000")}
     script.sources = lambda: shorter
     haste.hurry()
 

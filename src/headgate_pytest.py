@@ -1,7 +1,8 @@
-"""The fixtures of headgate for pytest, which finds them by itself where headgate is installed.
+"""The pytest fixtures of headgate. pytest finds them where headgate is installed.
 
-Here live the fixtures and nothing else. It stands beside the package, so that whoever runs pytest and asks for none of them imports
-nothing of headgate: no time is lost, no warning of ours is anybody's, and coverage sees every import of the package.
+This file stands beside the package and imports headgate only inside the fixtures. So a test run
+that asks for none of them imports nothing of headgate, and coverage sees every import of the
+package.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def headgate_clock() -> Iterator[ManualClock]:
-    """All limiters of this process by a clock that stands still until the test moves it: `headgate_clock.advance(30)`."""
+    """A clock for all limiters of this process: `headgate_clock.advance(30)` moves it."""
     from headgate.testing import ManualClock
 
     with ManualClock() as clock:
@@ -26,7 +27,10 @@ def headgate_clock() -> Iterator[ManualClock]:
 
 @pytest.fixture
 def headgate_skipping_clock() -> Iterator[ManualClock]:
-    """All limiters of this process by a clock that skips every wait: `headgate_skipping_clock.elapsed()` says how long it was."""
+    """A clock for all limiters of this process that skips every wait.
+
+    `headgate_skipping_clock.elapsed()` returns how many seconds were skipped.
+    """
     from headgate.testing import ManualClock
 
     with ManualClock(skips=True) as clock:
@@ -35,13 +39,13 @@ def headgate_skipping_clock() -> Iterator[ManualClock]:
 
 @pytest.fixture
 def headgate_at_rest(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fails at the end of the test when a limiter of this process has waiters or permits that it had not before."""
-    from headgate.testing import assert_at_rest, restless
+    """Fails the test if a limiter of this process has new waiters or held permits at its end."""
+    from headgate.testing.assertions import assert_at_rest, find_busy
 
     for clock in {"headgate_clock", "headgate_skipping_clock"} & {*request.fixturenames}:
-        request.getfixturevalue(clock)  # before this one, so that it is left after it
-    before = restless()
+        request.getfixturevalue(clock)  # pytest ends it after this fixture
+    before = find_busy()
     yield
-    left = restless() - before
+    left = find_busy() - before
     if left:
         assert_at_rest(*left)

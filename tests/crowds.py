@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from headgate import Limiter
 from headgate.declaring import Undeclared
 from headgate.entrance import Entrance
+from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
 from tests.world import held
 
@@ -19,7 +20,7 @@ Held = TypeVar("Held", bound=Entrance)
 
 def declared(limiter: Held) -> Held:
     """Return `limiter`. Its limits are declared, as by its first acquire, and it uses its line directly."""
-    line = limiter._queue
+    line = queue_of(limiter)
     if isinstance(line, Undeclared):
         line._begin()
     return limiter
@@ -67,7 +68,7 @@ async def settled() -> None:
 def assert_all_free(limiter: Limiter) -> None:
     """S7, L6."""
     status = limiter.status()
-    assert (held(status), status.waiting, len(limiter._queue._crowd)) == (0, 0, 0)
+    assert (held(status), status.waiting, len(queue_of(limiter)._crowd)) == (0, 0, 0)
 
 
 def nothing(limiter: Limiter) -> None:
@@ -76,6 +77,6 @@ def nothing(limiter: Limiter) -> None:
 
 def lock_by(limiter: Limiter, lock: Any) -> None:
     """Have the line locked by `lock` from now on."""
-    line = limiter._queue
+    line = queue_of(limiter)
     line._lock = Lock(line.name, line._mend, lock)
-    limiter._queue._open()
+    queue_of(limiter)._open()

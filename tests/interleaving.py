@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 import headgate
-from headgate.testing import Standstill, VirtualLoop
+from headgate.testing.virtual_loop import Standstill, VirtualLoop
 from tests.virtual import VirtualClock
 
 SOURCE = str(Path(headgate.__file__).parent)

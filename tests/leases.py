@@ -10,8 +10,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 from headgate import Permit
+from headgate.gate.compile import Declaration
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration
+from headgate.permit import renew_lease
 from headgate.request import Request
 from headgate.stores.memory.fast_path import shut
 from tests import virtual
@@ -62,7 +63,7 @@ class Leases:
     status = astatus = describe = update = aupdate = pause = apause = release
     resume = aresume = reset = areset = drain = abandon = settle = release
 
-    # The store of this line, for a limiter
+    # The store of this queue, for a limiter
 
     def queue(self, name: str, declared: Declaration) -> Leases:
         return self
@@ -72,12 +73,12 @@ class Leases:
     def renew(self) -> None:
         """All renewals that were sent this moment have succeeded."""
         for permit in self.permits:
-            permit.renewed(self.clock.elapsed() + LEASE)
+            renew_lease(permit, self.clock.elapsed() + LEASE)
 
     def forget(self, *permits: Permit) -> None:
         """Renewals are answered: not held any more."""
         for permit in permits or self.permits:
-            permit.renewed(self.clock.elapsed())
+            renew_lease(permit, self.clock.elapsed())
 
 
 def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:

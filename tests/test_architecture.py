@@ -1,6 +1,7 @@
 """The shape of the package, held by tests: who may import whom, what stands where, what ships.
 
-Here live the rules of docs/architecture.md that a reader cannot see in one file; each says what to do about a breach.
+Here live the rules of docs/architecture.md that a reader cannot see in one file; each says what to
+do about a breach.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import headgate
 from tests.processes import finished
@@ -34,9 +35,11 @@ CLIENTS = {
     "http/requests.py": {"requests", "urllib3"},
     "http/openai.py": {"openai", "httpx2"},
     "http/anthropic.py": {"anthropic", "httpx2"},
-    "http/answers.py": {"http_sf"},
-    "http/heed.py": set(),
+    "http/rate_limit_headers.py": {"http_sf"},
 }
+# Modules of clients share these, which need the parser of header fields.
+SHARED = {"http/feedback.py", "http/httpx_transports.py", "http/token_metering.py"}
+SDKS = {"http/openai.py", "http/anthropic.py"}  # they use the module of httpx2
 FRAMEWORKS = {
     "frameworks/langchain.py": {"langchain_core"},
     "frameworks/litellm.py": {"litellm"},
@@ -45,7 +48,6 @@ FRAMEWORKS = {
     "frameworks/tenacity.py": {"tenacity"},
 }
 FOREIGN = CLIENTS | FRAMEWORKS
-ANSWERS = {"headgate.http.answers", "headgate.http.heed"}  # which each client's module needs
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
 # What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no chance.
 PURE = {
@@ -77,20 +79,23 @@ TWINS = sorted(path.stem for path in GATE.glob("*.lua"))
 ONLY_PYTHON = {
     "__init__": "`new` in Lua, where a state is a plain table",
     "text": "a declaration is written in Python and only read in Lua",
-    "costs_of": "State.costs_of",
-    "costs": "State.costs_of",
+    "costs_of": "RequestId.costs_of",
+    "costs": "RequestId.costs_of",
     "read_rules": "a call of the script reads its rules once anyway",
     "admit": "the hot path of one process",
     "at_once": "the hot path of one process",
     "pass_on": "the hot path of one process",
     "over": "the hot path of one process",
-    "entry_at": "requests.lua asks who is alive first",
+    "entry_at": "operations.lua finds the head of the queue first",
+    "next_at": "operations.lua asks `ready` for the head of the queue",
     "paused": "a call of the script sees it by the moment of its answer",
     "orphan": "a server does not fork",
 }
 ONLY_LUA = {
     "new": "`__init__` in Python",
-    "each": "the log is a sorted set here, read in pages by log.lua",
+    "each": "the log is a sorted set here, read in pages by window_log.lua",
+    "numbers": "memory keeps the rules themselves",
+    "restore": "memory keeps the rules themselves",
     "pass": "many `acquire`s in one: memory is asked for one at a time",
     "recount": "a key can be lost without the rest of the state",
 }
@@ -254,11 +259,15 @@ def test_only_the_choice_of_a_store_imports_the_redis_store() -> None:
 
 
 def test_no_module_imports_that_of_a_client_or_framework() -> None:
-    """They import one another only for the answers of servers."""
-    foreign = {module(PACKAGE / name) for name in FOREIGN}
+    """They import one another only for what they share. An SDK uses the module of httpx2."""
+    foreign = {module(PACKAGE / name) for name in FOREIGN.keys() | SHARED}
+    shared = {module(PACKAGE / name) for name in SHARED | {"http/rate_limit_headers.py"}}
 
     def breach(path: Path) -> set[str]:
-        return of_us(path) & (foreign - ANSWERS if module(path) in foreign else foreign)
+        allowed = shared if module(path) in foreign else set()
+        if path.relative_to(PACKAGE).as_posix() in SDKS:
+            allowed = allowed | {"headgate.http.httpx2"}
+        return of_us(path) & foreign - allowed
 
     assert_kept(OUTSIDE_REDIS, breach)
 
@@ -309,9 +318,16 @@ def test_no_module_imports_itself_through_others() -> None:
 
 
 def test_what_is_for_tests_is_known_to_tests_alone() -> None:
-    """Nobody in the package imports headgate.testing, or pytest; and the fixtures import headgate when a test asks for them."""
-    knows = {title(path): imported(path) & {"headgate.testing", "pytest"} for path in PYTHON}
-    assert {name: found for name, found in knows.items() if found} == {}
+    """Only headgate.testing imports its modules, and only the fixtures import pytest.
+
+    The fixtures import headgate when a test asks for them.
+    """
+    ours = {name for name in MODULES if name.startswith("headgate.testing")}
+
+    def breach(path: Path) -> set[str]:
+        return imported(path) & ({"pytest"} if in_folder(path, "testing") else {"pytest", *ours})
+
+    assert_kept(PYTHON, breach)
     at_the_top = [
         node
         for node in tree(SOURCE / "headgate_pytest.py").body
@@ -320,10 +336,35 @@ def test_what_is_for_tests_is_known_to_tests_alone() -> None:
     assert [name for name in map(ast.unparse, at_the_top) if "headgate" in name] == []
 
 
+ADAPTERS = ("http", "frameworks", "testing")
+
+
+def test_adapters_read_no_private_attribute_of_a_limiter() -> None:
+    """They use `headgate.internals`. What is private in their own classes and in others' is theirs."""
+    private = {
+        node.attr
+        for path in PYTHON
+        if not in_folder(path, *ADAPTERS, "stores/redis")
+        for node in ast.walk(tree(path))
+        if is_private(node) and ast.unparse(node.value) == "self"
+    }
+
+    def breach(path: Path) -> set[str]:
+        nodes = [node for node in ast.walk(tree(path)) if is_private(node)]
+        own = {node.attr for node in nodes if ast.unparse(node.value) in ("self", "cls")}
+        return {node.attr for node in nodes} & private - own
+
+    assert_kept([path for path in PYTHON if in_folder(path, *ADAPTERS)], breach)
+
+
+def is_private(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and node.attr[0] == "_" and node.attr[1] != "_"
+
+
 def test_it_is_imported_without_any_extra() -> None:
     """`import headgate` brings none of the extras in and needs none: every module can be imported but the Redis store's and those
     of the HTTP clients and frameworks."""
-    foreign = {PACKAGE / name for name in FOREIGN}
+    foreign = {PACKAGE / name for name in FOREIGN.keys() | SHARED}
     needs_none = sorted(
         name
         for name, path in MODULES.items()
@@ -411,7 +452,7 @@ def test_every_algorithm_has_its_twin() -> None:
         for name in TWINS
         if f"Twin: {name}.py" in (GATE / f"{name}.lua").read_text().splitlines()[0]
     } == set(TWINS)
-    assert set(TWINS) >= {"gate", "bucket", "window", "quota", "slots"}
+    assert set(TWINS) >= {"gate", "token_bucket", "sliding_window", "fixed_window", "concurrency"}
 
 
 def test_twins_have_the_same_functions_in_the_same_order() -> None:
@@ -419,7 +460,7 @@ def test_twins_have_the_same_functions_in_the_same_order() -> None:
     python = {
         name: [each for each in python_functions(name) if each not in ONLY_PYTHON] for name in TWINS
     }
-    python["gate"].remove("idle_at")  # promises.lua asks the rules themselves
+    python["gate"].remove("idle_at")  # expiry.lua asks the rules themselves
     lua = {name: [each for each in lua_functions(name) if each not in ONLY_LUA] for name in TWINS}
     assert lua == python
 
@@ -610,11 +651,11 @@ def test_public_methods_say_what_they_do() -> None:
 
 
 WRITTEN = {
-    **dict.fromkeys(CLIENTS.keys() - {"http/heed.py"}, "docs/http.md"),
+    **dict.fromkeys(CLIENTS, "docs/http.md"),
     **dict.fromkeys(
         FRAMEWORKS.keys() - {"frameworks/litellm.py"}, "docs/frameworks.md"
     ),  # that one: tests/frameworks
-    "testing.py": "docs/testing.md",
+    "testing/__init__.py": "docs/testing.md",
 }
 
 

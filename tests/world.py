@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from headgate import Limiter, Status
+from headgate.internals import queue_of, store_of
 from headgate.stores.memory.queue import MemoryStore
 from tests.machine import Stalls, scaled, scaled_now
 from tests.virtual import VirtualClock, run
@@ -100,6 +101,12 @@ async def waiting(limiter: Limiter, count: int) -> Status:
 async def at_rest(limiter: Limiter) -> Status:
     """Go on when nobody waits and no permit is held (L6)."""
     return await until(lambda status: status.waiting == 0 and held(status) == 0, limiter)
+
+
+def session_of(limiter: Any) -> Any:
+    """Return the session of a limiter on Redis in the running loop."""
+    queue = queue_of(limiter)
+    return store_of(queue).session(queue)
 
 
 def held(status: Status) -> int:

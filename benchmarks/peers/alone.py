@@ -46,7 +46,7 @@ def semaphore(capacity: int) -> Opening:
 @contextmanager
 def deciding(stage: Stage, limit: Any, gate_of: Callable[[Calls], Gate]) -> Iterator[Maker]:
     """The gate of bare trips (connection.py), whose one trip for all is headgate's: so many acquires, decided and written down."""
-    from headgate.gate.rules import Declaration, rules_of
+    from headgate.gate.compile import Declaration, rules_of
     from headgate.stores.redis.protocol.script import library
 
     program = Declaration(rules_of([limit])).program

@@ -11,7 +11,7 @@ from functools import lru_cache, wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from headgate.entrance import Entrance, made_from
-from headgate.gate.rules import Declaration, declaration
+from headgate.gate.compile import Declaration, declaration
 from headgate.keys import encoded
 from headgate.limits import DEFAULT_LEASE, Concurrency, Rate
 from headgate.pickles import attributes, remade

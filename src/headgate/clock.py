@@ -56,6 +56,5 @@ class SystemClock(Clock):
         self.now = now
 
 
-made: Callable[[], Clock] = (
-    SystemClock  # by what a new store goes that is not told: testing.py may put another in its place
-)
+# Makes the clock of a new store. headgate.testing replaces it.
+made: Callable[[], Clock] = SystemClock

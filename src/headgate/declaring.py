@@ -16,7 +16,7 @@ from headgate.request import asked
 from headgate.stores.memory.fast_path import shut
 
 if TYPE_CHECKING:
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.interfaces import Queue
     from headgate.limits import Limit
     from headgate.permit import Permit, Refusal

@@ -18,7 +18,7 @@ from weakref import ref
 
 from headgate.closed import Closed
 from headgate.declaring import Undeclared
-from headgate.gate.rules import Declaration
+from headgate.gate.compile import Declaration
 from headgate.interfaces import Queue
 from headgate.lease_watch import Lost
 from headgate.permit import Outcome, Permit

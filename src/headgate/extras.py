@@ -13,13 +13,14 @@ from contextlib import contextmanager
 def extra(name: str) -> Iterator[None]:
     """Around the imports of packages that `pip install 'headgate[name]'` brings.
 
-    Raises ImportError, with the command to run, when one of them is missing.
+    Raises ModuleNotFoundError, with the command to run, when one of them is missing. Around a
+    module that has an extra of its own, the outer extra is the one that the error names.
     """
     try:
         yield
     except ModuleNotFoundError as missing:
         package = (missing.name or "").partition(".")[0]
-        raise ImportError(
+        raise ModuleNotFoundError(
             f"headgate's {name} support needs the package {package!r}, which is not installed: "
             f"pip install 'headgate[{name}]' brings it.",
             name=package,

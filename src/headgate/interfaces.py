@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from headgate.gate.rules import Declaration
+from headgate.gate.compile import Declaration
 from headgate.permit import Issuer, Permit, Refusal
 from headgate.request import Request
 from headgate.stores.status import Status

@@ -15,10 +15,10 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from headgate.errors import LeaseLostError
-from headgate.gate.rules import Declaration
+from headgate.gate.compile import Declaration
 from headgate.interfaces import Queue
 from headgate.keys import title
-from headgate.permit import BlockWatch, Issuer, Permit, Refusal
+from headgate.permit import BlockWatch, Issuer, Permit, Refusal, redirect, renew_lease
 from headgate.request import Request
 from headgate.stores.context_stack import visitor
 from headgate.stores.memory.fast_path import shut
@@ -56,7 +56,7 @@ class Watch:
         self._cancelled = False  # we have asked it, too
         self._alone = False  # and when the body ended nobody else had
         permit.watch = self
-        permit.go_by(Noting)
+        redirect(permit, Noting)
 
     def close(self, error: object) -> None:
         """The body is over, with `error`, and the permit goes back."""
@@ -136,7 +136,7 @@ class Watch:
 
     def _too_late(self) -> None:
         """No renewal has come in time, and none that comes now counts."""
-        self._permit.renewed(monotonic())
+        renew_lease(self._permit, monotonic())
 
     def _error(self) -> LeaseLostError:
         now, until = monotonic(), self._permit.believed

@@ -14,7 +14,7 @@ from headgate.closing import CLOSINGS, Closing
 from headgate.declaring import Attached, Owner
 from headgate.decorator import limited
 from headgate.entrance import Entrance, made_from
-from headgate.gate.rules import NO_LIMITS, Declaration, declaration
+from headgate.gate.compile import NO_LIMITS, Declaration, declaration
 from headgate.interfaces import Queue
 from headgate.keys import encoded, title
 from headgate.lease_watch import Watched

@@ -13,8 +13,8 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
+from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Grant, Units
-from headgate.gate.rules import Declaration
 from headgate.keys import title
 from headgate.request import check_settlement
 
@@ -152,23 +152,6 @@ class Permit:
         else:
             self.watch.close(error)
 
-    def renewed(self, believed: float) -> None:
-        """For the store: the lease is certain until `believed`, on the monotonic clock; until now: it is lost, and stays lost."""
-        if not self.lost:
-            self.believed = believed
-        if self.watch is not None:
-            self.watch.look()
-
-    def report_loss(self) -> bool:
-        """For the store, which logs each loss once: whether the lease is lost, and this is news."""
-        news = self.lost and not self._reported
-        self._reported = self._reported or news
-        return news
-
-    def go_by(self, around: Callable[[Issuer], Issuer]) -> None:
-        """For what is put around the line that granted it: from now on what is done with the permit goes by that."""
-        self._queue = around(self._queue)
-
     def release(self) -> None:
         """Give the capacity back. Never blocks; any task or thread may call it, and a second call does nothing.
 
@@ -213,11 +196,6 @@ class Permit:
             f"{self!r} cannot be copied or pickled: it is held once, by this process; release it here, and send its fence."
         )
 
-    def take_hold(self) -> None:
-        """For the store: from now on the permit holds capacity, and goes back if it is dropped."""
-        self.__class__ = Held
-        self.held = True
-
     def __bool__(self) -> Literal[True]:
         """True, as a `Refusal` is false."""
         return True
@@ -243,6 +221,35 @@ class Held(Permit):
                 )
             finally:  # a warning may be an error
                 self._queue.abandon(self)
+
+
+# For the queues and the watch of a block -------------------------------------------------------
+
+
+def start_holding(permit: Permit) -> None:
+    """From now on the permit holds capacity, and goes back if it is dropped."""
+    permit.__class__ = Held
+    permit.held = True
+
+
+def renew_lease(permit: Permit, until: float) -> None:
+    """The lease is certain until `until`, on the monotonic clock. Until now: it is lost for good."""
+    if not permit.lost:
+        permit.believed = until
+    if permit.watch is not None:
+        permit.watch.look()
+
+
+def report_loss(permit: Permit) -> bool:
+    """Return True once for a permit whose lease is lost: its loss is logged once."""
+    is_news = permit.lost and not permit._reported
+    permit._reported = permit._reported or is_news
+    return is_news
+
+
+def redirect(permit: Permit, around: Callable[[Issuer], Issuer]) -> None:
+    """Put `around` between the permit and the queue that granted it."""
+    permit._queue = around(permit._queue)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from headgate.closing import UNCLOSED, Closing
 from headgate.errors import CostExceedsCapacityError
+from headgate.gate.compile import Declaration
 from headgate.gate.gate import ONE_EACH, Units
-from headgate.gate.rules import Declaration
 from headgate.keys import title
 from headgate.validation import check_max_sleep, microseconds, show
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from headgate.gate.slots import NEVER
+from headgate.gate.concurrency import NEVER
 from headgate.validation import show
 
 

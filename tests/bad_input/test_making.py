@@ -18,6 +18,7 @@ from headgate import (
     TokenBucket,
     Window,
 )
+from headgate.internals import queue_of
 from tests.bad_input.values import (
     BAD_NAME,
     INF,
@@ -285,7 +286,7 @@ def test_a_bad_update_changes_nothing(nowhere: str) -> None:
     with pytest.raises(ValueError, match="Window"):
         its.update(*(Window(1, per) for per in range(1, 6)))
 
-    assert its._queue.declared.capacity == {"requests": 5}
+    assert queue_of(its).declared.capacity == {"requests": 5}
 
 
 @pytest.mark.parametrize("function", [5, None, "fetch", 3.0, Hostile()], ids=shown)

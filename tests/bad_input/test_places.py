@@ -18,6 +18,7 @@ import valkey.asyncio
 from redis.exceptions import ResponseError
 
 from headgate import Concurrency, HeadgateError, Limiter, Semaphore, StoreError, TokenBucket
+from headgate.internals import queue_of, store_of
 from headgate.stores.redis.transport.failures import words
 from tests.bad_input.values import CANARY, INF, Door, Hostile, assert_sentence, shown
 from tests.machine import scaled
@@ -564,8 +565,8 @@ def test_nothing_shows_the_password(redis_url: str, name: str) -> None:
         limiter["tenant-7"],
         semaphore,
         bucket,
-        limiter._store,
-        *(each._queue for each in (limiter, semaphore, bucket)),
+        store_of(limiter),
+        *(queue_of(each) for each in (limiter, semaphore, bucket)),
     ]
     assert [text for text in map(repr, shows) if CANARY in text] == []
     assert [text for text in map(str, shows) if CANARY in text] == []

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from headgate import MaxSleepExceededError, Semaphore
+from headgate.internals import queue_of
 from headgate.stores.status import Status
 from tests.clocks import ServerClock
 from tests.processes import running
@@ -18,7 +19,7 @@ EXPIRY = 0.9
 
 
 async def status_of(semaphore: Semaphore) -> Status:
-    return await semaphore._queue.astatus()
+    return await queue_of(semaphore).astatus()
 
 
 async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
@@ -29,7 +30,7 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
         waiter = asyncio.create_task(_visit(semaphore))
-        await waiting(semaphore._queue, 1)
+        await waiting(queue_of(semaphore), 1)
 
         holder.kill()
         killed = time.monotonic()
@@ -82,7 +83,7 @@ async def test_a_killed_waiter_does_not_hold_up_the_queue(
     await semaphore.__aenter__()
     with running("hold", redis_url, name, 1, 60) as dead:
         assert await dead.said() == "asks"
-        await waiting(semaphore._queue, 1)
+        await waiting(queue_of(semaphore), 1)
         dead.kill()
 
     clock.forward(15)
@@ -103,7 +104,7 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
     await semaphore.__aenter__()
     with running("hold", redis_url, name, 1, expiry) as dead:
         assert await dead.said() == "asks"
-        await waiting(semaphore._queue, 1)
+        await waiting(queue_of(semaphore), 1)
         dead.kill()
 
     start = time.monotonic()
@@ -127,7 +128,7 @@ async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(
         assert [await each.said() for each in (one, one, two, two)] == ["asks", "inside"] * 2
         with running("hold", redis_url, name, 2, 30) as three:
             assert await three.said() == "asks"
-            await waiting(semaphore._queue, 1)
+            await waiting(queue_of(semaphore), 1)
             for process in (one, two, three):
                 process.kill()
 

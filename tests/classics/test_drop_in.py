@@ -20,6 +20,7 @@ from headgate import (
     StoreError,
     TokenBucket,
 )
+from headgate.internals import queue_of
 from tests.processes import finished
 from tests.world import HOUR, LONG, World, at_rest, told
 
@@ -233,4 +234,4 @@ async def test_a_hundred_instances_made_and_entered_at_once(world: World) -> Non
     await asyncio.gather(*(enter(100 + number, each) for number, each in enumerate(buckets)))
 
     assert through == list(range(200))
-    await at_rest(semaphores[0]._queue)  # type: ignore[arg-type]  # a line tells its status as a limiter does
+    await at_rest(queue_of(semaphores[0]))  # type: ignore[arg-type]  # a line tells its status as a limiter does

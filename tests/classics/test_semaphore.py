@@ -12,6 +12,7 @@ import redis
 import redis.asyncio
 
 from headgate import MaxSleepExceededError, QueueFullError, Semaphore, TokenBucket
+from headgate.internals import queue_of
 from tests.crowds import declared
 from tests.processes import running
 from tests.servers import Server
@@ -105,14 +106,14 @@ def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: st
         await semaphore.__aenter__()
         with running("hold", redis_url, name, 1, 30) as early:
             assert await early.said() == "asks"
-            await waiting(semaphore._queue, 1)
+            await waiting(queue_of(semaphore), 1)
             with running("hold", redis_url, name, 1, 30) as late:
                 assert await late.said() == "asks"
-                await waiting(semaphore._queue, 2)
+                await waiting(queue_of(semaphore), 2)
 
                 await semaphore.__aexit__(None, None, None)
                 assert await early.said() == "inside"
-                await waiting(semaphore._queue, 1)
+                await waiting(queue_of(semaphore), 1)
                 early.tell("leave")
                 assert [await early.said(), await late.said()] == ["left", "inside"]
                 late.tell("leave")
@@ -122,9 +123,8 @@ def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: st
 
 def test_it_lives_in_this_process_when_nothing_else_is_said(name: str) -> None:
     with Semaphore(name, 1):
-        assert (
-            declared(Semaphore(name, 1, store="memory://"))._queue
-            is declared(Semaphore(name, 1))._queue
+        assert queue_of(declared(Semaphore(name, 1, store="memory://"))) is queue_of(
+            declared(Semaphore(name, 1))
         )
         with pytest.raises(MaxSleepExceededError):
             asyncio.run(_visit(Semaphore(name, 1, max_sleep=1e-6)))
@@ -275,12 +275,12 @@ async def test_a_place_in_the_queue_that_was_given_up_is_free_again(world: World
     await semaphore.__aenter__()
     for _ in range(3):
         waiter = asyncio.create_task(_visit(semaphore))
-        await waiting(semaphore._queue, 1)
+        await waiting(queue_of(semaphore), 1)
         with pytest.raises(QueueFullError):
             await _visit(semaphore)
         waiter.cancel()
         await asyncio.wait([waiter])
-        await waiting(semaphore._queue, 0)
+        await waiting(queue_of(semaphore), 0)
 
     await semaphore.__aexit__(None, None, None)
     await soon(_visit(semaphore))

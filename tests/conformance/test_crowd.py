@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
+from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
 from tests.machine import scaled
@@ -373,14 +374,14 @@ def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
                 inside.append("impatient")
 
         if first == "release":
-            loop.call_later(1, limiter._queue.leave)
+            loop.call_later(1, queue_of(limiter).leave)
         waiter = asyncio.create_task(impatient())
         visitors = Visitors(limiter)
         await settled()
         visitors.come("next")
         if first == "timeout":
             await settled()
-            loop.call_later(1, limiter._queue.leave)
+            loop.call_later(1, queue_of(limiter).leave)
         await asyncio.wait([waiter])
         await visitors.let_out()
 
@@ -460,7 +461,7 @@ def test_an_idle_line_that_was_let_go_comes_back_whole(
     store._most = 1
     limiter = Limiter(name, Concurrency(1), store=store)
     Limiter(f"{name}-2", Concurrency(1), store=store)
-    assert limiter._queue._loose
+    assert queue_of(limiter)._loose
 
     async def story() -> None:
         visitors = Visitors(limiter)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import pytest
 
 from headgate import Concurrency, Limiter, Rate
+from headgate.internals import queue_of
 from headgate.stores.memory.queue import MemoryQueue, MemoryStore
 from headgate.stores.memory.waiters import Waiter
 from tests.crowds import Visitors, assert_all_free, declared, nothing, settled
@@ -119,8 +120,8 @@ def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
                 one.go_on()
             return head
 
-    declared(limiter)._queue._crowd = Crowd()
-    limiter._queue._open()
+    queue_of(declared(limiter))._crowd = Crowd()
+    queue_of(limiter)._open()
     with elsewhere() as one:
         with limiter:
             first = one.begin(comes(limiter, order, "first"))
@@ -143,15 +144,15 @@ def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
                 driven.pop().close()
             return head
 
-    declared(limiter)._queue._crowd = Crowd()
-    limiter._queue._open()
+    queue_of(declared(limiter))._crowd = Crowd()
+    queue_of(limiter)._open()
     with elsewhere() as one:
         for _ in range(2):
             with limiter:
                 driven.append(limiter.__aenter__())
                 one.loop.run_until_complete(first_step(driven[0]))
             assert_all_free(limiter)
-    assert not limiter._queue._moved
+    assert not queue_of(limiter)._moved
 
 
 @LOOKS
@@ -340,7 +341,7 @@ def test_who_looks_when_others_before_it_are_due_too_goes_behind_them(memory: Wo
     async def story() -> None:
         callers = asyncio.gather(*(comes(limiter, order, number) for number in range(3)))
         await settled()
-        line = limiter._queue
+        line = queue_of(limiter)
         assert isinstance(line, MemoryQueue)
         third = list(line._gate.queue)[2]
         memory.clock.jump(5 * memory.beat)

@@ -24,6 +24,7 @@ from headgate import (
     Window,
     logs,
 )
+from headgate.internals import store_of
 from headgate.stores import limit_history
 from headgate.stores.memory.queue import MemoryStore
 from tests.world import HOUR, World, at_rest, declare, soon, told, until, used, waiting
@@ -421,7 +422,7 @@ async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> Non
         limiter[f"tenant-{number}"]
 
     assert (await limiter["vip"].astatus()).limits[0].capacity == 500
-    assert len(limiter._store._kept) < 5000
+    assert len(store_of(limiter)._kept) < 5000
 
 
 @pytest.mark.exact

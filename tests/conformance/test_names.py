@@ -9,6 +9,7 @@ import secrets
 import pytest
 
 from headgate import Concurrency, Limiter, Rate, Semaphore, TokenBucket
+from headgate.internals import store_of
 from headgate.stores.memory.queue import FEWEST_QUEUES, MemoryQueue, MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, told, used
@@ -261,5 +262,7 @@ def lines_of(store: MemoryStore) -> int:
     """How many states the store keeps alive."""
     gc.collect()
     return sum(
-        1 for thing in gc.get_objects() if isinstance(thing, MemoryQueue) and thing._store is store
+        1
+        for thing in gc.get_objects()
+        if isinstance(thing, MemoryQueue) and store_of(thing) is store
     )

@@ -20,6 +20,7 @@ from headgate import (
     Refusal,
     Window,
 )
+from headgate.internals import queue_of
 from tests.world import HOUR, World, at_rest, soon, told, until, used, waiting
 
 Way = Callable[[Limiter, float], Awaitable[None]]
@@ -264,7 +265,7 @@ def test_a_door_that_somebody_has_in_hand_shuts_too(memory: World, limits: list[
     limiter = memory.limiter(*limits)
     with limiter:
         pass
-    door = limiter._queue.enter
+    door = queue_of(limiter).enter
 
     limiter.pause(HOUR)
 

@@ -52,6 +52,9 @@ async def test_retry_after_is_none_when_only_a_release_can_help(world: World) ->
 
     async with limiter:
         assert (await limiter.astatus()).retry_after is None
+        behind = asyncio.create_task(_acquired(limiter))
+        assert (await waiting(limiter, 1)).retry_after is None
+    (await behind).release()
 
     assert (await at_rest(limiter)).retry_after == 0.0
 

@@ -34,7 +34,7 @@ def citing() -> dict[str, list[Path]]:
 
 
 def links(number: str) -> str:
-    """The third cell of a line: tests/gate/test_bucket.py is [gate/bucket](...)."""
+    """The third cell of a line: tests/gate/test_token_bucket.py is [gate/token_bucket](...)."""
     names = [path.relative_to(ROOT).as_posix() for path in citing()[number]]
     return (
         ", ".join(f"[{name[6:-3].replace('test_', '')}](../{name})" for name in names) or "none yet"

@@ -13,6 +13,7 @@ from typing import Any
 from redis import Redis
 
 from headgate import Limiter, Permit, Rate
+from headgate.internals import queue_of
 from headgate.limits import Limit
 from tests.faults.scene import Room, elsewhere, once_back
 from tests.servers import Server
@@ -55,14 +56,14 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 
 async def found(limiter: Limiter) -> None:
     """Go on when the server is known to be back: to the tasks of this loop, and to threads; both are connected to it."""
-    its: Any = limiter._queue  # a fallback line knows
+    its: Any = queue_of(limiter)  # a fallback line knows
     async with asyncio.timeout(long()):
         while True:
             if not (its._away() or await asyncio.to_thread(its._away)):
                 break
             await asyncio.sleep(0.001)
-    await once_back(its._queue.astatus)
-    await once_back(lambda: asyncio.to_thread(its._queue.status))
+    await once_back(queue_of(its).astatus)
+    await once_back(lambda: asyncio.to_thread(queue_of(its).status))
 
 
 async def inside(limiter: Limiter, door: asyncio.Event, room: Room) -> None:

@@ -49,12 +49,14 @@ def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
     change(endpoint, "CONNECT_TIMEOUT", GREETING)
     microseconds = round(WAITER * 1_000_000)
     sources = script.sources()
-    assert all(words in sources["shared"] for words in (KEPT, HELD, DOUBTED)), (
-        "shared.lua says it in other words now"
+    assert all(words in sources["prelude"] for words in (KEPT, HELD, DOUBTED)), (
+        "prelude.lua says it in other words now"
     )
     shorter = KEPT.replace("10000000, 30000000", f"{microseconds}, {3 * microseconds}")
     held = HELD.replace("60000000", f"{round(HOLD * 1_000_000)}")
     doubted = DOUBTED.replace("4000000", f"{round(UNHEARD * 1_000_000)}")
-    shared = sources["shared"].replace(KEPT, shorter).replace(HELD, held).replace(DOUBTED, doubted)
-    for form, its in vars(script.Library({**sources, "shared": shared})).items():
+    prelude = (
+        sources["prelude"].replace(KEPT, shorter).replace(HELD, held).replace(DOUBTED, doubted)
+    )
+    for form, its in vars(script.Library({**sources, "prelude": prelude})).items():
         change(script.library(), form, its)

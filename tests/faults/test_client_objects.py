@@ -13,6 +13,7 @@ import redis.asyncio
 from redis import Redis
 
 from headgate import Concurrency, Limiter
+from headgate.internals import queue_of
 from headgate.stores.redis.store import redis_store
 from tests.faults.scene import client_of_its_own, eventually
 from tests.servers import Server, connections_of
@@ -102,7 +103,7 @@ async def test_the_next_limiter_of_a_name_asks_as_quickly_as_the_one_before(
         pass
     gc.collect()
 
-    assert Limiter(name, Concurrency(1), store=client)._queue.limits.declares == 0  # type: ignore[attr-defined]
+    assert queue_of(Limiter(name, Concurrency(1), store=client)).limits.declares == 0  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

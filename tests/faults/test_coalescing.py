@@ -11,11 +11,12 @@ from hiredis import ReplyError
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
+from headgate.internals import queue_of
 from headgate.stores.redis.session import session
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.node import Node
 from tests.faults.scene import commands_of, elsewhere, enter, eventually
-from tests.world import soon, waiting
+from tests.world import session_of, soon, waiting
 
 PLENTY, ONE = Concurrency(1000), Concurrency(1)
 SILENT = 3600.0  # seconds between heartbeats: none within a test
@@ -117,7 +118,7 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
 
 async def nothing_on_its_way(limiter: Limiter) -> None:
     """Wait until the session is subscribed and has the reply to its last call: once subscribed, it asks for news."""
-    session = limiter._queue.session()
+    session = queue_of(limiter).session()
     await eventually(lambda: session.client.counts(session) and session.traffic.sent is None)
 
 
@@ -174,7 +175,7 @@ async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_anot
 
 def waits(limiter: Limiter) -> bool:
     """Whether a caller of `limiter` waits, and no call is in flight."""
-    session = limiter._queue.session()
+    session = queue_of(limiter).session()
     return bool(session.traffic.waiting) and session.traffic.sent is None
 
 
@@ -233,7 +234,7 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     await waiting(other, 1)
     await theirs.arelease()
     permit = await soon(mine)
-    (peer,) = limiter._queue._store.session(limiter._queue).client.nodes.values()
+    (peer,) = session_of(limiter).client.nodes.values()
     peer._note_ping_reply(ReplyError(refusal))
 
     writes.clear()

@@ -13,6 +13,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, CostExceedsCapacityError, Limiter, Permit, Rate, StoreError, logs
+from headgate.internals import queue_of
 from headgate.limits import Limit
 from headgate.stores.redis.session import session
 from tests.faults.haste import HOLD
@@ -340,7 +341,7 @@ async def test_an_update_that_cannot_be_told_is_told_later(
     with pytest.raises(StoreError, match="cannot be asked"):
         await soon(limiter.aupdate(TWO))
     limiter.update(THREE)
-    assert limiter._queue.declared.capacity == {"permits": 3}
+    assert queue_of(limiter).declared.capacity == {"permits": 3}
     proxy.refuses = False
 
     await until(lambda status: status.limits[0].capacity == 3, other)

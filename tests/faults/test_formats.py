@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit, StoreError
+from headgate.internals import queue_of
 from tests.faults.proxy import Proxy
 from tests.faults.scene import elsewhere, once_back, visit
 from tests.world import at_rest, soon
@@ -87,7 +88,7 @@ async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
     )
     await soon(visit(limiter))
     await other.aupdate(Concurrency(3))
-    ours = limiter._queue.declared.program
+    ours = queue_of(limiter).declared.program
     whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
     proxy.replies.alter = lambda piece: whole.sub(
         lambda reply: bulk(reply[1].replace(b"permits 3 ", b"permits 0 ")), piece
@@ -95,7 +96,7 @@ async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
 
     with pytest.raises(StoreError):
         await soon(limiter.acquire())
-    assert limiter._queue.declared.program == ours
+    assert queue_of(limiter).declared.program == ours
 
     proxy.replies.alter = None
     await once_back(lambda: visit(limiter))

@@ -13,6 +13,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, Limiter, Rate
+from headgate.internals import queue_of
 from headgate.stores.redis.session import session
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from tests.faults.proxy import Proxy
@@ -101,7 +102,7 @@ async def test_the_server_counts_what_is_held_and_who_waits_all_the_same(
         await visitors.inside_are(*range(number + 2))
         assert not await other.atry_acquire()
 
-    status = await until(lambda status: status.waiting == 0, other._queue)
+    status = await until(lambda status: status.waiting == 0, queue_of(other))
     assert [limit.used for limit in status.limits] == [1]
     await visitors.all_gone()
     await at_rest(other)
@@ -122,7 +123,7 @@ async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
     for number in (1, 2):
         visitors.go(number)
         await visitors.inside_are(*range(1, number + 2))
-        await until(lambda status, left=2 - number: status.waiting == left, other._queue)
+        await until(lambda status, left=2 - number: status.waiting == left, queue_of(other))
 
     await visitors.all_gone()
     await at_rest(other)
@@ -332,7 +333,7 @@ async def test_in_doubt_the_server_is_asked(
     """S2, S6: given a lease or a place in the queue that is not certain any more, who leaves hands nothing over."""
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
-    (permit,) = limiter._queue._inside._entered[visitors.tasks[1]]
+    (permit,) = queue_of(limiter)._inside._entered[visitors.tasks[1]]
     assert permit.home.handoff.heir(permit), "it would be handed over"
     if doubt == "nothing was heard for long":
         permit.home.asked_at -= 2 * session.HEARTBEAT
@@ -407,7 +408,7 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
 
     visitors.tasks[2].cancel()
     await asyncio.wait([visitors.tasks[2]])
-    (permit,) = limiter._queue._inside._entered[visitors.tasks[1]]
+    (permit,) = queue_of(limiter)._inside._entered[visitors.tasks[1]]
     assert permit.home.handoff.heir(permit) is None
     visitors.go(1)
     proxy.replies.resume()
@@ -464,7 +465,7 @@ def nothing() -> None:
 
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
-    return f"headgate:{limiter._queue.session().id.partition('.')[0]}"
+    return f"headgate:{queue_of(limiter).session().id.partition('.')[0]}"
 
 
 async def acquire(limiter: Limiter) -> int:
@@ -476,6 +477,6 @@ async def at_rest(limiter: Limiter) -> None:
     """S7: nobody waits, and all of it can be had."""
     status = await until(
         lambda status: status.waiting == 0 and not any(limit.used for limit in status.limits),
-        limiter._queue,
+        queue_of(limiter),
     )
     assert status.waiting == 0

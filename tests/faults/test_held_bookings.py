@@ -10,6 +10,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, StoreError
 from headgate.declaring import Undeclared
+from headgate.internals import queue_of, store_of
 from headgate.request import Request
 from headgate.stores.redis.session import session, traffic
 from headgate.stores.redis.session.session import Session
@@ -50,9 +51,9 @@ async def there(name: str, redis_url: str) -> Limiter:
 
 
 def lane_of(limiter: Limiter) -> Session:
-    line: Any = limiter._queue
-    line = line._queue if isinstance(line, Undeclared) else line  # it has not acquired yet
-    its = line._store.session(line)
+    line: Any = queue_of(limiter)
+    line = queue_of(line) if isinstance(line, Undeclared) else line  # it has not acquired yet
+    its = store_of(line).session(line)
     assert isinstance(its, Session)
     return its
 
@@ -181,7 +182,7 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(
 ) -> None:
     """T8: given one that may wait until its moment, when it is paused for longer, then it is told when that is over."""
     await there.acquire()
-    caller = asyncio.create_task(there._queue.acquire(Request({}, round(AHEAD * 1_000_000))))
+    caller = asyncio.create_task(queue_of(there).acquire(Request({}, round(AHEAD * 1_000_000))))
     await asyncio.sleep(0)
     await there.astatus()
     (_, pending, _), *_ = lane_of(there).traffic.reserved.queue

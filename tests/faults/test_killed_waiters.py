@@ -32,7 +32,7 @@ LIMIT = Concurrency(1, lease=30.0)
 
 
 def listening(server: Server, name: str) -> int:
-    """How many sessions of a name have said that this server notifies them (replies.lua)."""
+    """How many sessions of a name have said that this server notifies them (reply_cache.lua)."""
     with Redis(port=server.port) as raw:
         fields = raw.hgetall(f"headgate:{{{name}}}")
     return sum(

@@ -14,7 +14,7 @@ from redis import Redis
 from headgate import Limiter, Rate
 from headgate.stores.redis.session.session import Session
 from tests.faults.scene import elsewhere, enter, eventually
-from tests.world import soon, waiting
+from tests.world import session_of, soon, waiting
 
 TEN = Rate(10, per=1000, unit="tokens")  # next to nothing flows back while a test lasts
 
@@ -26,7 +26,7 @@ async def left(limiter: Limiter) -> int:
 
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
-    lane = limiter._queue._store.session(limiter._queue)
+    lane = session_of(limiter)
     return f"headgate:{lane.id.partition('.')[0]}"
 
 
@@ -118,7 +118,7 @@ async def test_news_of_later_grants_wait_for_those_before(
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     await limiter.astatus()  # it has listened since before this was asked
     lane, heard, answered = (
-        limiter._queue._store.session(limiter._queue),
+        session_of(limiter),
         Session.heard,
         Session.answered,
     )

@@ -18,13 +18,14 @@ from redis import Redis
 
 import headgate
 from headgate import Concurrency, LeaseLostError, Limiter, Rate, logs
+from headgate.internals import queue_of
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Puppet, Slack, elsewhere, eventually, keys_of
 from tests.machine import Stalls, scaled
 from tests.servers import Server
 from tests.stepping import WAYS, cancelled_at
-from tests.world import HOUR, at_rest, soon, used
+from tests.world import HOUR, at_rest, session_of, soon, used
 
 LEASE = scaled(1.5)
 ONE = Concurrency(1, lease=LEASE)
@@ -87,7 +88,7 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
 
     admin.delete(*keys_of(admin, name))
     successor = await soon(other.acquire())
-    limiter._queue._queue._store.session(limiter._queue._queue).renewal.renew()
+    session_of(queue_of(limiter)).renewal.renew()
 
     await stay.lost()
     assert used(await limiter.astatus()) == [1]
@@ -227,7 +228,7 @@ async def test_renewals_keep_a_body_where_it_is(
     with pytest.raises(asyncio.CancelledError):
         await stay.task
     await at_rest(limiter)
-    lane = limiter._queue._queue._store.session(limiter._queue._queue)
+    lane = session_of(queue_of(limiter))
     await eventually(lambda: not lane.renewal.planned)
     assert renewals(proxy) == 4
 
@@ -256,7 +257,7 @@ async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(
     asyncio.get_running_loop().set_debug(True)
     limiter = Limiter(name, Concurrency(1, lease=60), store=proxy.url)
     permit = await limiter.acquire()
-    lane = limiter._queue._store.session(limiter._queue)
+    lane = session_of(limiter)
 
     await asyncio.to_thread(lane.renewal.hold, permit, 300_000)  # microseconds
 
@@ -349,7 +350,7 @@ async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
         reached = await cancelled_at(visit(block(limiter), let_in), way, at)
 
         assert used(await at_rest(limiter)) == [0, len(let_in) + taken]
-        assert limiter._queue._inside == {}
+        assert queue_of(limiter)._inside == {}
         if not reached:
             break
     assert at >= 2

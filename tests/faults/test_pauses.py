@@ -18,6 +18,7 @@ from redis.credentials import CredentialProvider
 
 from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.errors import StoreError
+from headgate.internals import queue_of, store_of
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport import client, reconnection, subscriber, tasks
 from headgate.stores.redis.transport.client import Client
@@ -26,7 +27,7 @@ from tests.faults.proxy import Proxy
 from tests.faults.scene import Breaths, client_of_its_own, elsewhere, enter, eventually, once_back
 from tests.rights import PASSWORD, USER
 from tests.servers import Server, as_user, free_port
-from tests.world import LONG, at_rest, long, soon, used, waiting
+from tests.world import LONG, at_rest, long, session_of, soon, used, waiting
 
 TEN = Rate(10, per=10_000_000, unit="tokens")  # no token comes back within a test
 
@@ -53,7 +54,7 @@ def with_moods(moody: Moody, port: int) -> Any:
 
 
 def link_of(limiter: Limiter) -> Client:
-    return limiter._queue._store.session(limiter._queue).client
+    return session_of(limiter).client
 
 
 PONG = b"+PONG\r\n"
@@ -167,7 +168,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     assert not await soon(
         limiter.atry_acquire()
     )  # it is looked for from here on, though nobody asks again
-    its = limiter._queue._store._clients[asyncio.get_running_loop()]
+    its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]
     await eventually(lambda: not its.reconnection.unavailable)
 
     assert inside.fence == 0
@@ -308,7 +309,7 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
 
     assert {type(each) for each in told} == {StoreError}
     assert attempts[:6] == [1, 2, 3, 4, 5, 6]
-    assert all(limiter._queue._last._in_vain >= 5 for limiter in limiters)
+    assert all(queue_of(limiter)._last._in_vain >= 5 for limiter in limiters)
 
 
 async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
@@ -323,7 +324,7 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     await other.astatus()
     own_server.pause()
     asked = asyncio.create_task(enter(limiter))
-    await eventually(lambda: (lane := limiter._queue._last) is not None and lane.traffic.sent)
+    await eventually(lambda: (lane := queue_of(limiter)._last) is not None and lane.traffic.sent)
     own_server.kill()
     monkeypatch.setattr(
         reconnection,
@@ -332,7 +333,7 @@ async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     )
     with pytest.raises(StoreError):
         await soon(asked)
-    owing = limiter._queue._last
+    owing = queue_of(limiter)._last
     assert owing.traffic.owes
 
     own_server.start()
@@ -455,7 +456,7 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     callers = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(2)]
     await waiting(other, 2)
     await eventually(lambda: proxy.announcements.seen)
-    lane, failed = limiter._queue._store.session(limiter._queue), Session.failed
+    lane, failed = session_of(limiter), Session.failed
     come, news = asyncio.Event(), first_news_lost(monkeypatch)
 
     def fails_as_one_comes(its: Session, error: StoreError) -> None:

@@ -27,7 +27,7 @@ from tests.faults.scene import (
 )
 from tests.machine import scaled
 from tests.servers import Server, as_user
-from tests.world import at_rest, long, soon, until, used, waiting
+from tests.world import at_rest, long, session_of, soon, until, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 TOKENS = Rate(1000, per=AGES, unit="tokens")
@@ -270,7 +270,7 @@ async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
             await soon(limiter.acquire(tokens=1))
     own_admin.config_set("min-replicas-to-write", 0)
 
-    session = limiter._queue._store.session(limiter._queue)
+    session = session_of(limiter)
     assert (session.traffic.operations, session.traffic.abandoned) == ([], {})
 
 

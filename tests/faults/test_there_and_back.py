@@ -12,6 +12,7 @@ import pytest
 from redis import Redis
 
 from headgate import Concurrency, LeaseLostError, Limiter, StoreError, Waiting, Window, logs
+from headgate.internals import queue_of, store_of
 from headgate.stores import fallback
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.store import RedisStore
@@ -258,7 +259,7 @@ async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
     """Promise 8: nobody passes unasked who was not told to."""
     limiter = elsewhere(name, Concurrency(4), url=own_server.url)
     (await soon(limiter.acquire())).release()
-    assert type(limiter._queue) is RedisQueue  # the way there has become no longer
+    assert type(queue_of(limiter)) is RedisQueue  # the way there has become no longer
     with fault(own_server):
         answers = await soon(
             asyncio.gather(*(ask(limiter) for ask in WAYS), return_exceptions=True)
@@ -454,7 +455,7 @@ async def test_limiters_made_for_each_request_are_told_of_as_one(
 
     for number in range(9):
         await request(f"{name}3.{number}")
-    assert len(fallback._absences[Limiter(name, TOKENS, store=store)._store]) <= 3  # type: ignore[index]  # the store behind it
+    assert len(fallback._absences[store_of(Limiter(name, TOKENS, store=store))]) <= 3  # type: ignore[index]  # the store behind it
 
 
 async def test_a_password_is_in_no_message(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter
+from headgate.internals import queue_of
 from headgate.stores.redis.limit_sync import LimitSync
 from tests.faults.scene import client_of_its_own
 from tests.processes import finished
@@ -109,7 +110,7 @@ async def test_an_update_holds_whatever_is_heard_meanwhile(
         moment = At(at, lambda scene=scene: by(lambda: scene.limiter.update(TWO)))
 
         def hears(line: LimitSync, *what: Any, moment: At = moment, scene: Scene = scene) -> Any:
-            if line is not scene.limiter._queue.limits or moment.reached:
+            if line is not queue_of(scene.limiter).limits or moment.reached:
                 return whole(line, *what)
             return moment.during(lambda: whole(line, *what))
 

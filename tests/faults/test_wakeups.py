@@ -19,7 +19,7 @@ from tests.faults.haste import PATIENCE
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Room, commands_of, elsewhere, enter, eventually, visit, waiters_of
 from tests.servers import Server, as_user
-from tests.world import at_rest, long, soon, used, waiting
+from tests.world import at_rest, long, session_of, soon, used, waiting
 
 SILENT = 3600.0  # seconds between heartbeats: none within a test
 
@@ -136,7 +136,7 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
     )
     permit, caller = await enter(other), asyncio.create_task(enter(here))
     await waiting(other, 1)
-    its = here._queue._store.session(here._queue)
+    its = session_of(here)
     await eventually(lambda: its._timer is not None)
 
     its.asked_at -= 2.0

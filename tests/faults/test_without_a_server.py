@@ -23,6 +23,7 @@ from headgate import (
     StoreError,
     Window,
 )
+from headgate.internals import queue_of
 from headgate.limits import Limit
 from headgate.stores.redis.transport import reconnection
 from tests.faults.absence import AGES, TOKENS, WAYS, found, inside, local, opened
@@ -406,9 +407,9 @@ async def test_nothing_is_kept_of_those_who_have_passed(name: str, gone: Server)
         await soon(asyncio.gather(*(enter_and_leave(limiter) for _ in range(20))))
         gc.collect()
         left = [one for one in gc.get_objects() if isinstance(one, Permit) and name in repr(one)]
-        assert (left, limiter._queue._inside._entered) == ([], {})
+        assert (left, queue_of(limiter)._inside._entered) == ([], {})
         assert (
-            limiter._queue._absence.cause.__traceback__ is None
+            queue_of(limiter)._absence.cause.__traceback__ is None
         )  # it would keep all that the caller has
 
 
@@ -426,7 +427,7 @@ def test_a_memory_store_is_never_away(name: str) -> None:
         with limiter:
             assert not limiter.try_acquire()
         with (plain := Limiter(f"{name}-plain", Concurrency(1))):
-            assert type(limiter._queue) is type(plain._queue)
+            assert type(queue_of(limiter)) is type(queue_of(plain))
 
 
 async def test_a_share_is_resumed_and_reset_without_the_store(name: str, gone: Server) -> None:

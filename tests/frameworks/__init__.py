@@ -1,1 +1,1 @@
-"""Frameworks, each in its real package: what they do with a limiter, in a time that takes none."""
+"""Frameworks, each in its real package, with a limiter and a clock that takes no real time."""

@@ -1,8 +1,9 @@
-"""LiteLLM in a folder of its own: where a Python of its own finds it first, and no other test finds it at all.
+"""An environment for LiteLLM, apart from that of the other tests.
 
-Why it is not among the dev extras: this version of LiteLLM wants an openai before 3, and our SDK tests want one from 3 on; a later
-one that takes both is not to be had wherever its other dependencies are not. And it brings 200 MB of which it imports a part.
-Here lives its installation, once for each environment and list of requirements.
+LiteLLM is not among the dev extras. This version needs an openai before 3, and the tests of the
+SDKs need one from 3 on. A later one that takes both cannot be installed where its other
+dependencies are missing. It also brings 200 MB, of which it imports a part. Here is its
+installation, once for each environment and list of requirements.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Missing(Exception):
 
 
 def folder() -> Path:
-    """Where it is; the first to ask installs it."""
+    """Return the folder of the installation, which the first caller makes."""
     place = (
         Path(sys.prefix)
         / f"headgate-litellm-{hashlib.sha256(WANTED.read_bytes()).hexdigest()[:12]}"
@@ -53,7 +54,9 @@ def install(place: Path) -> None:
 
 
 def environment() -> dict[str, str]:
-    """For a Python in which LiteLLM can be imported; it would look for its list of prices in the net otherwise."""
+    """Return the environment of a Python that can import LiteLLM, without a look at its list of
+    prices in the net.
+    """
     path = [folder(), ROOT / "src", ROOT, *filter(None, sys.path)]
     return {
         **os.environ,

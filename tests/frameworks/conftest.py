@@ -1,4 +1,4 @@
-"""What the stories of frameworks share: the clock by which all of them are told."""
+"""The clock that the tests of frameworks share."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.testing import ManualClock, assert_at_rest, restless
+from headgate.testing import ManualClock, assert_at_rest
+from headgate.testing.assertions import find_busy
 
 
 @pytest.fixture
 def clock() -> Iterator[ManualClock]:
-    """Time that stands still; and at the end of a story nobody holds anything."""
+    """Time that stands still. At the end of a test no limiter has new waiters or holders."""
     with ManualClock() as clock:
-        before = restless()
+        before = find_busy()
         yield clock
-        left = restless() - before
+        left = find_busy() - before
         if left:
             assert_at_rest(*left)

@@ -1,6 +1,6 @@
-"""LiteLLM: its real coroutines, streams, cache and Router with our limiter as a callback; who answers is made up.
+"""LiteLLM: its real coroutines, streams, cache and Router with our callback and a provider made up.
 
-Told by test_litellm.py, where LiteLLM can be imported.
+test_litellm.py runs these tests where LiteLLM can be imported.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from tests.world import at_rest, held, long
 pytestmark = [
     pytest.mark.filterwarnings(
         "ignore::UserWarning", "ignore::DeprecationWarning"
-    ),  # LiteLLM's own; ours are of other kinds
-    pytest.mark.asyncio(
-        loop_scope="module"
-    ),  # LiteLLM does things behind an answer in the loop that it saw first
+    ),  # of LiteLLM; ours are of other kinds
+    pytest.mark.asyncio(loop_scope="module"),  # LiteLLM uses the loop that it saw first
 ]
 MESSAGES = [{"role": "user", "content": "hi"}]
-TOKENS = 30  # that each made up answer says to have taken: 10 in, 20 out
+TOKENS = 30  # of each answer: 10 in, 20 out
 
 
 class Provider(litellm.CustomLLM):
-    """Answers when it is told to, or fails."""
+    """Answers when the test says so, or fails."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
@@ -82,9 +80,9 @@ async def ask(**options: Any) -> Any:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    """LiteLLM does things behind the answer, and some in threads."""
+    """Wait for what LiteLLM does after the answer, partly in threads."""
     async with asyncio.timeout(long()):
-        while not met():  # noqa: ASYNC110 - nobody says when
+        while not met():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
 
 
@@ -116,7 +114,9 @@ async def test_a_permit_is_held_until_the_answer_is_there(name: str, provider: P
 
 
 async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -> None:
-    """An estimate above the capacity is cut down, one that is too high is given back, one that is too low charged."""
+    """An estimate above the capacity is reduced; one that is too high is returned, one that is too
+    low charged.
+    """
     limits = "1000 tokens/hour", "500 input_tokens/hour", "500 output_tokens/hour"
     limiter = Limiter(name, "10/hour", *limits)
     limited(
@@ -141,8 +141,8 @@ async def test_tokens_are_estimated_and_settled(name: str, provider: Provider) -
     ]
 
 
-async def test_an_estimate_is_cut_down_with_the_limit(name: str, provider: Provider) -> None:
-    """Given a call that waits, when the limit is cut below what it asks for, then it is not refused for a guess."""
+async def test_an_estimate_is_reduced_when_the_limit_is_cut(name: str, provider: Provider) -> None:
+    """The call waits when the limit is cut below its estimate; it is not refused for that."""
     limiter = Limiter(name, "1000 tokens/hour", Concurrency(1))
     limited(limiter, estimate=lambda call: {"tokens": 900})
     async with limiter:
@@ -187,7 +187,7 @@ async def test_a_stream_that_is_dropped_gives_its_permit_back(
 async def test_a_call_that_is_cancelled_gives_its_permit_back(
     name: str, provider: Provider
 ) -> None:
-    """By a timeout too, which no callback of LiteLLM hears of."""
+    """Also by a timeout, for which LiteLLM calls no callback."""
     limiter = Limiter(name, Concurrency(1))
     callback = limited(limiter)
     provider.may_answer.clear()
@@ -204,7 +204,7 @@ async def test_a_call_that_is_cancelled_gives_its_permit_back(
 
 
 async def test_each_attempt_of_a_router_is_a_call(name: str, provider: Provider) -> None:
-    """Given a provider that fails twice, then three calls are charged, in turn, and nothing is held."""
+    """The provider fails twice: three calls are charged, in turn, and nothing is held."""
     limiter = Limiter(name, "1/second", Concurrency(1))
     limited(limiter)
     provider.fails = 2
@@ -229,8 +229,8 @@ async def test_an_error_gives_the_permit_back_and_the_estimate_stands(
     assert left(limiter, "tokens") == 900
 
 
-async def test_what_is_in_the_cache_takes_nothing(name: str, provider: Provider) -> None:
-    """In LiteLLM's words: this version cannot use its cache without what only its proxy brings."""
+async def test_a_cached_response_takes_nothing(name: str, provider: Provider) -> None:
+    """As LiteLLM reports it: this version needs packages of its proxy to use its cache."""
     limiter = Limiter(name, "5/hour", "1000 tokens/hour", Concurrency(1))
     callback = LiteLLMLimiter(limiter, estimate=lambda call: {"tokens": 100})
     call = {"litellm_call_id": "one", "litellm_logging_obj": provider, "model": "model"}
@@ -240,10 +240,10 @@ async def test_what_is_in_the_cache_takes_nothing(name: str, provider: Provider)
     assert [limit.used for limit in limiter.status().limits] == [0, 0, 0]
 
 
-async def test_a_call_passes_all_limiters_and_each_hears_of_its_end(
+async def test_a_call_passes_all_limiters_and_releases_the_permits_of_each(
     name: str, provider: Provider
 ) -> None:
-    """Given two callbacks, which LiteLLM would take for one, and a stream, then both get their permits back."""
+    """LiteLLM would take two callbacks for one. With a stream, both get their permits back."""
     limiters = [Limiter(f"{name}-{number}", Concurrency(1)) for number in range(2)]
     litellm.callbacks = [LiteLLMLimiter(limiter) for limiter in limiters]
     async for _ in await ask(model="openai/gpt-4o", mock_response="hello", stream=True):
@@ -282,8 +282,8 @@ def test_bad_arguments_are_refused(name: str) -> None:
             bad()
 
 
-def test_what_the_module_offers_is_written_about() -> None:
-    """As tests/test_architecture.py asks of the others, where this one cannot be imported."""
+def test_the_modules_names_stand_in_its_document() -> None:
+    """test_architecture.py checks the others; this one can be imported only here."""
     document = (ROOT / "docs/frameworks.md").read_text()
     assert sorted(module.__all__) == module.__all__
     for offered in (getattr(module, name) for name in module.__all__):

@@ -18,7 +18,7 @@ from headgate.testing import ManualClock
 
 
 class Model(BaseChatModel):
-    """Answers at once, and notes when it was asked."""
+    """Answers at once, and records when it was called."""
 
     clock: Any
     asked: list[float] = []  # noqa: RUF012 - a field of pydantic, which copies it
@@ -52,7 +52,7 @@ def model(name: str, clock: ManualClock, *limits: Any, **options: Any) -> Model:
 
 
 def test_each_run_of_a_model_waits_for_its_turn(name: str, clock: ManualClock) -> None:
-    """Given one call a second, when invokes, streams and batches are started together, then the model is asked once a second."""
+    """Invokes, streams and batches start together with a limit of one call a second."""
     chat = model(name, clock, "1/second")
 
     async def streamed() -> str:
@@ -79,7 +79,7 @@ def test_a_thread_waits_too(name: str) -> None:
         assert chat.asked == [0, 1, 2, 3]
 
 
-def test_what_is_in_the_cache_takes_nothing(name: str, clock: ManualClock) -> None:
+def test_a_cached_response_takes_nothing(name: str, clock: ManualClock) -> None:
     chat = model(name, clock, "1/hour")
     chat.cache = InMemoryCache()
     for _ in range(3):
@@ -87,9 +87,7 @@ def test_what_is_in_the_cache_takes_nothing(name: str, clock: ManualClock) -> No
     assert (chat.asked, clock.elapsed()) == ([0], 0)
 
 
-def test_a_call_that_may_not_wait_so_long_fails_and_says_for_how_long(
-    name: str, clock: ManualClock
-) -> None:
+def test_a_refused_call_raises_with_its_retry_after(name: str, clock: ManualClock) -> None:
     chat = model(name, clock, "1/minute", max_sleep=10)
     chat.invoke("hi")
     clock.advance(30)
@@ -99,7 +97,7 @@ def test_a_call_that_may_not_wait_so_long_fails_and_says_for_how_long(
     assert chat.asked == [0]
 
 
-async def test_who_does_not_block_is_told_at_once(name: str, clock: ManualClock) -> None:
+async def test_an_acquire_that_may_not_block_returns_at_once(name: str, clock: ManualClock) -> None:
     limiter = LangChainLimiter(Limiter(name, "2/minute"))
     assert limiter.acquire(blocking=False)
     assert await limiter.aacquire(blocking=False)
@@ -110,7 +108,7 @@ async def test_who_does_not_block_is_told_at_once(name: str, clock: ManualClock)
 async def test_a_concurrency_that_is_added_later_is_not_held_for_ever(
     name: str, clock: ManualClock
 ) -> None:
-    """Nobody would give it back: it goes back at once."""
+    """LangChain would not release it, so it is released at once."""
     limiter = Limiter(name, "5/minute")
     rates = LangChainLimiter(limiter)
     limiter.update("5/minute", Concurrency(1))

@@ -1,7 +1,4 @@
-"""LiteLLM: its stories stand in litellm_stories.py and are told by a pytest of their own, beside the rest: see aside.py.
-
-So is its example.
-"""
+"""Runs litellm_stories.py and the example in LiteLLM's own environment: see aside.py."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ STORIES = HERE / "litellm_stories.py"
 
 @pytest.fixture(scope="session")
 def aside() -> dict[str, str]:
-    """The environment in which LiteLLM is."""
+    """Return the environment of LiteLLM."""
     try:
         return environment()
     except Missing as missing:
@@ -29,8 +26,8 @@ def aside() -> dict[str, str]:
 
 
 @pytest.mark.proof("starts test suites")
-def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
-    """As ours are: warnings are errors, and nobody waits."""
+def test_the_tests_of_litellm_pass(aside: dict[str, str]) -> None:
+    """As here: warnings are errors, and no test waits."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(STORIES)]
     done = subprocess.run(
         command, cwd=ROOT, env=aside, capture_output=True, text=True, check=False, timeout=PATIENCE
@@ -45,8 +42,11 @@ def test_every_story_of_litellm_is_told(aside: dict[str, str]) -> None:
 
 
 @pytest.mark.proof("starts test suites")
-def test_the_example_runs_where_litellm_is(aside: dict[str, str]) -> None:
-    """As a reader would run it. LiteLLM leaves its connections open, which a Python that shows every warning would say."""
+def test_the_example_runs(aside: dict[str, str]) -> None:
+    """As a reader would run it.
+
+    LiteLLM leaves its connections open, and a Python that shows all warnings would say so.
+    """
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)],
         env=aside,

@@ -25,7 +25,7 @@ def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def function_model(recorder: Recorder) -> FunctionModel:
-    """Answers after a while, and notes it."""
+    """Return a model that answers after a while, and records it."""
 
     async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
         with recorder.call():
@@ -45,8 +45,10 @@ def limited_model(recorder: Recorder, limiter: Limiter) -> ConcurrencyLimitedMod
     return ConcurrencyLimitedModel(function_model(recorder), limiter=PydanticAILimiter(limiter))
 
 
-def test_a_model_is_asked_as_often_as_its_limiter_allows(name: str, clock: ManualClock) -> None:
-    """Given two at once and three a minute, when seven runs start together, then both hold, and all are answered."""
+def test_a_model_is_called_as_often_as_its_limiter_allows(name: str, clock: ManualClock) -> None:
+    """Two at once and three a minute: of seven runs together all are answered, and both limits
+    hold.
+    """
     limits = Concurrency(2), "3 in any 60 seconds"
     recorder = Recorder(clock)
     agent = Agent(limited_model(recorder, Limiter(name, *limits)))
@@ -62,7 +64,7 @@ def test_a_model_is_asked_as_often_as_its_limiter_allows(name: str, clock: Manua
 def test_an_agent_runs_as_often_at_once_as_its_limiter_allows(
     name: str, clock: ManualClock
 ) -> None:
-    """Given a limiter for the agent and another for its model, each holds."""
+    """The agent and its model have a limiter each, and both hold."""
     recorder = Recorder(clock)
     runs = PydanticAILimiter(Limiter(name, Concurrency(1)))
     agent = Agent(
@@ -89,8 +91,8 @@ def test_a_stream_holds_its_permit_to_its_end(name: str, clock: ManualClock) -> 
     clock.run(story())
 
 
-def test_what_is_cancelled_gives_back_what_it_had(name: str, clock: ManualClock) -> None:
-    """Given a run that is asked and one that waits, when both are cancelled, then the next goes at once."""
+def test_a_cancelled_run_gives_its_permit_back(name: str, clock: ManualClock) -> None:
+    """One run holds and one waits; when both are cancelled, the next starts at once."""
     agent = Agent(limited_model(Recorder(clock), Limiter(name, Concurrency(1))))
 
     async def story() -> None:
@@ -105,9 +107,7 @@ def test_what_is_cancelled_gives_back_what_it_had(name: str, clock: ManualClock)
     assert clock.elapsed() == 1.5 * TAKES
 
 
-def test_a_run_that_may_not_wait_so_long_fails_and_says_for_how_long(
-    name: str, clock: ManualClock
-) -> None:
+def test_a_refused_run_raises_with_its_retry_after(name: str, clock: ManualClock) -> None:
     agent = Agent(limited_model(Recorder(clock), Limiter(name, "1/minute", max_sleep=5)))
 
     async def story() -> None:
@@ -119,6 +119,6 @@ def test_a_run_that_may_not_wait_so_long_fails_and_says_for_how_long(
     clock.run(story())
 
 
-def test_what_is_no_limiter_is_refused() -> None:
+def test_other_values_than_limiters_are_refused() -> None:
     with pytest.raises(TypeError, match="give it a Limiter"):
         PydanticAILimiter(5)  # type: ignore[arg-type]

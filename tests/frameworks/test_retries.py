@@ -1,4 +1,4 @@
-"""Tenacity and stamina: what a limiter refuses is tried again when the refusal says, and not before."""
+"""Tenacity and stamina retry a refused acquire when the refusal says, and not before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMPATIENT = 1.0  # second that a caller is willing to wait
 
 @pytest.fixture
 def paced(name: str, clock: ManualClock) -> Limiter:
-    """One a minute, for callers who do not wait so long; the first has been."""
+    """A limiter of one a minute, used up, whose callers do not wait that long."""
     limiter = Limiter(name, "1/minute", max_sleep=IMPATIENT)
     assert limiter.try_acquire()
     return limiter
@@ -33,7 +33,7 @@ def paced(name: str, clock: ManualClock) -> Limiter:
 
 @pytest.fixture
 def full(name: str, clock: ManualClock) -> Limiter:
-    """Somebody holds, and nobody may wait: only a release can say when it goes on."""
+    """A limiter that is held and allows no waiters: only a release can make room."""
     return Limiter(name, Concurrency(1), max_waiters=0)
 
 
@@ -43,7 +43,7 @@ async def call(limiter: Limiter, clock: ManualClock, moments: list[float]) -> fl
         return clock.elapsed()
 
 
-def test_tenacity_waits_as_it_is_told(paced: Limiter, clock: ManualClock) -> None:
+def test_tenacity_waits_for_retry_after(paced: Limiter, clock: ManualClock) -> None:
     moments: list[float] = []
     retrying = tenacity.AsyncRetrying(
         wait=wait_retry_after(tenacity.wait_fixed(1000)), stop=tenacity.stop_after_attempt(3)
@@ -52,13 +52,15 @@ def test_tenacity_waits_as_it_is_told(paced: Limiter, clock: ManualClock) -> Non
     assert moments == [0, 60]
 
 
-def test_what_is_no_strategy_of_tenacitys_is_refused_at_once() -> None:
+def test_other_values_than_strategies_are_refused_at_once() -> None:
     """And not when the first call has failed."""
     with pytest.raises(TypeError, match=r"such as wait_fixed\(5\)"):
         wait_retry_after(5)  # type: ignore[arg-type]
 
 
-def test_tenacity_waits_otherwise_where_nobody_knows(full: Limiter, clock: ManualClock) -> None:
+def test_tenacity_uses_the_other_strategy_without_a_retry_after(
+    full: Limiter, clock: ManualClock
+) -> None:
     moments: list[float] = []
     decided = tenacity.AsyncRetrying(
         wait=wait_retry_after(tenacity.wait_fixed(7)), stop=tenacity.stop_after_attempt(3)
@@ -75,7 +77,7 @@ def test_tenacity_waits_otherwise_where_nobody_knows(full: Limiter, clock: Manua
 
 
 def test_tenacity_adds_strategies_and_needs_no_other(paced: Limiter, clock: ManualClock) -> None:
-    """Ours is one of tenacity's own: `wait_retry_after() + wait_random(...)` spreads those who come again."""
+    """Ours adds up with tenacity's: `wait_retry_after() + wait_random(...)` spreads the retries."""
     moments: list[float] = []
     spread = tenacity.AsyncRetrying(
         wait=wait_retry_after() + tenacity.wait_fixed(2), stop=tenacity.stop_after_attempt(3)
@@ -101,14 +103,14 @@ def test_a_thread_retries_too(paced: Limiter, clock: ManualClock) -> None:
     assert work() == 60
 
 
-def test_stamina_waits_as_it_is_told(paced: Limiter, clock: ManualClock) -> None:
+def test_stamina_waits_for_retry_after(paced: Limiter, clock: ManualClock) -> None:
     moments: list[float] = []
     caller = stamina.AsyncRetryingCaller(attempts=3, timeout=None)
     assert clock.run(caller(retry_after, call, paced, clock, moments)) == 60
     assert moments == [0, 60]
 
 
-def test_stamina_backs_off_where_nobody_knows(full: Limiter, clock: ManualClock) -> None:
+def test_stamina_backs_off_without_a_retry_after(full: Limiter, clock: ManualClock) -> None:
     moments: list[float] = []
     caller = stamina.AsyncRetryingCaller(attempts=3, wait_initial=7, wait_jitter=0, wait_max=7)
 
@@ -121,8 +123,8 @@ def test_stamina_backs_off_where_nobody_knows(full: Limiter, clock: ManualClock)
     assert moments == [0, 7, 14]
 
 
-def test_stamina_tries_nothing_else_again(name: str, clock: ManualClock) -> None:
-    """What can never pass is not tried again, and what is the user's the user decides."""
+def test_stamina_retries_no_other_error(name: str, clock: ManualClock) -> None:
+    """An acquire that can never pass is not retried. The user decides about other errors."""
     limiter = Limiter(name, "5/minute")
     tried: list[int] = []
 
@@ -141,7 +143,7 @@ def test_stamina_tries_nothing_else_again(name: str, clock: ManualClock) -> None
     [MaxSleepExceededError("later", 1.5), QueueFullError("full", 1.5, 3)],
     ids=lambda e: type(e).__name__,
 )
-def test_the_errors_carry_it_wherever_they_go(error: MaxSleepExceededError) -> None:
-    """Through copies and pickles too: a pool of processes is retried as a thread is."""
+def test_copies_and_pickles_of_errors_keep_retry_after(error: MaxSleepExceededError) -> None:
+    """So a pool of processes is retried as a thread is."""
     for each in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert retry_after(each) == each.retry_after == 1.5

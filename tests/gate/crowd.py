@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Refuse, Units, Wait
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
 START = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
@@ -125,10 +125,10 @@ class Passed(NamedTuple):
 class Crowd:
     """A gate, a clock that may step back, and the ledger."""
 
-    def __init__(self, *limits: Limit, now: int = START, horizon: int = 0) -> None:
+    def __init__(self, *limits: Limit, now: int = START, reserve_ahead: int = 0) -> None:
         self.gate = Gate(rules_of(limits), now)
         self.now = now
-        self.horizon = horizon
+        self.reserve_ahead = reserve_ahead
         self.numbers = count()
         self.ledger: dict[int, Passed] = {}  # by caller, in the order of the grants
         self.asked: dict[int, int] = {}
@@ -148,13 +148,15 @@ class Crowd:
         self.look()
 
     def look(self) -> None:
-        for caller, grant in self.gate.advance(self.now, self.horizon):
+        for caller, grant in self.gate.advance(self.now, self.reserve_ahead):
             self.note(caller, grant)
 
     def ask(self, cost: int = 1, max_sleep: int | None = None) -> Grant | Wait | Refuse:
         caller = next(self.numbers)
         self.asked[caller] = cost
-        answer = self.gate.acquire(self.now, caller, self.units(cost), self.horizon, max_sleep)
+        answer = self.gate.acquire(
+            self.now, caller, self.units(cost), self.reserve_ahead, max_sleep
+        )
         if isinstance(answer, Grant):
             self.note(caller, answer)
         return answer
@@ -239,7 +241,7 @@ def described(gate: Gate) -> Any:
     gate = twin(gate)
     for rule in gate.rules:
         rule.left(
-            max(gate.t, gate.act)
+            max(gate.t, gate.not_before)
         )  # brings it up to the moment: a state may be old, and still the same
     rules = [{name: getattr(rule, name) for name in type(rule).__slots__} for rule in gate.rules]
-    return gate.t, gate.act, gate.fence, list(gate.queue.items()), gate.waiting, rules
+    return gate.t, gate.not_before, gate.fence, list(gate.queue.items()), gate.waiting, rules

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.gate.crowd import SECOND, START, rated
 

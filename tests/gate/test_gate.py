@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from headgate.gate.compile import rules_of
+from headgate.gate.concurrency import NEVER
+from headgate.gate.fixed_window import FixedWindowRule
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.gate.quota import Quota as QuotaRule
-from headgate.gate.rules import rules_of
-from headgate.gate.slots import NEVER
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
-from tests.gate import test_bucket, test_quota, test_window
+from tests.gate import test_fixed_window, test_sliding_window, test_token_bucket
 from tests.gate.crowd import (
     SECOND,
     START,
@@ -40,11 +40,11 @@ HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
 def assert_never_over(limit: Limit, crowd: Crowd) -> None:
     match limit:
         case Rate():
-            test_bucket.assert_never_over(limit, crowd)
+            test_token_bucket.assert_never_over(limit, crowd)
         case Window():
-            test_window.assert_never_over(limit, crowd)
+            test_sliding_window.assert_never_over(limit, crowd)
         case Quota():
-            test_quota.assert_never_over(limit, crowd)
+            test_fixed_window.assert_never_over(limit, crowd)
 
 
 # Together ------------------------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def assert_never_over(limit: Limit, crowd: Crowd) -> None:
 def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.DataObject) -> None:
     """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments, fences and places only grow."""
     limits = data.draw(MIXTURES)
-    crowd = Crowd(*limits, horizon=data.draw(HORIZONS))
+    crowd = Crowd(*limits, reserve_ahead=data.draw(HORIZONS))
     for event in data.draw(events(limits)):
         crowd.play([event])
         for limit, rule in zip(limits, crowd.gate.rules, strict=True):
@@ -86,7 +86,7 @@ def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
     moment = crowd.gate.next_at()
 
     assert moment > crowd.now
-    earliest = max(crowd.gate.t, crowd.gate.act)
+    earliest = max(crowd.gate.t, crowd.gate.not_before)
     for t in {
         earliest,
         moment - 1,
@@ -154,7 +154,7 @@ def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> 
     moment = crowd.gate.ready(crowd.gate.costs(units))
     assume(moment < NEVER)
     assert refused.t == moment
-    if moment > max(before.t, before.act) + 1:
+    if moment > max(before.t, before.not_before) + 1:
         assert isinstance(
             twin(before).acquire(refused.t - 1, "comes too early", units, max_sleep=0), Refuse
         )
@@ -228,7 +228,7 @@ def test_patience_is_held_against_the_whole_queue() -> None:
 # Bounds --------------------------------------------------------------------------------------------------------------------------
 
 
-class Asked(QuotaRule):
+class Asked(FixedWindowRule):
     """A quota that counts how often it is asked, by all quotas together."""
 
     times: ClassVar[int] = 0
@@ -374,7 +374,7 @@ def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
     crowd.gate.settle(
         crowd.now, {"requests": data.draw(st.sampled_from([0, 0, 3, 40]))}, crowd.gate.t
     )
-    now = max(crowd.gate.clamp(crowd.now), crowd.gate.act)
+    now = max(crowd.gate.clamp(crowd.now), crowd.gate.not_before)
     old, fresh = twin(crowd.gate).rules[0], rules_of([limit])[0]
     fresh.open(now)
     left = old.left(now)
@@ -448,7 +448,7 @@ def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: s
 
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
     """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes now passes after it."""
-    crowd = Crowd(Rate(1, per=1), horizon=SECOND).play([("ask", 1, None), ("ask", 1, None)])
+    crowd = Crowd(Rate(1, per=1), reserve_ahead=SECOND).play([("ask", 1, None), ("ask", 1, None)])
 
     crowd.gate.follow(crowd.now, rules_of([Rate(2, per=1)]))
 
@@ -457,7 +457,7 @@ def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
 
 def test_bookings_ahead_are_counted_where_they_will_be() -> None:
     """T1, T9: given a booking in the next window of a quota, when another quota is declared, then that window has counted it."""
-    crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), horizon=SECOND).play(
+    crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), reserve_ahead=SECOND).play(
         [("ask", 1, None), ("ask", 1, None)]
     )
 
@@ -597,7 +597,7 @@ def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.D
     for caller in crowd.held:
         crowd.gate.release(crowd.units(crowd.asked[caller]))
 
-    idle = max(crowd.gate.idle_at(), crowd.gate.t, crowd.gate.act)
+    idle = max(crowd.gate.idle_at(), crowd.gate.t, crowd.gate.not_before)
 
     fresh = Gate(rules_of(limits), idle)
     for now in (idle, idle + 1, idle + SECOND):

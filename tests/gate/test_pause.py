@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.gate.crowd import SECOND, START
 
@@ -82,12 +82,12 @@ def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> 
     """T3: so that whoever sleeps for it can be told from those who are granted after it."""
     gate = gate_of(Rate(1, per=1, capacity=1))
     gate.acquire(START, "first", {})
-    booked = gate.acquire(START, "second", {}, horizon=2 * SECOND)
+    booked = gate.acquire(START, "second", {}, reserve_ahead=2 * SECOND)
     assert isinstance(booked, Grant)
 
     gate.pause(START, 1)
 
-    assert gate.act == booked.t + 1
+    assert gate.not_before == booked.t + 1
 
 
 def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from headgate.gate.compile import rules_of
 from headgate.gate.gate import Gate, Grant, Wait
-from headgate.gate.rules import rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.gate.crowd import SECOND, START
 
@@ -40,25 +40,27 @@ def test_a_resume_without_a_pause_changes_nothing() -> None:
     """T3: what is booked stays booked, and nobody passes before it."""
     gate = gate_of(Rate(1, per=1))
     gate.acquire(START, "now", {})
-    booked = gate.acquire(START, "soon", {}, horizon=2 * SECOND)
+    booked = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
     assert isinstance(booked, Grant)
 
     gate.resume(START)
 
-    assert (gate.act, gate.pause_left()) == (booked.t, 0)
+    assert (gate.not_before, gate.pause_left()) == (booked.t, 0)
 
 
 def test_nobody_passes_before_what_is_booked_when_a_pause_is_ended() -> None:
     """T3: given a booking, then a pause, when the pause is ended, then the next one passes at the moment booked, not before."""
     gate = gate_of(Concurrency(5), Rate(1, per=1, unit="tokens"))
     gate.acquire(START, "now", {"tokens": 1})
-    booked = gate.acquire(START, "soon", {"tokens": 1}, horizon=2 * SECOND)
+    booked = gate.acquire(START, "soon", {"tokens": 1}, reserve_ahead=2 * SECOND)
     assert isinstance(booked, Grant)
     gate.pause(START, 60 * SECOND)
 
     gate.resume(START)
 
-    assert gate.acquire(START, "other", {}, horizon=2 * SECOND) == Grant(booked.t, booked.fence + 1)
+    assert gate.acquire(START, "other", {}, reserve_ahead=2 * SECOND) == Grant(
+        booked.t, booked.fence + 1
+    )
 
 
 @pytest.mark.parametrize("passed", [0, 1, 59 * SECOND, 60 * SECOND, 61 * SECOND])
@@ -74,7 +76,7 @@ def test_a_pause_says_how_long_it_still_lasts(passed: int) -> None:
 def test_a_booking_alone_is_no_pause() -> None:
     gate = gate_of(Rate(1, per=1))
     gate.acquire(START, "now", {})
-    gate.acquire(START, "soon", {}, horizon=2 * SECOND)
+    gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
 
     assert gate.paused()
     assert gate.pause_left() == 0
@@ -128,10 +130,10 @@ def test_what_was_booked_before_a_reset_brings_nothing_back() -> None:
     """T9: the same, of a moment ahead: the counts begin behind it."""
     gate = gate_of(Rate(1, per=1, capacity=5))
     gate.acquire(START, "all", {"requests": 5})
-    booked = gate.acquire(START, "soon", {}, horizon=2 * SECOND)
+    booked = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
     assert isinstance(booked, Grant)
     gate.reset(START)
-    gate.acquire(START, "after", {"requests": 5}, horizon=2 * SECOND)
+    gate.acquire(START, "after", {"requests": 5}, reserve_ahead=2 * SECOND)
 
     gate.cancel(booked.t + 1, {}, booked.t - 1)
 

@@ -97,7 +97,7 @@ def by_file(tests: list[Test]) -> dict[str, list[str]]:
 
 
 def short(file: str) -> str:
-    """tests/gate/test_bucket.py is gate/bucket."""
+    """tests/gate/test_token_bucket.py is gate/token_bucket."""
     return file[6:-3].replace("test_", "")
 
 

@@ -31,20 +31,20 @@ local function clock()
 end
 """
 AROUND = f"""
-local calls, run
+local programs, run
 
 local function call(name)
   return function(its_keys, its_args)
-    if not calls then
-      calls = made()
+    if not programs then
+      programs = made()
       run = redis.call('TIME')[1]
     end
     local words = {{ unpack(its_args) }}
     redis.call('DEL', '{NOW}', '{UNHEARD}')
-    local reply = calls[name](its_keys, its_args)
+    local reply = programs[name](its_keys, its_args)
     if reply then
       local now, unheard = redis.call('GET', '{NOW}'), redis.call('LRANGE', '{UNHEARD}', 0, -1)
-      local event = {{ now, its_keys[1], name == 'quick', words, reply, table.concat(unheard, ' '), run }}
+      local event = {{ now, its_keys[1], name == 'fast_acquire', words, reply, table.concat(unheard, ' '), run }}
       redis.call('RPUSH', '{LIST}', cjson.encode(event))
     end
     return reply
@@ -65,10 +65,10 @@ def install(change: Callable[[Any, str, Any], object] = setattr) -> None:
     """From now on this process calls the Lua that keeps a history."""
     sources = script.sources()
     _, registers, names = sources["library"].partition("redis.register_function")
-    assert NOTIFIES in sources["sessions"], "the Lua has changed: say here how it notifies now"
-    sessions = sources["sessions"].replace(NOTIFIES, NOTED)
+    assert NOTIFIES in sources["outbox"], "the Lua has changed: say here how it notifies now"
+    outbox = sources["outbox"].replace(NOTIFIES, NOTED)
     recording = script.Library(
-        {**sources, "clock": CLOCK, "sessions": sessions, "library": AROUND + registers + names}
+        {**sources, "clock": CLOCK, "outbox": outbox, "library": AROUND + registers + names}
     )
     for form, its in vars(recording).items():
         change(script.library(), form, its)

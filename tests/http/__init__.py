@@ -1,1 +1,1 @@
-"""The clients that people use, limited, against a service that counts: real clients, a real server, no mocks of either."""
+"""Limited HTTP clients against a service that counts: real clients and a real server, no mocks."""

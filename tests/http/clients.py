@@ -1,6 +1,7 @@
-"""The clients behind one face, so that a story is told once for all of them: `get`, and `stream`, each as its users write it.
+"""HTTP clients behind one interface, `get` and `stream`, so that one test runs for all of them.
 
-A client of threads does its work in a thread. Here lives what differs between them, and no assertion.
+Each is used as its documents say. A client without coroutines works in a thread. Here is what
+differs between the clients, and no assertion.
 """
 
 from __future__ import annotations

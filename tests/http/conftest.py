@@ -1,4 +1,4 @@
-"""What the tests of clients may ask for: a service that counts, and a limiter in either store."""
+"""Fixtures for the tests of clients: a service that counts, and a limiter in either store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def one(name: str, store: Any) -> Limiter:
-    """One at a time, and a thousand requests an hour to count them by."""
+    """A limiter of one call at a time; a thousand requests an hour serve to count them."""
     return Limiter(name, Concurrency(1), "1000/hour", store=store)
 
 
@@ -32,7 +32,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def clients(kind: str) -> AsyncIterator[Callable[..., Any]]:
-    """`clients(limiter, ..., key=..., exempt=...)`: a client of that kind, limited, and closed at the end."""
+    """`clients(limiter, ..., key=...)`: a limited client of that kind, closed at the end."""
     made: list[Any] = []
 
     def make(*limiters: Limiter, timeout: float = 5, **options: Any) -> Any:

@@ -1,6 +1,7 @@
-"""The SDKs behind one face, so that a story is told once for all of them: `say` and `stream`, each as its users write it.
+"""The SDKs behind one interface, `say` and `stream`, so that one test runs for all of them.
 
-A client of threads does its work in a thread. Here lives what differs between them, and no assertion.
+Each is used as its documents say. A client without coroutines works in a thread. Here is what
+differs between the SDKs, and no assertion.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def question(words: int) -> str:
 
 
 def client_of(sdk: str, threads: bool, service: Models, **options: Any) -> Any:
-    """As users make it."""
+    """Return a client as users make it."""
     if sdk == "openai":
         kind: Any = openai.OpenAI if threads else openai.AsyncOpenAI
         return kind(api_key=KEY, base_url=f"{service.url}/v1", **options)
@@ -48,11 +49,11 @@ class Speaker:
         self.client = LIMITS[self.sdk](client_of(self.sdk, threads, service), *limiters, **options)
 
     async def say(self, words: int = 20, **options: Any) -> Any:
-        """An answer of so many words."""
+        """Return a response of so many words."""
         return await self._called(words, stream=False, **options)
 
     async def stream(self, words: int = 20, **options: Any) -> Stream:
-        """The same, of which one event has been read."""
+        """Return a stream whose first event has been read."""
         if self.how == "chat":
             options.setdefault("stream_options", {"include_usage": True})
         stream = Stream(await self._called(words, stream=True, **options), self.threads)
@@ -94,7 +95,7 @@ class Speaker:
 
 
 class Stream:
-    """An answer that comes event by event."""
+    """A response that comes event by event."""
 
     def __init__(self, inner: Any, threads: bool) -> None:
         self.inner, self.threads = inner, threads
@@ -108,7 +109,7 @@ class Stream:
         )
 
     async def rest(self) -> int:
-        """How many events there were."""
+        """Return how many events were left."""
         if self.threads:
             return len(await asyncio.to_thread(list, self._events))
         return len([event async for event in self._events])

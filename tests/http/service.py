@@ -1,17 +1,17 @@
-"""A web service that counts its calls and how many it has inside, in a thread of its own, for clients of every kind.
+"""A web service that counts its calls and how many are inside, in a thread of its own.
 
-What it has inside is counted by the server's own view: a stream that the client has left is over when the server has seen it.
-It knows nothing of headgate.
+The count inside is the server's own view: a stream that the client has left ends when the server
+has noticed. The service knows nothing of headgate.
 
-    /            an answer at once; each call is over when it is answered
+    /            an answer at once; each call ends when it is answered
     /slow        an answer after so many milliseconds (?ms=)
     /stream      a first chunk at once and the rest when `finish` is called
     /redirect    to itself so many times (?n=), then to /
     /flaky       503 as often as `failures` says, then an answer
     /rude        the connection is closed without an answer
-    /ws          a websocket that says everything again
+    /ws          a websocket that echoes
     /empty       204
-    /says        the first of the `answers` that are left: a status, its headers and maybe a body in JSON; then 200
+    /says        the next of `answers`: a status, its headers and maybe a body in JSON; then 200
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ FIRST, REST = b"first" * 20, b"rest" * 20
 
 
 class Service:
-    """`calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: beyond `at_once`, with 429."""
+    """`calls`: how many came. `inside`, `most`: how many are inside now, and were at most.
+
+    `refused`: how many came beyond `at_once` and got 429.
+    """
 
     def __init__(self, at_once: int = 1000) -> None:
         self.at_once = at_once
@@ -43,7 +46,7 @@ class Service:
         self._loop = asyncio.new_event_loop()
         self.url = ""
 
-    # For the test, in its own thread -----------------------------------------------------------------------------------------
+    # For the test, in its own thread ------------------------------------------------------------
 
     def finish(self) -> None:
         """Let all streams come to their end."""
@@ -51,7 +54,7 @@ class Service:
         self._loop.call_soon_threadsafe(self._finish.set)
 
     def wait_inside(self, count: int) -> None:
-        """Go on when so many calls are inside."""
+        """Block until so many calls are inside."""
         with self._changed:
             met = self._changed.wait_for(lambda: self.inside == count, PATIENCE)
             assert met, f"{self.inside} inside, not {count}"
@@ -67,7 +70,7 @@ class Service:
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
-    # In the server's thread --------------------------------------------------------------------------------------------------
+    # In the server's thread ---------------------------------------------------------------------
 
     def _run(self, ready: threading.Event) -> None:
         asyncio.set_event_loop(self._loop)
@@ -134,7 +137,7 @@ class Service:
         elif name == "says" and self.answers:
             status, headers, *body = self.answers.pop(0)
             return (
-                told(status, headers, body[0])
+                json_response(status, headers, body[0])
                 if body
                 else web.Response(status=status, headers=headers)
             )
@@ -161,8 +164,8 @@ class Service:
         return socket
 
 
-def told(status: int, headers: dict[str, str], body: str) -> web.Response:
-    """As servers do it: packed, for whoever takes that."""
+def json_response(status: int, headers: dict[str, str], body: str) -> web.Response:
+    """Return a compressed response, if the client accepts one, as servers do."""
     response = web.Response(
         status=status, headers=headers, text=body, content_type="application/json"
     )

@@ -1,4 +1,4 @@
-"""What is aiohttp's own: its total time-out, what it keeps of a dropped response, websockets, and the classic RateLimiter."""
+"""The peculiarities of aiohttp: total time-outs, dropped responses, websockets, `RateLimiter`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, Rate
-from headgate.gate.rules import rule_of
-from headgate.http.aiohttp import RateLimiter, bucket_of, limit, middleware
+from headgate.gate.compile import rule_of
+from headgate.http.aiohttp import RateLimiter, limit, make_bucket, middleware
 from headgate.stores.memory.queue import MemoryStore
 from tests.http.service import Service
 from tests.virtual import VirtualClock
@@ -25,7 +25,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-# A limited session -------------------------------------------------------------------------------------------------------------
+# A limited session -----------------------------------------------------------------------------
 
 
 async def test_the_total_time_out_counts_the_wait_and_nothing_is_sent(
@@ -49,10 +49,10 @@ async def test_the_total_time_out_counts_the_wait_and_nothing_is_sent(
 @pytest.mark.parametrize(
     "end", ["the server has sent all", "the session is closed", "nothing comes for sock_read"]
 )
-async def test_a_dropped_response_is_over_when_its_connection_is(
+async def test_a_dropped_response_keeps_its_permit_as_long_as_its_connection(
     service: Service, one: Limiter, end: str
 ) -> None:
-    """aiohttp reads on for a response that nobody knows any more; to the server, that call goes on."""
+    """aiohttp reads on for a dropped response; for the server, that call goes on."""
     session = limit(
         aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(sock_read=0.5 if "sock_read" in end else None)
@@ -86,10 +86,12 @@ async def test_a_websocket_holds_its_permit_until_it_is_closed(
     await at_rest(one)
 
 
-async def test_what_aiohttp_sends_again_is_charged_again(
+async def test_each_retry_of_aiohttp_is_charged(
     session: aiohttp.ClientSession, service: Service, one: Limiter
 ) -> None:
-    """Given a server that closes the connection without an answer, a GET is sent twice, and a POST once."""
+    """When the server closes a connection without an answer, aiohttp sends a GET twice, a POST
+    once.
+    """
     limit(session, one)
     for method, calls in (("GET", 2), ("POST", 3)):
         with pytest.raises(aiohttp.ServerDisconnectedError):
@@ -99,10 +101,10 @@ async def test_what_aiohttp_sends_again_is_charged_again(
 
 
 @pytest.mark.parametrize("way", ["by hand", "in place"])
-async def test_a_retry_by_a_middleware_before_it_is_a_call(
+async def test_each_retry_of_a_middleware_before_ours_is_charged(
     service: Service, one: Limiter, way: str
 ) -> None:
-    """Given a middleware of the user's that asks again after a 503, when ours stands last, then each attempt is charged."""
+    """The user's middleware asks again after a 503; ours stands last."""
 
     async def again(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -124,10 +126,10 @@ async def test_a_retry_by_a_middleware_before_it_is_a_call(
     assert used(await at_rest(one)) == [0, 3]
 
 
-async def test_a_session_is_limited_where_it_is(
+async def test_limit_keeps_a_sessions_connector_and_proxy(
     session: aiohttp.ClientSession, service: Service, name: str
 ) -> None:
-    """The connector stays, a proxy is still asked, and the host is that of the request."""
+    """The host for `key` is that of the request, not of the proxy."""
     limiter, connector = Limiter(name, "1/hour", max_sleep=1.0), session.connector
     assert limit(session, limiter, key="host") is session
 
@@ -138,7 +140,7 @@ async def test_a_session_is_limited_where_it_is(
     assert used(limiter["host"].status()) == [1]
 
 
-# The classic wrapper -----------------------------------------------------------------------------------------------------------
+# The classic wrapper ---------------------------------------------------------------------------
 
 VERBS: dict[str, Callable[[RateLimiter, str], Any]] = {
     "GET": lambda client, url: client.get(url, params={"q": "1"}),
@@ -153,7 +155,7 @@ VERBS: dict[str, Callable[[RateLimiter, str], Any]] = {
 
 
 class Bucket:
-    """A wrapper whose time is told: a thousand tokens a second, one each millisecond."""
+    """A wrapper with a virtual clock: a thousand tokens a second, one each millisecond."""
 
     def __init__(self, session: aiohttp.ClientSession, name: str, max_tokens: int = 3) -> None:
         self.clock = VirtualClock()
@@ -162,7 +164,7 @@ class Bucket:
         self.limiter = self.client._limiter
 
     async def waits(self, call: Awaitable[Any]) -> Any:
-        """The outcome of a call that goes a millisecond from now, and not before."""
+        """Return the result of a call that passes a millisecond from now, and not before."""
         task = asyncio.ensure_future(_awaited(call))
         await waiting(self.limiter, 1)
         await asyncio.sleep(0.005)
@@ -182,7 +184,7 @@ def bucket(session: aiohttp.ClientSession, name: str) -> Bucket:
 
 @pytest.mark.parametrize("verb", VERBS)
 async def test_every_verb_takes_a_token(bucket: Bucket, service: Service, verb: str) -> None:
-    """Entered or awaited, with what the session's own method takes."""
+    """Awaited or entered, with the arguments of the session's own method."""
     for _ in range(3):
         async with VERBS[verb](bucket.client, service.url) as response:
             assert response.status == 200
@@ -194,10 +196,10 @@ async def test_every_verb_takes_a_token(bucket: Bucket, service: Service, verb: 
     response.close()
 
 
-async def test_it_starts_full_and_refills_at_its_rate(
+async def test_a_wrapper_starts_full_and_refills_at_its_rate(
     session: aiohttp.ClientSession, service: Service, name: str
 ) -> None:
-    """Given the defaults, then ten go at once, and the eleventh a tenth of a second later."""
+    """By default ten requests pass at once, and the eleventh a tenth of a second later."""
     client = RateLimiter(session, name=name, store=MemoryStore(VirtualClock()))
     answers = await asyncio.gather(*(client.get(service.url) for _ in range(10)))
 
@@ -213,10 +215,10 @@ async def test_a_redirect_takes_a_token_for_each_hop(bucket: Bucket, service: Se
     assert used(bucket.limiter.status()) == [3]
     assert (
         await bucket.waits(bucket.client.head(f"{service.url}/redirect?n=1"))
-    ).status == 302  # as of the session's own head
+    ).status == 302  # as the session's own head does
 
 
-async def test_a_stream_is_read_as_ever(bucket: Bucket, service: Service) -> None:
+async def test_a_limited_stream_is_read_as_any_other(bucket: Bucket, service: Service) -> None:
     async with bucket.client.get(f"{service.url}/stream") as response:
         assert await response.content.readany()
         service.finish()
@@ -235,7 +237,7 @@ async def test_a_websocket_takes_one_token(bucket: Bucket, service: Service) -> 
 async def test_the_wait_for_the_first_token_is_no_part_of_any_time_out(
     bucket: Bucket, service: Service
 ) -> None:
-    """Given an empty bucket and a total time-out, when the wait is longer, then the call still has all of it."""
+    """With an empty bucket, a call has its whole total time-out left after a longer wait."""
     for _ in range(3):
         (await bucket.client.get(service.url)).close()
     call = asyncio.create_task(
@@ -250,14 +252,16 @@ async def test_the_wait_for_the_first_token_is_no_part_of_any_time_out(
     assert (await soon(call)).status == 200
 
 
-async def test_the_session_itself_stays_free(bucket: Bucket, service: Service) -> None:
+async def test_calls_of_the_session_itself_are_not_limited(
+    bucket: Bucket, service: Service
+) -> None:
     async with bucket.client.session.get(service.url):
         pass
 
     assert used(bucket.limiter.status()) == [0]
 
 
-async def test_middlewares_of_a_request_do_not_lead_around_it(
+async def test_middlewares_of_a_request_do_not_bypass_the_wrapper(
     bucket: Bucket, service: Service
 ) -> None:
     for middlewares in ((), None):
@@ -270,7 +274,7 @@ async def test_middlewares_of_a_request_do_not_lead_around_it(
         assert used(bucket.limiter.status()) == [2]
 
 
-async def test_what_is_never_sent_takes_no_token(bucket: Bucket) -> None:
+async def test_a_request_that_is_never_sent_takes_no_token(bucket: Bucket) -> None:
     with pytest.raises(aiohttp.InvalidURL):
         await bucket.client.get("nonsense")
 
@@ -280,7 +284,7 @@ async def test_what_is_never_sent_takes_no_token(bucket: Bucket) -> None:
 async def test_wrappers_of_one_name_share_a_bucket(
     session: aiohttp.ClientSession, service: Service, name: str, store: Any
 ) -> None:
-    """In either store; a wrapper without a name has a bucket of its own."""
+    """In either store. A wrapper without a name has a bucket of its own."""
     mine, yours = (RateLimiter(session, 0.001, 2, name=name, store=store) for _ in range(2))
     (await mine.get(service.url)).close()
     (await yours.get(service.url)).close()
@@ -290,7 +294,7 @@ async def test_wrappers_of_one_name_share_a_bucket(
     assert session._middlewares.count(session._middlewares[-1]) == len(session._middlewares) == 1
 
 
-async def test_it_closes_its_session(service: Service) -> None:
+async def test_a_wrapper_closes_its_session(service: Service) -> None:
     async with RateLimiter(aiohttp.ClientSession()) as client:
         async with client.get(service.url) as response:
             assert response.status == 200
@@ -310,7 +314,7 @@ async def test_it_closes_its_session(service: Service) -> None:
     ],
     ids=str,
 )
-async def test_what_makes_no_sense_is_refused(
+async def test_bad_arguments_of_a_wrapper_are_refused(
     session: aiohttp.ClientSession, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
@@ -323,7 +327,7 @@ async def test_what_makes_no_sense_is_refused(
     ("rate", "amount", "per"), [(10, 10, 1), (2.5, 5, 2), (0.1, 1, 10), (1 / 3, 1, 3)]
 )
 def test_a_rate_need_not_be_whole(rate: float, amount: int, per: int) -> None:
-    assert rule_of(bucket_of(rate, 10)).text == rule_of(Rate(amount, per=per, capacity=10)).text
+    assert rule_of(make_bucket(rate, 10)).text == rule_of(Rate(amount, per=per, capacity=10)).text
 
 
 async def test_a_refusal_of_the_store_reaches_the_caller(

@@ -1,4 +1,4 @@
-"""What is promised of every client: charged for each attempt, held to the end of the body, back whatever happens."""
+"""Every client charges each attempt, and holds each permit to the body's end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.http.service import FIRST, Service
 from tests.world import at_rest, held, soon, used, waiting
 
 Clients = Callable[..., Any]
-NOBODY = "http://127.0.0.1:1"  # where no server is
+NO_SERVER = "http://127.0.0.1:1"
 
 
 async def inside(service: Service, count: int) -> None:
@@ -32,7 +32,7 @@ def requests_of(status: Status) -> int:
 async def test_a_strict_service_sees_no_more_than_the_limit_at_once(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """S1: given a service that answers 429 to the fourth at once, when 30 call it together, then none is refused."""
+    """S1: the service answers 429 to a fourth call at once; of 30 calls none is refused."""
     limiter = Limiter(name, Concurrency(3), "1000/hour", store=store)
     client, service.at_once = clients(limiter), 3
 
@@ -46,7 +46,7 @@ async def test_a_strict_service_sees_no_more_than_the_limit_at_once(
 async def test_each_hop_of_a_redirect_is_a_call(
     clients: Clients, service: Service, one: Limiter
 ) -> None:
-    """With room for one call at a time: a hop that kept its permit would stand in the way of the next."""
+    """With room for one call at a time, a hop that kept its permit would block the next."""
     assert await soon(clients(one).get(f"{service.url}/redirect?n=2")) == 200
 
     assert service.paths == ["/redirect", "/redirect", "/"]
@@ -68,7 +68,7 @@ async def test_a_body_that_is_read_gives_its_permit_back(
 async def test_a_stream_holds_its_permit_until_it_is_read(
     clients: Clients, service: Service, one: Limiter
 ) -> None:
-    """Given a stream whose headers and first chunk are there, then others wait until its last chunk is."""
+    """Others wait while the headers and the first chunk are there and the last chunk is not."""
     client = clients(one)
     stream = await soon(client.stream(f"{service.url}/stream"))
     other = asyncio.create_task(client.get(service.url))
@@ -87,11 +87,13 @@ async def test_a_stream_holds_its_permit_until_it_is_read(
 async def test_a_strict_service_sees_no_more_streams_than_the_limit_at_once(
     clients: Clients, service: Service, name: str, store: Any
 ) -> None:
-    """S1: given a service that counts its streams and answers 429 to the fourth, when 12 are asked for together, then none is
-    refused, and there are three while they last."""
+    """S1: the service answers 429 to a fourth stream at once.
+
+    Of 12 streams together none is refused, and three go on at a time.
+    """
     asyncio.get_running_loop().set_default_executor(
         ThreadPoolExecutor(20)
-    )  # who waits in a thread takes nobody's
+    )  # a thread for each stream that waits
     limiter = Limiter(name, Concurrency(3), "1000/hour", store=store)
     client, service.at_once = clients(limiter), 3
 
@@ -126,16 +128,16 @@ async def test_a_stream_that_is_closed_gives_its_permit_back(
 async def test_a_call_that_fails_gives_its_permit_back_and_is_charged(
     clients: Clients, service: Service, one: Limiter
 ) -> None:
-    """What the server saw counts: aiohttp sends a GET once more when a connection ends without an answer."""
+    """All attempts that the server saw count: aiohttp repeats a GET without an answer once."""
     with pytest.raises(ERRORS):
         await soon(clients(one).get(f"{service.url}/rude"))
 
     assert requests_of(await at_rest(one)) == service.calls
 
 
-async def test_where_nobody_listens_nothing_stays_held(clients: Clients, one: Limiter) -> None:
+async def test_a_refused_connection_leaves_nothing_held(clients: Clients, one: Limiter) -> None:
     with pytest.raises(ERRORS):
-        await soon(clients(one).get(NOBODY))
+        await soon(clients(one).get(NO_SERVER))
 
     await at_rest(one)
 
@@ -144,8 +146,10 @@ async def test_where_nobody_listens_nothing_stays_held(clients: Clients, one: Li
 async def test_a_body_that_breaks_gives_its_permit_back(
     clients: Clients, one: Limiter, way: str, kind: str
 ) -> None:
-    """Given a body of which the server sends a part and then closes the connection. aiohttp's call lasts until its response is
-    closed or dropped."""
+    """The server sends a part of a body and closes the connection.
+
+    A call of aiohttp lasts until its response is closed or dropped.
+    """
     go_on = asyncio.Event()
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -170,11 +174,11 @@ async def test_a_body_that_breaks_gives_its_permit_back(
 
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning"
-)  # whoever drops a stream is told so, by headgate or by the client
+)  # headgate or the client warns of the dropped stream
 async def test_a_stream_that_is_dropped_gives_its_permit_back(
     clients: Clients, service: Service, one: Limiter, kind: str
 ) -> None:
-    """Given a stream that nobody has closed nor knows any more. aiohttp keeps its own: see test_aiohttp.py."""
+    """The stream is garbage, and was not closed. aiohttp keeps its own: see test_aiohttp.py."""
     if kind == "aiohttp":
         return
     client = clients(one)
@@ -182,13 +186,13 @@ async def test_a_stream_that_is_dropped_gives_its_permit_back(
     await soon(client.stream(f"{service.url}/stream"))
 
     while held(await one.astatus()):
-        gc.collect()  # of a cycle with a generator in it, what is awaited at its end is collected by the next
+        gc.collect()  # a cycle with a generator needs a second collection
         await asyncio.sleep(0)
     service.finish()
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_reads_gives_back(
+async def test_a_task_that_is_cancelled_while_it_reads_gives_its_permit_back(
     clients: Clients, service: Service, one: Limiter
 ) -> None:
     reading = asyncio.create_task(clients(one).get(f"{service.url}/stream"))
@@ -203,7 +207,7 @@ async def test_who_is_cancelled_while_it_reads_gives_back(
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_waits_has_sent_and_used_nothing(
+async def test_a_task_that_is_cancelled_while_it_waits_has_sent_and_used_nothing(
     clients: Clients, service: Service, one: Limiter
 ) -> None:
     client = clients(one)
@@ -218,10 +222,10 @@ async def test_who_is_cancelled_while_it_waits_has_sent_and_used_nothing(
     assert service.calls == 0
 
 
-async def test_who_may_not_wait_is_told_so_by_the_limiter(
+async def test_a_refusal_of_the_limiter_reaches_the_caller(
     clients: Clients, service: Service, name: str
 ) -> None:
-    """Given two limiters, when the second refuses, then the first has its permit and its request back."""
+    """When the second of two limiters refuses, the first has its permit and its request back."""
     first, second = (
         Limiter(f"{name}-1", Concurrency(1), "100/hour"),
         Limiter(f"{name}-2", "1/hour", max_sleep=1.0),
@@ -271,7 +275,9 @@ async def test_a_function_of_the_request_names_the_limit(
         await client.get(f"{service.url}/a")
 
 
-async def test_what_is_exempt_is_not_limited(clients: Clients, service: Service, name: str) -> None:
+async def test_exempt_requests_are_not_limited(
+    clients: Clients, service: Service, name: str
+) -> None:
     limiter = Limiter(name, "1/hour", max_sleep=1.0)
     client = clients(
         limiter,
@@ -292,7 +298,7 @@ async def test_what_is_exempt_is_not_limited(clients: Clients, service: Service,
 async def test_the_wait_is_no_part_of_the_clients_time_out(
     clients: Clients, service: Service, one: Limiter, kind: str
 ) -> None:
-    """Given a time-out that is shorter than the wait. aiohttp's total counts it: see test_aiohttp.py."""
+    """The time-out is shorter than the wait. aiohttp's total counts it: see test_aiohttp.py."""
     if kind == "aiohttp":
         return
     client = clients(one, timeout=0.5)
@@ -308,7 +314,7 @@ async def test_the_wait_is_no_part_of_the_clients_time_out(
 async def test_a_client_can_be_limited_twice(
     clients: Clients, service: Service, name: str, kind: str
 ) -> None:
-    """Given one limit for all and one for each host."""
+    """One limit for all hosts, and one for each host."""
     total, each = (
         Limiter(f"{name}-total", Concurrency(2), "100/hour"),
         Limiter(f"{name}-each", Concurrency(2), "100/hour"),
@@ -322,10 +328,10 @@ async def test_a_client_can_be_limited_twice(
     assert used(each["127.0.0.1"].status()) == [0, 2]
 
 
-async def test_what_is_refused_further_in_was_never_sent(
+async def test_a_refusal_of_the_last_limiter_refunds_the_first(
     clients: Clients, service: Service, name: str, kind: str
 ) -> None:
-    """T8: given a client that is limited twice, when the limiter that is passed last refuses, then the first has its token back."""
+    """T8: the client is limited twice, and the limiter that is passed last refuses."""
     total, each = (
         Limiter(f"{name}-total", "9/hour"),
         Limiter(f"{name}-each", "1/hour", max_sleep=0.5),
@@ -341,8 +347,8 @@ async def test_what_is_refused_further_in_was_never_sent(
     assert (service.calls, used(total.status()), used(each.status())) == (1, [1], [1])
 
 
-def test_what_can_never_work_is_refused_before_anything_is_changed(kind: str) -> None:
-    """With the words of the call that was made."""
+def test_bad_arguments_are_refused_before_anything_is_changed(kind: str) -> None:
+    """The error names the call that was made."""
     limit, client = LIMITS[kind], object()
     api = Limiter("api", "1/hour")
 

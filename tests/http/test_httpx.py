@@ -1,4 +1,4 @@
-"""What is of httpx and httpx2: transports by hand, and what `limit` leaves where it was."""
+"""The peculiarities of httpx and httpx2: transports by hand, and all that `limit` keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import headgate.http.httpx
 import headgate.http.httpx2
 from headgate import Concurrency, Limiter
-from headgate.http import transports
+from headgate.http import httpx_transports
 from tests.http.service import Service
 from tests.world import at_rest, used
 
@@ -25,7 +25,7 @@ LIBRARIES: dict[str, tuple[Any, Any]] = {
 
 @pytest.fixture(params=LIBRARIES)
 def both(request: pytest.FixtureRequest) -> tuple[Any, Any]:
-    """The library, and our module for it."""
+    """Return the library, and our module for it."""
     return LIBRARIES[request.param]
 
 
@@ -47,7 +47,7 @@ def test_a_transport_by_hand_limits_one_client(
 async def test_a_transport_by_hand_limits_one_host(
     both: tuple[Any, Any], service: Service, single: Limiter
 ) -> None:
-    """As a mount of the client's; other hosts go by its own transport."""
+    """It is a mount of the client; other hosts use the client's own transport."""
     library, ours = both
     async with library.AsyncClient(
         mounts={"all://localhost": ours.AsyncTransport(single)}
@@ -59,10 +59,10 @@ async def test_a_transport_by_hand_limits_one_host(
 
 
 @pytest.mark.parametrize("name_of_client", ["Client", "AsyncClient"])
-def test_a_clients_transports_stay_inside(
+def test_limit_keeps_a_clients_transports(
     both: tuple[Any, Any], single: Limiter, name_of_client: str
 ) -> None:
-    """With their pools and their TLS; mounts in their order, and one that says "no proxy here" too."""
+    """With their pools and TLS; mounts in their order, also one that means "no proxy here"."""
     library, ours = both
     client = getattr(library, name_of_client)(
         mounts={"all://host": None}, proxy="http://127.0.0.1:1"
@@ -77,8 +77,10 @@ def test_a_clients_transports_stay_inside(
     assert None in client._mounts.values()
 
 
-async def test_a_proxy_is_still_asked(both: tuple[Any, Any], service: Service, name: str) -> None:
-    """And the host is that of the request."""
+async def test_limit_keeps_a_clients_proxy(
+    both: tuple[Any, Any], service: Service, name: str
+) -> None:
+    """The host for `key` is that of the request."""
     library, ours = both
     limiter = Limiter(name, "1/hour", max_sleep=1.0)
     async with ours.limit(library.AsyncClient(proxy=service.url), limiter, key="host") as client:
@@ -88,7 +90,7 @@ async def test_a_proxy_is_still_asked(both: tuple[Any, Any], service: Service, n
     assert used(limiter["host"].status()) == [1]
 
 
-def test_a_transport_of_the_users_own_is_opened_and_closed_with_the_client(
+def test_a_users_transport_is_opened_and_closed_with_the_client(
     both: tuple[Any, Any], single: Limiter
 ) -> None:
     library, ours = both
@@ -117,7 +119,7 @@ def test_a_transport_of_the_users_own_is_opened_and_closed_with_the_client(
     assert used(single.status()) == [0, 1]
 
 
-def test_a_rate_alone_leaves_the_body_as_it_is(
+def test_a_rate_alone_does_not_wrap_the_body(
     both: tuple[Any, Any], service: Service, name: str
 ) -> None:
     """There is nothing to give back."""
@@ -129,16 +131,16 @@ def test_a_rate_alone_leaves_the_body_as_it_is(
         assert not isinstance(response.stream._stream, ours.Body)
 
 
-# Refusals that are read ahead --------------------------------------------------------------------------------------------------
+# Refusals that are read ahead ------------------------------------------------------------------
 
 JSON = {"content-type": "application/json", "retry-after": "60"}
 SPENT = b'{"error": {"code": "insufficient_quota"}, "more": "'
 
 
-def refusing(
+def refuse_all(
     library: Any, chunks: list[bytes], breaks: bool, threads: bool, headers: dict[str, str]
 ) -> Any:
-    """A transport that refuses everybody, with a body in chunks, that may break off after them."""
+    """Return a transport that refuses each request, with a body in chunks that may break off."""
 
     class Chunks(library.SyncByteStream, library.AsyncByteStream):  # type: ignore[misc, name-defined]
         def __iter__(self) -> Iterator[bytes]:
@@ -160,7 +162,7 @@ def refusing(
 
 
 async def body_of(library: Any, client: Any, threads: bool) -> tuple[bytes, bool]:
-    """What comes of a stream, and whether it broke off."""
+    """Return what was read of a stream, and whether it broke off."""
     body = b""
     try:
         if threads:
@@ -180,13 +182,13 @@ async def body_of(library: Any, client: Any, threads: bool) -> tuple[bytes, bool
 @pytest.mark.parametrize("breaks", [False, True])
 @pytest.mark.parametrize("size", [0, 200_000])
 @pytest.mark.parametrize("limit", ["1 concurrent", "100/hour"])
-async def test_a_refusal_that_was_read_ahead_is_its_readers_all_the_same(
+async def test_a_refusal_that_was_read_ahead_can_be_read_in_full(
     both: tuple[Any, Any], name: str, threads: bool, breaks: bool, size: int, limit: str
 ) -> None:
-    """Given one that is short, or longer than what is read ahead, then who streams it gets all of it, and its failure too."""
+    """Short, or longer than what is read ahead: its reader gets all of it, and its failure."""
     library, ours = both
     chunks = [SPENT, *[b"x" * 50_000] * (size // 50_000), b'"}']
-    limiter, transport = Limiter(name, limit), refusing(library, chunks, breaks, threads, {})
+    limiter, transport = Limiter(name, limit), refuse_all(library, chunks, breaks, threads, {})
     client = ours.limit(
         (library.Client if threads else library.AsyncClient)(transport=transport), limiter
     )
@@ -196,14 +198,14 @@ async def test_a_refusal_that_was_read_ahead_is_its_readers_all_the_same(
     status = await at_rest(limiter)
     assert status.retry_after == (
         0 if size == 0 else pytest.approx(60, abs=1)
-    )  # of a half nobody knows what it means
+    )  # half a body is not read
 
 
 @pytest.mark.parametrize("threads", [False, True])
-async def test_who_is_interrupted_while_it_reads_ahead_leaves_nothing_open(
+async def test_an_interrupted_reading_ahead_closes_the_body(
     both: tuple[Any, Any], single: Limiter, threads: bool
 ) -> None:
-    """Given a body that does not come: nobody has the response yet who could close it."""
+    """The caller does not have the response yet, so it could not close the body."""
     library, ours = both
     story: list[str] = []
     asked = asyncio.Event()
@@ -248,13 +250,13 @@ async def test_who_is_interrupted_while_it_reads_ahead_leaves_nothing_open(
 
 
 @pytest.mark.parametrize("threads", [False, True])
-async def test_a_refusal_that_drips_is_heeded_by_its_headers(
+async def test_a_refusal_that_comes_slowly_is_applied_by_its_headers(
     both: tuple[Any, Any], single: Limiter, threads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a body that takes longer than anybody waits for it, then its reader has it all the same."""
+    """The body takes longer than is waited for it; its reader gets all of it."""
     library, ours = both
-    monkeypatch.setattr(transports, "LONG", 0.0)
-    transport = refusing(library, [SPENT, b'"}'], False, threads, {})
+    monkeypatch.setattr(httpx_transports, "LONGEST_READ", 0.0)
+    transport = refuse_all(library, [SPENT, b'"}'], False, threads, {})
     client = ours.limit(
         (library.Client if threads else library.AsyncClient)(transport=transport), single
     )
@@ -265,12 +267,12 @@ async def test_a_refusal_that_drips_is_heeded_by_its_headers(
 
 
 @pytest.mark.parametrize(("coding", "wait"), [("gzip", 60), ("br", 60), ("identity", 0)])
-def test_a_body_in_a_coding_that_it_has_not_says_nothing(
+def test_a_body_in_a_wrong_coding_is_ignored(
     both: tuple[Any, Any], single: Limiter, coding: str, wait: int
 ) -> None:
-    """The headers go for themselves."""
+    """The headers decide alone."""
     library, ours = both
-    transport = refusing(library, [SPENT + b'"}'], False, True, {"content-encoding": coding})
+    transport = refuse_all(library, [SPENT + b'"}'], False, True, {"content-encoding": coding})
     with (
         ours.limit(library.Client(transport=transport), single) as client,
         client.stream("GET", "http://host/") as response,
@@ -280,10 +282,8 @@ def test_a_body_in_a_coding_that_it_has_not_says_nothing(
     assert single.status().retry_after == pytest.approx(wait, abs=1)
 
 
-def test_a_refusal_that_is_there_as_a_whole_is_read_as_it_is(
-    both: tuple[Any, Any], single: Limiter
-) -> None:
-    """As a mock's is; and one that was closed unread says nothing."""
+def test_a_complete_refusal_is_read_as_it_is(both: tuple[Any, Any], single: Limiter) -> None:
+    """As that of a mock. One that was closed unread says nothing."""
     library, ours = both
     unread = library.Response(429, headers=JSON, stream=library.ByteStream(SPENT))
     unread.close()

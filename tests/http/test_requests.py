@@ -1,4 +1,4 @@
-"""What is of requests and urllib3: retries inside of an adapter, adapters that stay, and bodies that are read in other ways."""
+"""The peculiarities of requests and urllib3: retries inside an adapter, and ways to read a body."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.world import used
 
 
 class Seen(Retry):
-    """A user's own class of retries, which looks at the limiter before and after it sleeps."""
+    """A user's class of retries, which looks at the limiter before and after it sleeps."""
 
     limiter: Limiter
     held: list[int]
@@ -46,14 +46,14 @@ def session() -> Iterator[requests.Session]:
 
 @pytest.fixture
 def single(name: str) -> Limiter:
-    """One at a time, in this process."""
+    """A limiter of one call at a time, in this process."""
     return Limiter(name, Concurrency(1), "1000/hour")
 
 
-def test_what_urllib3_sends_again_is_charged_again(
+def test_each_retry_of_urllib3_is_charged(
     session: requests.Session, service: Service, single: Limiter
 ) -> None:
-    """Given a Retry of the user's own class, then each attempt takes a permit, and none is held while it sleeps in between."""
+    """With a Retry of the user's class. No permit is held while it sleeps."""
     Seen.limiter, Seen.held = single, []
     retry = Seen(3, status_forcelist=[503], backoff_factor=0.001, note="mine")
     session.mount("http://", HTTPAdapter(max_retries=retry))
@@ -80,7 +80,7 @@ def test_connections_that_fail_are_charged_too(session: requests.Session, single
 def test_a_retry_that_may_not_wait_is_refused(
     session: requests.Session, service: Service, name: str
 ) -> None:
-    """Given tokens for one attempt, then the second is not sent, and the first limiter has its own back."""
+    """With tokens for one attempt, the second is not sent, and the first limiter is refunded."""
     first, second = (
         Limiter(f"{name}-1", Concurrency(1)),
         Limiter(f"{name}-2", "1/hour", max_sleep=1.0),
@@ -116,7 +116,7 @@ def test_a_session_that_is_limited_twice_counts_retries_in_both(
 def test_a_retry_that_one_of_two_refuses_is_charged_to_none(
     session: requests.Session, service: Service, name: str, scarce: str
 ) -> None:
-    """T8: given a session that is limited twice, then what was sent before is charged, and the retry, which was not, is not."""
+    """T8: the session is limited twice. The first attempt is charged, the retry is not."""
     rates = {"total": "5/hour", "each": "5/hour", scarce: "1/hour"}
     total, each = (
         Limiter(f"{name}-{its}", Concurrency(1), rates[its], max_sleep=0.5)
@@ -132,10 +132,10 @@ def test_a_retry_that_one_of_two_refuses_is_charged_to_none(
     assert (service.calls, used(total.status()), used(each.status())) == (1, [0, 1], [0, 1])
 
 
-def test_the_adapters_of_a_session_stay(
+def test_limit_keeps_a_sessions_adapters_and_proxy(
     session: requests.Session, service: Service, name: str
 ) -> None:
-    """In their order, with their pools; a proxy is still asked, and the host is that of the request."""
+    """In their order, with their pools; the host for `key` is that of the request."""
     before = dict(session.adapters)
     limiter = Limiter(name, "1/hour", max_sleep=1.0)
 
@@ -167,7 +167,7 @@ def test_an_adapter_is_mounted_by_hand(
 
 
 @pytest.mark.parametrize("way", ["raw", "lines", "close raw", "with"])
-def test_a_body_is_over_however_it_is_read(
+def test_each_way_to_read_a_body_releases_its_permit(
     session: requests.Session, service: Service, single: Limiter, way: str
 ) -> None:
     limit(session, single)
@@ -190,10 +190,10 @@ def test_a_body_is_over_however_it_is_read(
     response.close()
 
 
-def test_an_adapter_that_has_no_wire_holds_nothing(
+def test_an_adapter_without_a_connection_holds_nothing(
     session: requests.Session, single: Limiter
 ) -> None:
-    """Given an adapter of the user's, whose body is there when it answers."""
+    """The body of the user's adapter is complete when it answers."""
 
     class Canned(BaseAdapter):
         def send(
@@ -218,7 +218,7 @@ def test_an_adapter_that_has_no_wire_holds_nothing(
 
 
 def test_threads_share_a_session(session: requests.Session, service: Service, name: str) -> None:
-    """S1: given a strict service, when ten threads use one limited session, then none is refused."""
+    """S1: a strict service refuses none of ten threads with one limited session."""
     limit(session, Limiter(name, Concurrency(2)))
     service.at_once = 2
     threads = [
@@ -233,7 +233,7 @@ def test_threads_share_a_session(session: requests.Session, service: Service, na
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_refusal_whose_body_breaks_off_is_heeded_by_its_headers(
+def test_a_refusal_whose_body_breaks_off_is_applied_by_its_headers(
     single: Limiter, stream: bool
 ) -> None:
     """And nothing stays held."""

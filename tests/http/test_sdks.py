@@ -1,4 +1,4 @@
-"""What is promised of the SDKs of language models: real clients, real HTTP, and a service that counts and enforces its limits."""
+"""The promises of the SDKs, with real clients and a service that counts and limits."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HOUR = 3600.0
 INTO, GUESS = (
     6,
     8,
-)  # tokens of a question that asks for 10 to 99 words, by the service and by the rule of thumb
-FIRST = 512  # tokens that an answer is taken for at first
+)  # tokens of a question for 10 to 99 words: by the service, by the rule of thumb
+FIRST = 512  # the estimate for the first response
 
 
 def everything(name: str, store: Any = None, at_once: int = 1) -> Limiter:
-    """All that can be limited at once; of an hour's windows nothing comes back in between."""
+    """A limiter of all units; of an hour's windows nothing comes back during a test."""
     units = [
         Window(1_000_000, HOUR, unit=unit) for unit in ("tokens", "input_tokens", "output_tokens")
     ]
@@ -66,9 +66,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def speakers(kind: str) -> AsyncIterator[Speakers]:
-    """`speakers(service, limiter, ...)`: a client of that kind, limited, and closed at the end."""
+    """`speakers(service, limiter, ...)`: a limited client of that kind, closed at the end."""
     made: list[Speaker] = []
-    # Who streams needs a thread for what comes next, while others wait in theirs.
+    # A stream needs a thread for its next event while other calls wait in theirs.
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(40))
 
     def make(service: Models, *limiters: Limiter, **options: Any) -> Speaker:
@@ -80,9 +80,11 @@ async def speakers(kind: str) -> AsyncIterator[Speakers]:
         await speaker.close()
 
 
-async def test_a_strict_service_refuses_nobody(speakers: Speakers, name: str, store: Any) -> None:
-    """S1: given a service that bears three at once, and so many requests and tokens, when 30 ask together and half of them stream,
-    then none is refused, and what was counted here is what was counted there."""
+async def test_a_strict_service_refuses_no_call(speakers: Speakers, name: str, store: Any) -> None:
+    """S1: the service allows three calls at once, and so many requests and tokens.
+
+    Of 30 calls together, half of them streams, none is refused, and both sides count the same.
+    """
     limiter = everything(name, store, at_once=3)
     rules = Rules(
         requests=30,
@@ -109,10 +111,10 @@ async def test_a_strict_service_refuses_nobody(speakers: Speakers, name: str, st
         )
 
 
-async def test_what_is_estimated_is_reserved_until_the_answer_says(
+async def test_the_estimate_is_charged_until_the_usage_is_known(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
-    """Given a stream that goes on, then its permit is held and its estimate charged; at its end what it used is."""
+    """While a stream goes on its permit is held; at its end the usage is settled."""
     service.go.clear()
     stream = await soon(speakers(service, one).stream(30))
     during = await one.astatus()
@@ -126,7 +128,7 @@ async def test_what_is_estimated_is_reserved_until_the_answer_says(
     await stream.close()
 
 
-async def test_the_next_waits_until_a_stream_has_come_to_its_end(
+async def test_the_next_call_waits_for_the_end_of_a_stream(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
     speaker = speakers(service, one)
@@ -148,7 +150,10 @@ async def test_the_next_waits_until_a_stream_has_come_to_its_end(
 async def test_a_stream_that_is_left_gives_its_permit_back(
     speakers: Speakers, service: Models, one: Limiter, kind: str
 ) -> None:
-    """What it had said by then is settled: Anthropic tells the input first. What it had not said stands as estimated."""
+    """The usage that it has stated is settled: Anthropic states the input first.
+
+    For the rest the estimate stands.
+    """
     stream = await soon(speakers(service, one).stream(50))
 
     await soon(stream.close())
@@ -160,11 +165,11 @@ async def test_a_stream_that_is_left_gives_its_permit_back(
 
 @pytest.mark.filterwarnings(
     "ignore::ResourceWarning"
-)  # whoever drops a stream is told so, by headgate or by the client
+)  # headgate or the client warns of the dropped stream
 async def test_a_stream_that_is_dropped_gives_its_permit_back(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
-    """Given a stream that nobody has closed nor knows any more."""
+    """The stream is garbage, and was not closed."""
     await soon(speakers(service, one).stream(50))
 
     async with asyncio.timeout(long()):
@@ -177,8 +182,10 @@ async def test_a_stream_that_is_dropped_gives_its_permit_back(
 async def test_each_attempt_of_an_sdk_is_charged(
     speakers: Speakers, service: Models, one: Limiter, mood: int, into: int, out: int
 ) -> None:
-    """Given two that fail before one that does not, with room for one at a time, then there are three requests. What was refused
-    took no tokens; of what broke nobody knows."""
+    """Two attempts fail before a third, with room for one at a time: three requests.
+
+    A refused attempt took no tokens; the usage of a broken one is unknown.
+    """
     service.moods = [mood, mood]
 
     await soon(speakers(service, one).say(30))
@@ -188,7 +195,7 @@ async def test_each_attempt_of_an_sdk_is_charged(
 
 
 @pytest.mark.parametrize(("mood", "held_for"), [("quota", []), (429, [0.01, 0.01, 0.01])])
-async def test_an_account_that_is_spent_is_not_waited_for(
+async def test_a_spent_account_pauses_nothing(
     speakers: Speakers,
     service: Models,
     one: Limiter,
@@ -196,8 +203,10 @@ async def test_an_account_that_is_spent_is_not_waited_for(
     mood: Any,
     held_for: list[float],
 ) -> None:
-    """Given that its body alone tells it from a limit, and SDKs that try again without reading it, then nobody is held; and
-    their error says it to the caller, as it came."""
+    """Its body alone tells it from a limit, and the SDKs retry without reading it.
+
+    The caller gets the error as it came.
+    """
     pauses: list[float] = []
     monkeypatch.setattr(Limiter, "pause", lambda limiter, seconds: pauses.append(seconds))
     service.moods = [mood] * 3
@@ -213,9 +222,7 @@ async def test_an_account_that_is_spent_is_not_waited_for(
     assert spent(await at_rest(one)) == bill(3, 0, 0)
 
 
-async def test_a_service_that_is_not_there_leaves_nothing_held(
-    speakers: Speakers, one: Limiter
-) -> None:
+async def test_a_refused_connection_leaves_nothing_held(speakers: Speakers, one: Limiter) -> None:
     with Models() as gone:
         speaker = speakers(gone, one)
     speaker.client = speaker.client.with_options(max_retries=0)
@@ -227,7 +234,7 @@ async def test_a_service_that_is_not_there_leaves_nothing_held(
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_waits_has_used_nothing(
+async def test_a_task_that_is_cancelled_while_it_waits_has_used_nothing(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
     speaker = speakers(service, one)
@@ -243,10 +250,10 @@ async def test_who_is_cancelled_while_it_waits_has_used_nothing(
 
 
 @pytest.mark.parametrize("kind", COROUTINES, indirect=True)
-async def test_who_is_cancelled_while_it_is_answered_gives_its_permit_back(
+async def test_a_task_that_is_cancelled_during_the_response_gives_its_permit_back(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
-    """And its estimate stands: the service may have worked for it."""
+    """Its estimate stands: the service may have worked for it."""
     service.go.clear()
     stream = await soon(speakers(service, one).stream(30))
     reading = asyncio.create_task(stream.rest())
@@ -261,7 +268,7 @@ async def test_who_is_cancelled_while_it_is_answered_gives_its_permit_back(
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_where_usage_is_not_said_the_estimate_stands(
+async def test_without_a_usage_the_estimate_stands(
     speakers: Speakers, service: Models, one: Limiter, streamed: bool
 ) -> None:
     """And nothing is learned."""
@@ -277,10 +284,10 @@ async def test_where_usage_is_not_said_the_estimate_stands(
     assert estimates.status() == ()
 
 
-async def test_a_limit_of_what_answers_really_take_lets_them_pass(
+async def test_the_length_of_responses_is_learned(
     speakers: Speakers, service: Models, name: str
 ) -> None:
-    """Given calls that may have 8,000 tokens each and take 30, and a limit of 1,000 for all, then ten of them pass."""
+    """Calls may have 8,000 tokens each and take 30: with a limit of 1,000 ten of them pass."""
     estimates, limiter = (
         Estimates(),
         Limiter(name, Window(1000, HOUR, unit="output_tokens"), max_sleep=0.01),
@@ -296,10 +303,13 @@ async def test_a_limit_of_what_answers_really_take_lets_them_pass(
     assert repr(estimates).startswith("<Estimates of m: 10 calls, input 0.2")
 
 
-async def test_an_estimate_that_no_limit_could_hold_is_cut_down(
+async def test_an_estimate_above_the_capacity_is_reduced_to_it(
     speakers: Speakers, service: Models, name: str
 ) -> None:
-    """Given room for 100 tokens, then the first call is not refused for its 512; what it took beyond the room is a debt."""
+    """With room for 100 tokens, the first call is not refused for its estimate of 512.
+
+    The tokens beyond the room are a debt.
+    """
     limiter = Limiter(name, Window(100, HOUR, unit="tokens"), max_sleep=0.01)
 
     await soon(speakers(service, limiter).say(150))
@@ -307,10 +317,10 @@ async def test_an_estimate_that_no_limit_could_hold_is_cut_down(
     assert spent(limiter.status()) == {"tokens": INTO + 150}
 
 
-async def test_an_estimate_is_cut_down_with_the_limit(
+async def test_an_estimate_is_reduced_when_the_limit_is_cut(
     speakers: Speakers, service: Models, name: str
 ) -> None:
-    """Given a call that waits, when the limit is cut below what it asks for, then it is not refused for a guess either."""
+    """The call waits when the limit is cut below its estimate; it is not refused for that."""
     limiter = Limiter(name, Window(1000, HOUR, unit="tokens"))
     others = await limiter.acquire(tokens=1000)
     call = asyncio.create_task(speakers(service, limiter).say(30))
@@ -323,11 +333,12 @@ async def test_an_estimate_is_cut_down_with_the_limit(
     assert spent(limiter.status()) == {"tokens": INTO + 30}
 
 
-async def test_who_may_not_wait_is_told_so_by_the_limiter(
+async def test_a_refusal_of_the_limiter_reaches_the_caller(
     speakers: Speakers, service: Models, one: Limiter, name: str
 ) -> None:
-    """Given two limiters, when the second refuses, then the first has its request, its tokens and its permit back. Anthropic's SDK
-    takes it for a connection that failed."""
+    """When the second of two limiters refuses, the first has its request, its tokens and its permit
+    back. Anthropic's SDK reports it as a failed connection.
+    """
     speaker = speakers(service, one, Limiter(f"{name}-2", "1/hour", max_sleep=1.0))
     speaker.client = speaker.client.with_options(max_retries=0)
     await soon(speaker.say(30))
@@ -355,7 +366,7 @@ async def test_each_model_has_a_limit_of_its_own(
     assert spent(limiter.status()) == bill(0, 0, 0)
 
 
-async def test_what_is_exempt_is_not_limited(
+async def test_exempt_requests_are_not_limited(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
     await soon(speakers(service, one, exempt=["/v1"]).say(30))
@@ -374,10 +385,10 @@ async def test_a_client_with_other_options_is_limited_too(
     assert spent(await at_rest(one)) == bill(1, INTO, 30)
 
 
-async def test_answers_in_other_codings_are_not_asked_for(
+async def test_only_codings_that_can_be_read_are_accepted(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
-    """Given a client that would take any, then its answer can still be read here."""
+    """The client would accept any; its response can be read here nevertheless."""
     await soon(speakers(service, one).say(30, extra_headers={"Accept-Encoding": "br, zstd"}))
 
     assert service.codings == {"gzip, deflate"}
@@ -400,7 +411,7 @@ async def test_calls_without_tokens_take_a_request(service: Models, one: Limiter
 
 
 async def test_the_helpers_of_anthropic_are_limited_too(service: Models, one: Limiter) -> None:
-    """`messages.stream()`, left in its middle and read to its end."""
+    """`messages.stream()`, left in the middle and read to its end."""
     async with LIMITS["anthropic"](client_of("anthropic", False, service), one) as client:
         messages: Any = [{"role": "user", "content": question(30)}]
         async with client.messages.stream(model="m", max_tokens=100, messages=messages) as stream:
@@ -416,7 +427,7 @@ async def test_the_helpers_of_anthropic_are_limited_too(service: Models, one: Li
 async def test_the_helpers_of_openai_are_limited_too(
     service: Models, one: Limiter, helper: str
 ) -> None:
-    """`chat.completions.stream()` and `responses.stream()`, left in their middle and read to their end."""
+    """`chat.completions.stream()` and `responses.stream()`, left early and read to the end."""
     asked: Any = [{"role": "user", "content": question(30)}]
     async with LIMITS["openai"](client_of("openai", False, service), one) as client:
 
@@ -439,10 +450,10 @@ async def test_the_helpers_of_openai_are_limited_too(
 @pytest.mark.parametrize(
     "kind", ["chat, coroutines", "responses, coroutines", "messages, coroutines"], indirect=True
 )
-async def test_an_answer_that_is_read_when_its_caller_likes_holds_its_permit(
+async def test_a_response_that_is_read_late_holds_its_permit(
     speakers: Speakers, service: Models, one: Limiter
 ) -> None:
-    """`with_streaming_response`, not read at all and read in the end."""
+    """`with_streaming_response`, not read at all and read at the end."""
     speaker = speakers(service, one)
     place, name = {
         "chat": ("chat.completions", "messages"),
@@ -465,8 +476,8 @@ async def test_an_answer_that_is_read_when_its_caller_likes_holds_its_permit(
     assert spent(await at_rest(one)) == bill(2, GUESS + INTO, FIRST + 30)
 
 
-def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
-    """Its body is there when it answers."""
+def test_the_response_of_a_mock_is_read(one: Limiter) -> None:
+    """Its body is complete at once."""
 
     def answered(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(
@@ -484,8 +495,8 @@ def test_an_answer_of_a_mock_is_read_too(one: Limiter) -> None:
 
 
 @pytest.mark.parametrize("number", [2**49, 2**53 - 1])
-def test_an_answer_may_say_any_number(one: Limiter, number: int) -> None:
-    """Tokens of each kind that could be counted, and together could not: the call is the caller's, whatever its usage says."""
+def test_an_absurd_usage_does_not_break_the_call(one: Limiter, number: int) -> None:
+    """Tokens of each kind could be counted, and their sum could not."""
 
     def answered(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(
@@ -505,8 +516,8 @@ def test_an_answer_may_say_any_number(one: Limiter, number: int) -> None:
     assert held(one.status()) == 0
 
 
-def test_what_was_signed_is_sent_as_it_was_signed(one: Limiter) -> None:
-    """Given a client that signs all headers before it sends, as that of Bedrock does, then none is another when it is sent."""
+def test_headers_are_not_changed_after_a_client_has_signed_them(one: Limiter) -> None:
+    """The client signs all headers before it sends, as that of Bedrock does."""
     signed: list[Any] = []
     sent: list[Any] = []
 
@@ -527,8 +538,8 @@ def test_what_was_signed_is_sent_as_it_was_signed(one: Limiter) -> None:
     assert sent == signed != []
 
 
-def test_an_answer_that_was_closed_unread_says_nothing(one: Limiter) -> None:
-    """Of a transport of the user's own."""
+def test_a_response_that_was_closed_unread_has_no_usage(one: Limiter) -> None:
+    """It comes from a transport of the user."""
 
     def answered(request: httpx2.Request) -> httpx2.Response:
         response = httpx2.Response(200, stream=httpx2.ByteStream(b"{}"))
@@ -547,8 +558,8 @@ def test_an_answer_that_was_closed_unread_says_nothing(one: Limiter) -> None:
     assert spent(one.status()) == bill(1, 2, FIRST)
 
 
-def test_an_upload_is_a_request(one: Limiter) -> None:
-    """It is sent piece by piece, and nobody looks into it."""
+def test_an_upload_takes_one_request(one: Limiter) -> None:
+    """It is sent piece by piece, and not read here."""
 
     def answered(request: httpx2.Request) -> httpx2.Response:
         request.read()
@@ -565,7 +576,7 @@ def test_an_upload_is_a_request(one: Limiter) -> None:
 
 
 @pytest.mark.parametrize("sdk", LIMITS)
-def test_what_can_never_work_is_refused_before_anything_is_changed(sdk: str) -> None:
+def test_bad_arguments_are_refused_before_anything_is_changed(sdk: str) -> None:
     api, client = Limiter("api", "1/hour"), object()
     refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((), {}, "has no limiters"),
@@ -581,8 +592,8 @@ def test_what_can_never_work_is_refused_before_anything_is_changed(sdk: str) -> 
             LIMITS[sdk](client, *arguments, **options)
 
 
-def test_a_client_on_another_library_is_refused() -> None:
-    """OpenAI's still takes one of httpx."""
+def test_a_client_on_httpx_is_refused() -> None:
+    """OpenAI's SDK still accepts an httpx client."""
     import httpx
 
     with (
@@ -616,7 +627,7 @@ def test_clients_of_azure_are_clients_of_openai(one: Limiter) -> None:
     assert spent(one.status()) == bill(1, 3, 4)
 
 
-def test_the_sdk_of_anthropic_takes_the_client_that_it_has_made(one: Limiter) -> None:
+def test_limit_wraps_the_transport_of_anthropics_own_client(one: Limiter) -> None:
     with anthropic.Anthropic(api_key="k") as client:
         before = client._client._transport
         assert headgate.http.anthropic.limit(client, one) is client

@@ -19,17 +19,17 @@ from tests.mutants.making import Mutant, lua_mutants, python_mutants
 
 SURVIVORS = Path(__file__).parent / "survivors.toml"
 GATE = (
-    "gate/bucket.py",
+    "gate/token_bucket.py",
     "gate/gate.py",
-    "gate/quota.py",
-    "gate/slots.py",
-    "gate/window.py",
-    "gate/rules.py",
+    "gate/fixed_window.py",
+    "gate/concurrency.py",
+    "gate/sliding_window.py",
+    "gate/compile.py",
 )
 SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
-    "http/heed.py": ["tests/http/test_heed.py"],
+    "http/feedback.py": ["tests/http/test_feedback.py"],
 }
 CONSTANT = (
     "clock",

@@ -50,7 +50,7 @@ TWINS = (
 BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
 ALSO = {
-    "gate/rules.py": ["tests/twins/test_formats.py"]
+    "gate/compile.py": ["tests/twins/test_formats.py"]
 }  # tests outside of tests/gate that know what a file of the gate does
 ANSWER = 20.0  # seconds for one call, on a machine that may have more to do
 
@@ -122,7 +122,7 @@ class Jury:
             self.stories.insert(0, story)
             return repr(difference)
         finally:
-            spoken.subscriptions.close()
+            spoken.ears.close()
         return None
 
     def _start_anew(self) -> None:

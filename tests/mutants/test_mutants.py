@@ -81,14 +81,15 @@ def jury() -> Iterator[Jury]:
 @pytest.mark.proof("makes mutants")  # a server that loops is given its time
 def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
     """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end; nothing stays changed."""
-    lua, python = mutants()["gate/slots.lua"], mutants()["gate/slots.py"]
+    lua, python = mutants()["gate/concurrency.lua"], mutants()["gate/concurrency.py"]
     over_lua = next(mutant for mutant in lua if "< rule.capacity and t or NEVER" in mutant.name)
     over_python = next(
         mutant for mutant in python if "self.used + cost < self.capacity" in mutant.name
     )
     endless = over_lua._replace(
         text=over_lua.text.replace(
-            "function Slots.open(rule, t)", "function Slots.open(rule, t) while true do end"
+            "function ConcurrencyRule.open(rule, t)",
+            "function ConcurrencyRule.open(rule, t) while true do end",
         )
     )
 

@@ -10,6 +10,7 @@ import time
 from typing import Any, cast
 
 from headgate import Concurrency, Limiter
+from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
 from tests.forking import CHILDREN, FORKED, fork_once, signal_until_forked
 
@@ -26,7 +27,7 @@ def main(name: str) -> None:
         FORKED.wait()
 
     signal.signal(signal.SIGUSR1, fork_once)
-    holder = threading.Thread(target=cast("Any", limiter)._queue._lock.hold, args=[hold, None])
+    holder = threading.Thread(target=queue_of(cast("Any", limiter))._lock.hold, args=[hold, None])
     holder.start()
     inside.wait()
     signaller = threading.Thread(target=signal_at_the_lock)

@@ -14,11 +14,11 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headgate.gate.bucket import Bucket
+from headgate.gate.compile import Declaration, parsed
+from headgate.gate.fixed_window import FixedWindowRule
 from headgate.gate.gate import Rule
-from headgate.gate.quota import Quota
-from headgate.gate.rules import Declaration, parsed
-from headgate.gate.window import Window
+from headgate.gate.sliding_window import SlidingWindowRule
+from headgate.gate.token_bucket import TokenBucketRule
 from headgate.request import units_of
 from headgate.stores.redis.protocol.messages import answers_in, letters_in
 from headgate.stores.redis.protocol.script import library
@@ -33,7 +33,7 @@ MOST = 2.0**52
 WAITER = FORGOTTEN = (
     10 * SECOND
 )  # for which a silent session keeps its places, and is known for certain
-HOLDERS = -MOST + 2.0**48  # the first score of holders, as in who.lua
+HOLDERS = -MOST + 2.0**48  # the first score of holders, as in membership.lua
 WORDS = {
     "acquire": 5,
     "cancel": 5,
@@ -596,15 +596,21 @@ class Witness:
             for acted, cost in zip(its, costs, strict=True)
             if cost
         ]
-        if isinstance(rule, Bucket):
-            self._check_bucket(name, [form for form in forms if isinstance(form, Bucket)], events)
-        elif isinstance(rule, Quota):
-            self._check_quota(name, [form for form in forms if isinstance(form, Quota)], events)
-        elif isinstance(rule, Window):
-            self._check_window(name, [form for form in forms if isinstance(form, Window)], events)
+        if isinstance(rule, TokenBucketRule):
+            self._check_bucket(
+                name, [form for form in forms if isinstance(form, TokenBucketRule)], events
+            )
+        elif isinstance(rule, FixedWindowRule):
+            self._check_quota(
+                name, [form for form in forms if isinstance(form, FixedWindowRule)], events
+            )
+        elif isinstance(rule, SlidingWindowRule):
+            self._check_window(
+                name, [form for form in forms if isinstance(form, SlidingWindowRule)], events
+            )
 
     def _check_bucket(
-        self, name: str, forms: list[Bucket], events: list[tuple[int, int, int]]
+        self, name: str, forms: list[TokenBucketRule], events: list[tuple[int, int, int]]
     ) -> None:
         most = max(form.capacity for form in forms)
         pace = max(form.gain / form.price / form.tick for form in forms)
@@ -632,7 +638,7 @@ class Witness:
                 return
 
     def _check_window(
-        self, name: str, forms: list[Window], events: list[tuple[int, int, int]]
+        self, name: str, forms: list[SlidingWindowRule], events: list[tuple[int, int, int]]
     ) -> None:
         most, per = max(form.capacity for form in forms), min(form.per for form in forms)
         for last, (t, _, order) in enumerate(events):
@@ -643,7 +649,7 @@ class Witness:
                 return
 
     def _check_quota(
-        self, name: str, forms: list[Quota], events: list[tuple[int, int, int]]
+        self, name: str, forms: list[FixedWindowRule], events: list[tuple[int, int, int]]
     ) -> None:
         most, rule = max(form.capacity for form in forms), forms[0]
         by_start: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

@@ -21,6 +21,7 @@ from redis.crc import key_slot
 
 from headgate import Limiter
 from headgate.errors import HeadgateError, StoreError
+from headgate.internals import queue_of, store_of
 from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores import registry
@@ -156,7 +157,7 @@ class Process:
 
     @property
     def store(self) -> RedisStore:
-        return cast("RedisStore", self.limiters[0]._store)
+        return cast("RedisStore", store_of(self.limiters[0]))
 
     def fork(self, fleet: Fleet, number: int) -> Process:
         """A child, which has copies of all there is here, and gives back what is not its own."""
@@ -165,13 +166,14 @@ class Process:
         still = ProcessLoop(fleet.world, f"{child.name} copy", fleet.network.connect)  # type: ignore[abstract]  # as above
         still.stop()
         lines = {
-            limiter._queue.name: cast("RedisQueue", limiter._queue) for limiter in child.limiters
+            queue_of(limiter).name: cast("RedisQueue", queue_of(limiter))
+            for limiter in child.limiters
         }
         permits = [
             permit for known in self.permits if (permit := known()) is not None and permit.held
         ]
         copies = [
-            permit_with(permit, lines[cast("RedisQueue", permit._queue).name], still)
+            permit_with(permit, lines[cast("RedisQueue", queue_of(permit)).name], still)
             for permit in permits
         ]
         child.loop.do(lambda: [permit.release() for permit in copies])

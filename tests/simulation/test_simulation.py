@@ -93,14 +93,14 @@ def left_of_fleets() -> int:
 
 LUA = {  # what is taken out of the Lua: part, text, what is there instead, which invariant breaks
     "a call that comes twice is run twice": (
-        "replies",
+        "reply_cache",
         "if CALL > last then return",
         "if true then return",
         "S3",
     ),
     "leases never end": (
-        "sessions",
-        "if gate.soonest == 0 or gate.soonest > gate.t then return end",
+        "holders",
+        "if gate.next_expiry == 0 or gate.next_expiry > gate.t then return end",
         "if true then return end",
         "S9",
     ),
@@ -118,13 +118,13 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "S6",
     ),
     "one more is let in": (
-        "slots",
+        "concurrency",
         "rule.used + cost <= rule.capacity",
         "rule.used + cost <= rule.capacity + 1",
         "S1",
     ),
     "a bucket fills too fast": (
-        "bucket",
+        "token_bucket",
         "rule.level + ticks * rule.gain",
         "rule.level + 2 * ticks * rule.gain",
         "T1",
@@ -135,28 +135,33 @@ LUA = {  # what is taken out of the Lua: part, text, what is there instead, whic
         "gate.fence = gate.t",
         "S5",
     ),
-    "mail is not kept": ("sessions", "if #box > 0 then", "if false then", "L5"),
-    "who is silent never lapses": ("call", "if (waits and silent)", "if (false and silent)", "L5"),
+    "mail is not kept": ("outbox", "if #box > 0 then", "if false then", "L5"),
+    "who is silent never lapses": ("main", "if (waits and silent)", "if (false and silent)", "L5"),
     "a pause holds nobody": (
         "gate",
-        "gate.act = max(gate.act, gate.t + time, gate.booked + 1)",
-        "gate.act = gate.act",
+        "gate.not_before = max(gate.not_before, gate.t + time, gate.reserved + 1)",
+        "gate.not_before = gate.not_before",
         "T3",
     ),
     "who is held back goes behind": (
         "queue",
-        "{ caller }, fence - MOST)",
-        "{ caller }, gate.order + 99)",
+        "{ id }, fence - MOST)",
+        "{ id }, gate.last_place + 99)",
         "S6",
     ),
-    "a quota has no end": ("quota", "and rule.used + cost > rule.capacity", "and false", "T1"),
+    "a quota has no end": (
+        "fixed_window",
+        "and rule.used + cost > rule.capacity",
+        "and false",
+        "T1",
+    ),
     "a server that has lost the last writes is believed": (
-        "call",
-        " or (heard ~= '0' and not Calls.heard(record, heard))",
-        "",
+        "main",
+        " or lost then",
+        " then",
         "L5",
     ),
-    "keys never end": ("promises", "if extended or touched[key] then", "if false then", "S8"),
+    "keys never end": ("expiry", "if extended or created[key] then", "if false then", "S8"),
 }
 PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "who gives up stays in the queue": (Traffic, "cancel", lambda traffic, pending: None, "S7"),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headgate import Rate
+from headgate.internals import queue_of
 from headgate.request import Request
 from headgate.stores.memory.queue import MemoryQueue
 from tests.step_cancel.visits import CAPACITY, MORE, NOWHERE, Visit
@@ -43,7 +44,7 @@ class Scene:
         self.world = world
         self.visit = visit
         self.noun = visit.make(world, name, *([Rate(1, per=world.beat)] if self.paced else []))
-        self.line = self.noun._queue
+        self.line = queue_of(self.noun)
         self.nowhere = visit.stores == NOWHERE
         self.taken: list[int] = []
         self.around = Around(let_go=self.let_go)

@@ -83,7 +83,8 @@ OWN_TASKS = {  # that aflush starts with gather() or in other loops
     "stores/redis/store.py": ["flush_in", "flush_queues", "flush_elsewhere"]
 }
 TESTING = {  # a test's own: they ask no limiter for anything
-    "testing.py": ["ManualClock.aadvance", "VirtualLoop.shutdown_default_executor", "_turns"]
+    "testing/clock.py": ["ManualClock.aadvance", "_give_turns"],
+    "testing/virtual_loop.py": ["VirtualLoop.shutdown_default_executor"],
 }
 LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its calls
     "frameworks/litellm.py": [
@@ -95,7 +96,7 @@ LITELLM = {  # it is not here: tests/frameworks/litellm_stories.py cancels its c
             "LiteLLMLimiter.async_post_call_failure_deployment_hook",
             "LiteLLMLimiter.async_log_success_event",
         ),
-        *("LiteLLMLimiter.async_log_failure_event", "LiteLLMLimiter._granted"),
+        "LiteLLMLimiter.async_log_failure_event",
     ],
 }
 EXCUSED = (PROTOCOLS, OWN_TASKS, TESTING, LITELLM)

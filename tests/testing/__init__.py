@@ -1,1 +1,1 @@
-"""What users test their limited code with: the manual clock, the assertions, the fixtures."""
+"""The tools for users' tests: the manual clock, the assertions, the fixtures."""

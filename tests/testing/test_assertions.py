@@ -1,4 +1,4 @@
-"""The assertions: what went over is named with its calls and its limit; what did not passes, whatever limiter made it."""
+"""The assertions name the calls and the limit that was exceeded, and pass all other calls."""
 
 from __future__ import annotations
 
@@ -21,10 +21,16 @@ from headgate import (
     Semaphore,
     TokenBucket,
     Window,
-    testing,
 )
 from headgate.limits import Limit
-from headgate.testing import Call, ManualClock, Recorder, assert_at_rest, assert_never_over
+from headgate.testing import (
+    Call,
+    ManualClock,
+    Recorder,
+    assert_at_rest,
+    assert_never_over,
+    assertions,
+)
 
 LIMITS = [
     Window(3, per=10),
@@ -38,15 +44,15 @@ LIMITS = [
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
-def test_what_a_limiter_lets_through_is_never_over_its_limit(name: str, limit: Limit) -> None:
-    """The assertion is stricter than nothing that the gate grants, at full load and after a rest."""
+def test_calls_that_a_limiter_passed_are_never_over_its_limit(name: str, limit: Limit) -> None:
+    """At full load and after a rest, the assertion allows all that the gate grants."""
     with ManualClock() as clock:
-        assert_never_over(clock.run(loaded(Limiter(name, limit), clock)), limit)
+        assert_never_over(clock.run(run_load(Limiter(name, limit), clock)), limit)
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_one_call_more_is_over(name: str, limit: Limit) -> None:
-    """A limiter that allows one more at a time fails before this limit."""
+    """Calls of a limiter that allows one more at a time fail."""
     more = (
         {"capacity": limit.capacity + 1}
         if isinstance(limit, Concurrency)
@@ -55,15 +61,15 @@ def test_one_call_more_is_over(name: str, limit: Limit) -> None:
     with ManualClock() as clock:
         loose = Limiter(name, type(limit)(**{**fields(limit), **more}))
         with pytest.raises(AssertionError, match="allows"):
-            assert_never_over(clock.run(loaded(loose, clock)), limit)
+            assert_never_over(clock.run(run_load(loose, clock)), limit)
 
 
 def fields(limit: Limit) -> dict[str, Any]:
     return {field: getattr(limit, field) for field in limit.__dataclass_fields__}
 
 
-async def loaded(limiter: Limiter, clock: ManualClock) -> list[Call]:
-    """Thirty calls at once, of three seconds each, and thirty more after a rest."""
+async def run_load(limiter: Limiter, clock: ManualClock) -> list[Call]:
+    """Make thirty calls of three seconds at once, and thirty more after a rest."""
     recorder = Recorder(clock)
 
     async def call() -> None:
@@ -77,7 +83,7 @@ async def loaded(limiter: Limiter, clock: ManualClock) -> list[Call]:
     return recorder.calls
 
 
-def test_moments_suffice_where_nothing_is_held() -> None:
+def test_moments_suffice_for_limits_that_hold_nothing() -> None:
     assert_never_over([0, 0, 10, 10], Window(2, per=10))
     with pytest.raises(AssertionError) as over:
         assert_never_over([0, 0, 9.5, 20], Window(2, per=10))
@@ -107,7 +113,7 @@ def test_the_interval_may_begin_anywhere() -> None:
     ],
     ids=str,
 )
-def test_what_a_limit_just_allows_is_not_over_and_a_moment_less_is(
+def test_calls_that_a_limit_just_allows_pass_and_a_moment_closer_they_fail(
     limit: Limit, moments: list[float]
 ) -> None:
     assert_never_over(moments, limit)
@@ -126,14 +132,14 @@ PARTS = [Rate(2.5, per=7, capacity=5), Rate(2.5, per=7, capacity=5, steps=True)]
 @given(gaps=st.lists(st.sampled_from([0, 0.5, 2, 3.5, 6.999, 7, 10, 11]), max_size=12))
 @example(
     gaps=[3.5, 0, 0, 0, 3.5, 0, 0, 0.5]
-)  # of steps the worst need not begin with the first call that still counts
+)  # with steps, the worst interval may begin with a later call that counts
 def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:
-    """Whatever the calls are: beside a look at all intervals there are."""
+    """For any calls, compared with a look at all intervals."""
     assert isinstance(limit, Rate | Window | Quota)
     moments = [int(moment * 1_000_000) for moment in accumulate(gaps, initial=100.0)]
     pairs = [(first, last) for last in range(len(moments)) for first in range(last + 1)]
     over = any(
-        last - first + 1 > testing._most(limit, moments[first], moments[last])
+        last - first + 1 > assertions._most_between(limit, moments[first], moments[last])
         for first, last in pairs
     )
 
@@ -144,11 +150,13 @@ def test_the_worst_interval_is_found(limit: Limit, gaps: list[float]) -> None:
 @pytest.mark.parametrize(
     "limit", [Rate(10, per=1, capacity=500), Window(500, per=50), Quota(500, per=50)], ids=str
 )
-def test_many_calls_are_looked_through_once(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given ten thousand, of which each sees hundreds before it that still count."""
+def test_many_calls_are_checked_in_one_pass(limit: Limit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand calls, of which each has hundreds before it that still count."""
     looks = count()
-    most = testing._most
-    monkeypatch.setattr(testing, "_most", lambda *interval: next(looks) * 0 + most(*interval))
+    most = assertions._most_between
+    monkeypatch.setattr(
+        assertions, "_most_between", lambda *interval: next(looks) * 0 + most(*interval)
+    )
 
     assert_never_over([0.1 * number for number in range(10_000)], limit)
 
@@ -171,7 +179,7 @@ def test_units_are_counted_by_the_limits_that_have_them() -> None:
             assert_never_over(recorder.calls, limit)
 
 
-def test_who_runs_at_once_is_told_by_the_ends_of_calls() -> None:
+def test_the_ends_of_calls_say_which_run_at_once() -> None:
     calls = [Call(0, 2), Call(1, 3), Call(2, 4)]
     assert_never_over(calls, Concurrency(2))
     with pytest.raises(
@@ -183,7 +191,7 @@ def test_who_runs_at_once_is_told_by_the_ends_of_calls() -> None:
         assert_never_over([0.0], Concurrency(1))
 
 
-def test_a_recorder_counts_who_runs() -> None:
+def test_a_recorder_counts_the_running_calls() -> None:
     recorder = Recorder(ManualClock())
     with recorder.call(), pytest.raises(ZeroDivisionError), recorder.call():
         raise ZeroDivisionError
@@ -195,10 +203,10 @@ def test_a_recorder_counts_who_runs() -> None:
     ("units", "error"),
     [({"tokens": -900}, ValueError), ({"cost": 0}, ValueError), ({"tokens": "9"}, TypeError)],
 )
-def test_a_recorder_counts_what_could_be_acquired(
+def test_a_recorder_refuses_a_cost_that_acquire_refuses(
     units: dict[str, Any], error: type[Exception]
 ) -> None:
-    """T7: what is less than nothing would hide what is too much; nothing is noted of it."""
+    """T7: a negative cost would hide one that is too high. Nothing is recorded."""
     recorder = Recorder(ManualClock())
 
     with pytest.raises(error, match=r"call\("), recorder.call(**units):
@@ -207,7 +215,7 @@ def test_a_recorder_counts_what_could_be_acquired(
     assert (recorder.calls, recorder.running) == ([], 0)
 
 
-def test_no_calls_are_never_over_and_no_limits_are_a_mistake() -> None:
+def test_no_calls_pass_and_no_limits_are_an_error() -> None:
     assert_never_over([], "1/minute")
     for calls in ([], [0.0]):
         with pytest.raises(ValueError, match="has no limits"):
@@ -216,11 +224,11 @@ def test_no_calls_are_never_over_and_no_limits_are_a_mistake() -> None:
         assert_never_over([math.nan], "1/minute")
 
 
-# At rest -----------------------------------------------------------------------------------------------------------------------
+# At rest ---------------------------------------------------------------------------------------
 
 
-async def test_who_holds_and_who_waits_is_not_at_rest(name: str) -> None:
-    """Either is named, with what it holds."""
+async def test_holders_and_waiters_are_not_at_rest(name: str) -> None:
+    """Each is named, with what it holds."""
     limiter = Limiter(name, Concurrency(1), "100/minute")
     assert_at_rest(limiter)
     held = await limiter.acquire()
@@ -237,7 +245,7 @@ async def test_who_holds_and_who_waits_is_not_at_rest(name: str) -> None:
     assert_at_rest(limiter)
 
 
-def test_who_waits_where_nothing_is_held_is_not_at_rest(name: str) -> None:
+def test_a_waiter_for_a_rate_is_not_at_rest(name: str) -> None:
     limiter = Limiter(name, "1/minute")
 
     async def story() -> None:
@@ -257,7 +265,7 @@ async def enters(limiter: Limiter) -> None:
         pass
 
 
-def test_the_classics_can_be_asked_too(name: str, redis_url: str) -> None:
+def test_the_classics_can_be_checked(name: str, redis_url: str) -> None:
     bucket, throttled, far = (
         TokenBucket(name, 1, 60, 1),
         RateLimiter(5, 1),
@@ -270,6 +278,6 @@ def test_the_classics_can_be_asked_too(name: str, redis_url: str) -> None:
             assert_at_rest(bucket, noun)
 
 
-def test_what_is_no_limiter_is_refused() -> None:
+def test_other_values_than_limiters_are_refused() -> None:
     with pytest.raises(TypeError, match=r"assert_at_rest\('api'\): give it limiters"):
         assert_at_rest("api")  # type: ignore[arg-type]

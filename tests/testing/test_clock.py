@@ -1,4 +1,6 @@
-"""The manual clock: time that is moved by a test, for callers in tasks and in threads; nobody waits in real time."""
+"""The manual clock: a test moves the time of callers in tasks and threads, and no caller really
+waits.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from headgate import (
     Window,
     logs,
 )
-from headgate import testing as module
-from headgate.testing import ManualClock, Standstill
+from headgate.testing import ManualClock, Standstill, assert_never_over, virtual_loop
+from headgate.testing.clock import TURNS
 from tests.crowds import assert_all_free
 
 AGES = 3600.0
@@ -38,11 +40,11 @@ async def all_come(limiter: Limiter, clock: ManualClock, callers: int) -> list[f
     return moments
 
 
-# Moved by hand -----------------------------------------------------------------------------------------------------------------
+# Moved by hand ---------------------------------------------------------------------------------
 
 
 async def test_tasks_go_on_when_the_clock_is_advanced_and_not_before(name: str) -> None:
-    """Given three callers of one per hour, when time is moved, then each passes in its hour, and sees it."""
+    """Of three callers of one per hour, each passes in its hour and sees that time."""
     limiter = Limiter(name, Window(1, per=AGES))
     with ManualClock() as clock:
         moments: list[float] = []
@@ -72,7 +74,7 @@ def test_a_thread_goes_on_when_the_clock_is_advanced(name: str) -> None:
         with limiter:
             pass
         waits = in_a_thread(limiter.acquire_sync)
-        until(lambda: limiter.status().waiting == 1 and bool(clock._timers))
+        until(lambda: limiter.status().waiting == 1 and clock._has_timers())
         clock.advance(AGES - 1)
         assert limiter.status().waiting == 1
         clock.advance(1)
@@ -80,8 +82,8 @@ def test_a_thread_goes_on_when_the_clock_is_advanced(name: str) -> None:
         assert clock.elapsed() == AGES
 
 
-async def test_who_has_waited_for_max_sleep_is_told_so_at_that_moment(name: str) -> None:
-    """Given a permit that nobody gives back, when the caller's patience is over, then it has its error, and no place is kept."""
+async def test_a_waiter_is_refused_at_the_end_of_its_max_sleep(name: str) -> None:
+    """The permit that it waits for is not released, and it leaves no place behind."""
     limiter = Limiter(name, Concurrency(1), max_sleep=60)
     with ManualClock() as clock:
         held = await limiter.acquire()
@@ -99,8 +101,8 @@ async def waits(limiter: Limiter) -> None:
     (await limiter.acquire()).release()
 
 
-async def test_a_pause_ends_when_the_clock_is_there(name: str) -> None:
-    """Given a service that wants an hour of quiet, then it is over for who waits when the hour is."""
+async def test_a_pause_ends_by_the_clock(name: str) -> None:
+    """A pause of an hour ends for a waiter after an hour."""
     limiter = Limiter(name, "1000/second", Concurrency(5))
     with ManualClock() as clock:
         limiter.pause(AGES)
@@ -123,7 +125,7 @@ def test_a_quota_begins_again_on_the_day_that_the_clock_shows(name: str) -> None
         assert repr(clock) == "<ManualClock: 2026-03-01T00:00:00+00:00, 3600 s elapsed>"
 
 
-async def test_who_gives_up_leaves_no_timer_behind(name: str) -> None:
+async def test_a_cancelled_waiter_leaves_no_timer_behind(name: str) -> None:
     limiter = Limiter(name, Window(1, per=AGES))
     with ManualClock() as clock:
         async with limiter:
@@ -132,20 +134,20 @@ async def test_who_gives_up_leaves_no_timer_behind(name: str) -> None:
         await clock.aadvance(1)
         caller.cancel()
         await asyncio.wait([caller])
-        assert not clock._anybody_waits()
+        assert not clock._has_timers()
         await clock.aadvance(AGES)
         assert limiter.try_acquire()
 
 
-# Skipping ----------------------------------------------------------------------------------------------------------------------
+# Skipping --------------------------------------------------------------------------------------
 
 
-async def test_a_clock_that_skips_needs_nobody_who_moves_it(name: str) -> None:
-    """Given a thousand hours of waiting, when the clock skips, then each caller sees its own hour."""
+async def test_a_skipping_clock_moves_itself(name: str) -> None:
+    """In twenty hours of waiting, each caller sees its own hour."""
     limiter = Limiter(name, Window(1, per=AGES))
     with ManualClock(skips=True) as clock:
         assert await all_come(limiter, clock, 20) == [hour * AGES for hour in range(20)]
-        assert not clock._anybody_waits()
+        assert not clock._has_timers()
 
 
 def test_one_thread_alone_skips_its_waits(name: str) -> None:
@@ -156,8 +158,8 @@ def test_one_thread_alone_skips_its_waits(name: str) -> None:
                 assert clock.elapsed() == hour * AGES
 
 
-def test_threads_skip_to_the_next_of_them(name: str) -> None:
-    """Whichever of the threads moves the clock, each has a moment of its own, as the store has granted it."""
+def test_threads_skip_to_the_next_moment(name: str) -> None:
+    """Whichever thread moves the clock, each has its own moment, as the store granted it."""
     limiter = Limiter(name, Window(1, per=AGES))
     granted: list[float] = []
     with ManualClock(skips=True) as clock:
@@ -167,16 +169,16 @@ def test_threads_skip_to_the_next_of_them(name: str) -> None:
         ]
         assert all(map(ends, threads))
         assert clock.elapsed() >= 3 * AGES
-    module.assert_never_over(granted, Window(1, per=AGES))
+    assert_never_over(granted, Window(1, per=AGES))
 
 
 async def test_a_skipping_clock_lets_holders_finish_first(name: str) -> None:
-    """Time moves on for who waits for time; who waits for a release waits for that."""
+    """Time moves for callers that wait for time, and not for those that wait for a release."""
     limiter = Limiter(name, Concurrency(1))
     with ManualClock(skips=True) as clock:
         held = await limiter.acquire()
         caller = asyncio.create_task(comes(limiter, clock, []))
-        for _ in range(3 * module.TURNS):
+        for _ in range(3 * TURNS):
             await asyncio.sleep(0)
         assert not caller.done()
         held.release()
@@ -184,7 +186,7 @@ async def test_a_skipping_clock_lets_holders_finish_first(name: str) -> None:
         assert clock.elapsed() == 0
 
 
-# An event loop without waiting -------------------------------------------------------------------------------------------------
+# An event loop without waiting -----------------------------------------------------------------
 
 
 def test_run_takes_no_real_time_for_sleeps_and_limiters(name: str) -> None:
@@ -216,8 +218,8 @@ def test_an_advance_inside_of_run_is_a_sleep(name: str) -> None:
         assert clock.elapsed() == 2 * AGES
 
 
-def test_what_can_never_go_on_is_said(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.001)
+def test_a_standstill_raises(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(virtual_loop, "PATIENCE", 0.001)
     limiter = Limiter(name, Concurrency(1))
 
     async def story() -> None:
@@ -228,11 +230,11 @@ def test_what_can_never_go_on_is_said(name: str, monkeypatch: pytest.MonkeyPatch
         clock.run(story())
 
 
-# Which limiters go by it -------------------------------------------------------------------------------------------------------
+# Which limiters use it --------------------------------------------------------------------------
 
 
-def test_limiters_begin_again_with_the_block_and_after_it(name: str) -> None:
-    """Given limits that are used up before and within, then each begins with all that it has."""
+def test_limiters_are_as_new_in_the_block_and_after_it(name: str) -> None:
+    """Limits that are used up before and within are full again."""
     limiter = Limiter(name, "1/hour")
     assert limiter.try_acquire()
     with ManualClock():
@@ -244,8 +246,8 @@ def test_limiters_begin_again_with_the_block_and_after_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["10/hour burst 10", "10/hour", "5 concurrent"])
-def test_a_second_block_starts_from_scratch_with_other_limits(name: str, first: str) -> None:
-    """Given a block with limits, when a second block declares others, then those begin as new."""
+def test_limits_of_a_second_block_begin_as_new(name: str, first: str) -> None:
+    """A first block has declared others."""
     with ManualClock(), Limiter(name, first):
         pass
     with ManualClock():
@@ -266,8 +268,11 @@ def test_limits_of_an_earlier_block_are_not_known_in_a_later_one(name: str) -> N
             assert Limiter.attach(name).try_acquire()
 
 
-def test_an_attached_limiter_of_an_earlier_block_knows_no_limits_of_it(name: str) -> None:
-    """Nor does its key. In each block it takes the limits that an acquire of that block has declared."""
+def test_an_attached_limiter_forgets_the_limits_of_an_earlier_block(name: str) -> None:
+    """So does its key.
+
+    In each block it takes the limits that an acquire of that block has declared.
+    """
     attached = Limiter.attach(name)
     for limits in (Window(10, per=3600), Window(20, per=3600)):
         with ManualClock():
@@ -281,7 +286,7 @@ def test_an_attached_limiter_of_an_earlier_block_knows_no_limits_of_it(name: str
 
 
 def test_each_limiter_declares_again_in_a_later_block(name: str) -> None:
-    """Given limiters that disagree and have acquired, then in a block the first acquire of each declares, and so after it."""
+    """The limiters disagree. In a block, and after it, the first acquire of each declares."""
     limiters = [Limiter(name, Window(amount, per=3600)) for amount in (10, 20)]
     for _ in range(2):
         for limiter in limiters:
@@ -314,8 +319,8 @@ def test_an_update_of_an_earlier_block_overrules_nothing_later(name: str) -> Non
         assert [limit.capacity for limit in second.status().limits] == [10]
 
 
-def test_what_was_held_before_is_not_given_back_within(name: str) -> None:
-    """A permit of another time opens no place, and what is held when the block is left is forgotten."""
+def test_a_permit_from_before_the_block_gives_nothing_back_in_it(name: str) -> None:
+    """And what is held when the block is left is forgotten."""
     limiter = Limiter(name, Concurrency(1))
     before = limiter.acquire_sync()
     with ManualClock():
@@ -326,14 +331,14 @@ def test_what_was_held_before_is_not_given_back_within(name: str) -> None:
     assert_all_free(limiter)
 
 
-def test_a_thread_that_still_waits_when_the_clock_is_left_is_told_so(name: str) -> None:
-    """L6: nobody would ever wake it, and no test run could end while it waits."""
-    limiter, told = Limiter(name, "1/minute"), list[str]()
+def test_a_thread_that_still_waits_when_the_clock_is_left_gets_an_error(name: str) -> None:
+    """L6: no queue would wake it, so the test run could not end."""
+    limiter, errors = Limiter(name, "1/minute"), list[str]()
 
     def wait() -> None:
         with pytest.raises(RuntimeError) as refused:
             limiter.acquire_sync()
-        told.append(str(refused.value))
+        errors.append(str(refused.value))
 
     with ManualClock():
         limiter.acquire_sync()
@@ -341,13 +346,13 @@ def test_a_thread_that_still_waits_when_the_clock_is_left_is_told_so(name: str) 
         until(lambda: limiter.status().waiting == 1)
 
     assert ends(thread)
-    assert "ManualClock" in told[0]
-    assert repr(name) in told[0]
+    assert "ManualClock" in errors[0]
+    assert repr(name) in errors[0]
     assert limiter.try_acquire()
 
 
-async def test_tasks_that_still_wait_when_the_clock_is_left_are_told_so(name: str) -> None:
-    """L6: those of the crowd, and those in the gate's queue."""
+async def test_tasks_that_still_wait_when_the_clock_is_left_get_an_error(name: str) -> None:
+    """L6: on the fast path, and in the gate's queue."""
     limiter = Limiter(name, Concurrency(1))
 
     async def enters() -> None:
@@ -361,13 +366,13 @@ async def test_tasks_that_still_wait_when_the_clock_is_left_are_told_so(name: st
         assert limiter.status().waiting == 3
 
     async with asyncio.timeout(5):
-        told = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(error) for error in told] == [RuntimeError] * 3
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(error) for error in errors] == [RuntimeError] * 3
     held.release()
     assert_all_free(limiter)
 
 
-def test_an_update_within_ends_with_the_block(name: str) -> None:
+def test_an_update_in_the_block_ends_with_it(name: str) -> None:
     limiter = Limiter(name, Concurrency(1))
     with ManualClock():
         limiter.update(Concurrency(2))
@@ -375,7 +380,7 @@ def test_an_update_within_ends_with_the_block(name: str) -> None:
     assert [limit.capacity for limit in limiter.status().limits] == [1]
 
 
-def test_the_classics_and_keys_go_by_it_too(name: str) -> None:
+def test_the_classics_and_keys_use_the_clock(name: str) -> None:
     classic, tenants = RateLimiter(1, 5), Limiter(name, "1/minute")
     tenant = tenants["tenant"]
     with ManualClock(skips=True) as clock:
@@ -408,7 +413,7 @@ LEFT_OVER = [
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
-async def test_the_rest_that_float_arithmetic_leaves_is_no_time(seconds: float, ticks: int) -> None:
+async def test_a_rest_of_float_arithmetic_is_no_time(seconds: float, ticks: int) -> None:
     clock = ManualClock()
     clock.advance(seconds)
     await clock.aadvance(seconds)
@@ -416,7 +421,7 @@ async def test_the_rest_that_float_arithmetic_leaves_is_no_time(seconds: float, 
 
 
 @pytest.mark.parametrize(("seconds", "ticks"), LEFT_OVER, ids=repr)
-def test_the_rest_that_float_arithmetic_leaves_is_no_time_in_a_virtual_loop(
+def test_a_rest_of_float_arithmetic_is_no_time_in_a_virtual_loop(
     seconds: float, ticks: int
 ) -> None:
     clock = ManualClock()
@@ -453,7 +458,7 @@ def ends(thread: threading.Thread) -> bool:
 
 
 def until(met: Callable[[], bool]) -> None:
-    """Go on when a thread is where it waits."""
+    """Return when a thread is where it waits."""
     give_up = time.monotonic() + 5
     while not met():
         assert time.monotonic() < give_up

@@ -1,4 +1,4 @@
-"""The fixtures, as a user's pytest finds them: quiet, free where nobody asks for them, and each test as new."""
+"""The fixtures, as a user's pytest finds them: silent, isolated, and free if unused."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_that_comes_after_it(headgate_at_rest):
 """
 
 
-def users_run(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """A pytest of the user's own, where every warning is an error and headgate's fixtures are found."""
+def run_users_tests(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Run a user's pytest in which each warning is an error and headgate's fixtures are found."""
     (folder / "test_theirs.py").write_text(tests)
     command = [
         sys.executable,
@@ -82,22 +82,26 @@ def users_run(folder: Path, tests: str, *options: str) -> subprocess.CompletedPr
 
 
 def test_a_user_gets_the_fixtures(tmp_path: Path) -> None:
-    """Given a module-level limiter of one a minute, then each test begins as new, none waits, and who leaves a permit is told."""
-    done = users_run(tmp_path, USERS, "-v")
+    """With limiters at module level: each test begins as new, none waits, and a permit that is left
+    fails its test.
+    """
+    done = run_users_tests(tmp_path, USERS, "-v")
     assert "test_that_leaves_a_permit ERROR" in done.stdout, done.stdout + done.stderr
     assert "AssertionError: Not at rest: 'api': " in done.stdout
     assert "5 passed, 1 error" in done.stdout
 
 
-def test_who_asks_for_none_of_them_pays_nothing(tmp_path: Path) -> None:
-    """Not even the import of headgate, which their coverage may be there to see."""
-    done = users_run(tmp_path, "import sys\ndef test_it(): assert 'headgate' not in sys.modules\n")
+def test_a_run_without_the_fixtures_does_not_import_headgate(tmp_path: Path) -> None:
+    """The user's coverage may be there to see that import."""
+    done = run_users_tests(
+        tmp_path, "import sys\ndef test_it(): assert 'headgate' not in sys.modules\n"
+    )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
     assert finished("import headgate_pytest, sys; print('headgate' in sys.modules)") == "False\n"
 
 
-def test_their_names_say_whose_they_are(tmp_path: Path) -> None:
-    done = users_run(tmp_path, "", "--fixtures")
+def test_the_fixtures_have_headgate_in_their_names(tmp_path: Path) -> None:
+    done = run_users_tests(tmp_path, "", "--fixtures")
     assert [name for name in FIXTURES if f"{name} --" not in done.stdout] == [], done.stdout
     defined = {
         node.name
@@ -108,6 +112,8 @@ def test_their_names_say_whose_they_are(tmp_path: Path) -> None:
 
 
 def test_pytest_finds_the_module_by_its_own_name() -> None:
-    """So a conftest.py that names it as well, and -p headgate_pytest, mean the plugin that is there already."""
+    """So a conftest.py that names it, and -p headgate_pytest, mean the plugin that is there
+    already.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["project"]["entry-points"]["pytest11"] == {"headgate_pytest": "headgate_pytest"}

@@ -23,7 +23,7 @@ from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
 from tests.servers import connections_of
-from tests.world import at_rest, long, soon, used, waiting
+from tests.world import at_rest, long, session_of, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 SILENT = 3600.0  # seconds between heartbeats: none within a test
@@ -531,13 +531,13 @@ async def test_a_master_to_whom_nothing_is_said_is_left(
     for limiter in limiters.values():
         await (await limiter.acquire()).arelease()
     assert all(connections_of(node.admin, "normal") == before[node] + 1 for node in (quiet, lively))
-    kept = limiters[lively]._queue._store.session(limiters[lively]._queue).node
+    kept = session_of(limiters[lively]).node
 
     async with asyncio.timeout(long()):
         while connections_of(quiet.admin, "normal") > before[quiet]:
             await (await limiters[lively].acquire()).arelease()
 
-    assert limiters[lively]._queue._store.session(limiters[lively]._queue).node is kept
+    assert session_of(limiters[lively]).node is kept
     assert await (await soon(limiters[quiet].acquire())).arelease()
 
 
@@ -554,7 +554,7 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
         limiter = Limiter(its, Concurrency(1), store=apart(cluster.user_url, 11))
         holder = await limiter.acquire()
         silent.pause()
-        lane = limiter._queue._store.session(limiter._queue)
+        lane = session_of(limiter)
         lane.node.cut(ConnectionError("cut off"))
         holder.release()
         await eventually(

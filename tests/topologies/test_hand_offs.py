@@ -245,7 +245,7 @@ def keys_of(node: Node) -> Iterator[Redis]:
 
 
 def listening(node: Node, name: str) -> list[bytes]:
-    """The sessions of `name` that have said that the server notifies them (replies.lua)."""
+    """The sessions of `name` that have said that the server notifies them (reply_cache.lua)."""
     with keys_of(node) as raw:
         fields = raw.hgetall(key_of(name))
     return [
@@ -256,7 +256,7 @@ def listening(node: Node, name: str) -> list[bytes]:
 
 
 def moments(node: Node, name: str) -> dict[bytes, float]:
-    """The sessions of `name`, and until when each counts as alive (who.lua)."""
+    """The sessions of `name`, and until when each counts as alive (membership.lua)."""
     with keys_of(node) as raw:
         members = raw.zrange(f"{key_of(name)}:who", 0, -1, withscores=True)
     return {member: score for member, score in members if b":" not in member}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, StoreError
+from headgate.internals import queue_of, store_of
 from headgate.stores import fallback
 from headgate.stores.redis.transport import reconnection
 from tests.clusters import Cluster, Node
@@ -108,7 +109,7 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
     )
     await limited(limiter)
 
-    its = limiter._queue._store._clients[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
+    its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
     await eventually(lambda: not its.reconnection.unavailable)
 
 
@@ -179,4 +180,4 @@ def said_of(name: str, caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def kept_by(cluster: Cluster, limiter: Limiter) -> Node:
-    return cluster.master_of(limiter._queue._queue.key)  # type: ignore[attr-defined]  # the line behind the fallback
+    return cluster.master_of(queue_of(queue_of(limiter)).key)  # type: ignore[attr-defined]  # the line behind the fallback

@@ -16,6 +16,7 @@ import valkey
 import valkey.asyncio
 
 from headgate import Concurrency, Limiter, StoreError
+from headgate.internals import queue_of, store_of
 from headgate.stores.redis.transport import client
 from tests.bad_input.values import CANARY, assert_sentence
 from tests.certificates import WRONG, Certificate, Certificates
@@ -98,8 +99,8 @@ async def test_a_certificate_that_is_not_in_order_is_refused(
             caplog.text,
             repr(limiter),
             str(limiter),
-            repr(limiter._store),
-            repr(limiter._queue._store),
+            repr(store_of(limiter)),
+            repr(store_of(queue_of(limiter))),
         ]
     )
     assert CANARY not in shown(refused.value)

@@ -387,12 +387,22 @@ def remembered(model: Model) -> str:
         return (
             " ".join(
                 f"{name}=-1"
-                for name in ("t", "act", "booked", "fence", "soonest", "queued", "born")
+                for name in (
+                    "t",
+                    "not_before",
+                    "reserved",
+                    "fence",
+                    "next_expiry",
+                    "queued",
+                    "restarted_at",
+                )
             )
             + "\n0"
         )
-    words = [f"t={gate.t} act={gate.act} booked={max(gate.t, gate.booked)} fence={gate.fence}"]
-    words += [f"soonest={model.soonest} queued={model.queued} born={model.born}"]
+    words = [
+        f"t={gate.t} not_before={gate.not_before} reserved={max(gate.t, gate.reserved)} fence={gate.fence}"
+    ]
+    words += [f"next_expiry={model.soonest} queued={model.queued} restarted_at={model.born}"]
     for rule in gate.rules:
         words += [
             f"{name}={getattr(rule, name, -1)}"

@@ -11,10 +11,10 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from headgate.gate.compile import Declaration
+from headgate.gate.compile import parsed as rule_of
+from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Rule, Units, Wait
-from headgate.gate.rules import Declaration
-from headgate.gate.rules import parsed as rule_of
-from headgate.gate.slots import NEVER, Slots
 from headgate.request import units_of
 from tests.twins.kept import Record, Replaced, link_of
 from tests.twins.wire import (
@@ -209,7 +209,7 @@ class Model:
         if self.held != len(self.holders):
             self.held, self.soonest = len(self.holders), min(self.holders.values(), default=0)
             for index, rule in enumerate(gate.rules):
-                if isinstance(rule, Slots):
+                if isinstance(rule, ConcurrencyRule):
                     rule.used = sum(
                         gate.costs(units_of(caller.asked))[index] for caller in self.holders
                     )
@@ -225,13 +225,13 @@ class Model:
 
     def follow(self, gate: PatientGate, program: str, now: int) -> None:
         """Other limits. Who holds since the time of a limit that was dropped, and comes back, still does (S1)."""
-        former = [rule.unit for rule in gate.rules if isinstance(rule, Slots)]
+        former = [rule.unit for rule in gate.rules if isinstance(rule, ConcurrencyRule)]
         gate.follow(now, rules_of(program))
         self.program = program
         for index, rule in enumerate(gate.rules):
-            if isinstance(rule, Slots) and rule.unit in former:
+            if isinstance(rule, ConcurrencyRule) and rule.unit in former:
                 former.remove(rule.unit)
-            elif isinstance(rule, Slots):
+            elif isinstance(rule, ConcurrencyRule):
                 rule.used = sum(
                     gate.costs(units_of(caller.asked))[index] for caller in self.holders
                 )
@@ -241,7 +241,8 @@ class Model:
     def lease(self) -> int | None:
         assert self.gate is not None
         return min(
-            (rule.lease for rule in self.gate.rules if isinstance(rule, Slots)), default=None
+            (rule.lease for rule in self.gate.rules if isinstance(rule, ConcurrencyRule)),
+            default=None,
         )
 
     def hold(self, caller: Caller, grant: Grant, lease: int | None) -> None:
@@ -474,8 +475,8 @@ class Turn:
     def pause(self, time: int) -> None:
         model, gate = self.model, self.gate
         gate.pause(gate.t, time)
-        model.until = max(model.until, gate.act)
-        self.paused = gate.act
+        model.until = max(model.until, gate.not_before)
+        self.paused = gate.not_before
         self.told = self.others_alive()
 
     def resume(self) -> None:
@@ -494,7 +495,7 @@ class Turn:
 
     def paused_until(self) -> int:
         gate = self.gate
-        return self.paused or (gate.act if gate.pause_left() else 0)
+        return self.paused or (gate.not_before if gate.pause_left() else 0)
 
     def rejoin(self, request: Rejoin) -> bool:
         caller, gate, first = request.caller, self.gate, self.model.first

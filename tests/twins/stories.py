@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from headgate.gate.rules import program, rules_of
+from headgate.gate.compile import program, rules_of
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from tests.twins.driver import Story
 from tests.twins.kept import HOLD

@@ -7,7 +7,7 @@ import redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headgate.gate.rules import program, read_program, rules_of
+from headgate.gate.compile import program, read_program, rules_of
 from tests.gate.crowd import kinds
 from tests.twins.wire import LUA, NOON, Acquire, Call, Status, Wire
 
@@ -16,7 +16,7 @@ FIRST, OLDER = b"\x8e, as the first one began", b"\x01 and numbers"
 NEWER = [b"\x05 and more numbers", b"\x7f and whatever"]
 
 DEFINED, _, _ = LUA.whole.text.decode().rpartition("\n")  # all of the script but its call
-IS_SOUND = f"{DEFINED}\nreturn Rules.sound(ARGV[1]) and 1 or 0"
+IS_SOUND = f"{DEFINED}\nreturn Limits.are_sound(ARGV[1]) and 1 or 0"
 DAMAGED = [
     "",
     ";",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.gate.rules import program, rules_of
+from headgate.gate.compile import program, rules_of
 from headgate.limits import Concurrency, Window
 from tests.twins.driver import FOR_EVER
 from tests.twins.wire import NOON, Acquire, Call, Wire

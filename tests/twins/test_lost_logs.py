@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.gate.rules import program, rules_of
+from headgate.gate.compile import program, rules_of
 from headgate.limits import Window
 from tests.twins.wire import NOON, Acquire, Call, Wire
 

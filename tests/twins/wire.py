@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import redis
 
-from headgate.gate.rules import Declaration
-from headgate.gate.rules import parsed as rule_of
+from headgate.gate.compile import Declaration
+from headgate.gate.compile import parsed as rule_of
 from headgate.request import units_of
 from headgate.stores.redis.protocol.script import Library, Script, composed, sources
 
@@ -27,15 +27,15 @@ LUA = Library(
     }
 )
 DUMP = f"""
-{composed(sources(), ("rules", "numbers"))}
+{composed(sources(), ("limits", "state"))}
 local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'former', 'offer')
 gate = {{ rules = {{}} }}
-if stored[2] then Numbers.load(stored[1] or stored[4], stored[2]) end
+if stored[2] then State.load(stored[1] or stored[4], stored[2]) end
 local function tell(from, ...)
   for _, name in ipairs({{ ... }}) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
 end
-gate.booked = gate.t and math.max(gate.t, gate.booked)
-tell(gate, 't', 'act', 'booked', 'fence', 'soonest', 'queued', 'born')
+gate.reserved = gate.t and math.max(gate.t, gate.reserved)
+tell(gate, 't', 'not_before', 'reserved', 'fence', 'next_expiry', 'queued', 'restarted_at')
 for _, rule in ipairs(gate.rules) do
   tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
   for _, mark in ipairs(rule.marks or {{}}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 
-from headgate.gate.bucket import Bucket
+from headgate.gate.compile import Declaration
+from headgate.gate.compile import parsed as rule_of
+from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration
-from headgate.gate.rules import parsed as rule_of
-from headgate.gate.slots import Slots
+from headgate.gate.token_bucket import TokenBucketRule
 from headgate.request import units_of
 from tests.twins.model import KEEP, Model, PatientGate
 from tests.twins.wire import (
@@ -159,7 +159,7 @@ class Witness:
         costs = [gate.costs(units_of(caller.asked)) for caller in model.holders]
         granted = [gate.costs(units_of(caller.asked)) for caller, _ in model.granted]
         for index, rule in enumerate(gate.rules):
-            if isinstance(rule, Slots):
+            if isinstance(rule, ConcurrencyRule):
                 held = sum(cost[index] for cost in costs)
                 assert held == rule.used, f"S7: {held} are held, {rule.used} are counted"
                 assert held <= rule.capacity or not any(cost[index] for cost in granted), (
@@ -195,7 +195,7 @@ def promised(model: Model) -> int:
     rates += [
         model.gate.t + DAY
         for rule in model.gate.rules
-        if isinstance(rule, Bucket) and rule.start < rule.size
+        if isinstance(rule, TokenBucketRule) and rule.start < rule.size
     ]
     return max(
         [

@@ -9,6 +9,7 @@ import pytest
 
 import headgate
 from headgate import Limiter
+from headgate.internals import queue_of
 from tests import virtual
 from tests.leases import Leases
 
@@ -24,7 +25,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> virtual.VirtualClock:
 @pytest.fixture
 def leases(clock: virtual.VirtualClock) -> Iterator[Leases]:
     """Afterwards every permit has come back, once, and has nobody who watches over it."""
-    leases = Leases(clock, Limiter("api", "5 concurrent")._queue.declared)
+    leases = Leases(clock, queue_of(Limiter("api", "5 concurrent")).declared)
     yield leases
     assert sorted(map(id, leases.back)) == sorted(map(id, leases.permits))
     assert [permit.watch for permit in leases.permits if permit.watch] == []

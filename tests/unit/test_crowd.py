@@ -17,6 +17,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.gate.gate import Gate
+from headgate.internals import queue_of
 from headgate.stores.memory import fast_path
 from headgate.stores.memory.queue import MemoryStore
 from headgate.stores.memory.waiters import Waiter
@@ -135,7 +136,7 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     if by == "block":
         await limiter.__aenter__()
-        leave = limiter._queue.leave
+        leave = queue_of(limiter).leave
     else:
         leave = (await limiter.acquire()).release
     order: list[object] = []
@@ -153,7 +154,7 @@ async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_i
 ) -> None:
     """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
-    line = limiter._queue
+    line = queue_of(limiter)
     entering = [limiter.__aenter__()]
     waits: list[asyncio.Future[Any]] = []
 
@@ -187,7 +188,7 @@ async def test_who_arrives_while_the_limits_change_waits_under_the_new_ones(name
         await soon(asyncio.create_task(visits(limiter, order, "second")))
 
     assert order == ["second"]
-    limiter._queue.leave()
+    queue_of(limiter).leave()
     assert_all_free(limiter)
 
 
@@ -206,7 +207,7 @@ async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_be
 
     def thread_queues() -> None:
         threading.Thread(target=thread, daemon=True).start()
-        while not limiter._queue._gate.queue:
+        while not queue_of(limiter)._gate.queue:
             pass
 
     with while_it_arrives(thread_queues):
@@ -214,7 +215,7 @@ async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_be
         await asyncio.sleep(0)
     second = asyncio.create_task(visits(limiter, order, "C"))
     await asyncio.sleep(0)
-    limiter._queue.leave()
+    queue_of(limiter).leave()
     await soon(first, second)
 
     elsewhere.ends()
@@ -249,7 +250,7 @@ async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
         async with ASKING[kind](limiter):
             order.append("second")
 
-    with while_it_moves(lambda: elsewhere.does(limiter._queue.leave), monkeypatch):
+    with while_it_moves(lambda: elsewhere.does(queue_of(limiter).leave), monkeypatch):
         second = asyncio.create_task(ask())
         await soon(first, second)
 
@@ -272,7 +273,7 @@ async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
         async with ASKING[kind](limiter):
             pass
 
-    with while_it_moves(limiter._queue.leave, monkeypatch):
+    with while_it_moves(queue_of(limiter).leave, monkeypatch):
         await soon(asyncio.create_task(ask()))
 
     assert_all_free(limiter)
@@ -291,8 +292,8 @@ async def test_nobody_slips_in_while_the_crowd_moves(
     await asyncio.sleep(0)
 
     def leave_and_come() -> None:
-        elsewhere.does(limiter._queue.leave)
-        slipped.append(bool(limiter._queue._pool) and limiter._queue.enter())
+        elsewhere.does(queue_of(limiter).leave)
+        slipped.append(bool(queue_of(limiter)._pool) and queue_of(limiter).enter())
 
     with while_it_moves(leave_and_come, monkeypatch):
         limiter.status()
@@ -310,11 +311,11 @@ def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(n
     """S1, T1: a thread is in the middle of entering when another declares; it takes of the new limit, or looks again."""
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
-    door = limiter._queue.enter
+    door = queue_of(limiter).enter
 
     declared(Limiter(name, Concurrency(1), store=store))
 
-    inside = door() + limiter._queue.enter() + limiter._queue.enter()
+    inside = door() + queue_of(limiter).enter() + queue_of(limiter).enter()
     assert inside == held(limiter.status()) == 1
 
 
@@ -322,11 +323,11 @@ def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
     """T1: one token an hour; a thread that was about to take it when the limits were declared again takes the same one."""
     store = MemoryStore()
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
-    door = limiter._queue.enter
+    door = queue_of(limiter).enter
 
     declared(Limiter(name, Rate(1, per=3600, slack=1), store=store))
 
-    assert [door(), limiter._queue.enter(), limiter._queue.enter()].count(True) <= 1
+    assert [door(), queue_of(limiter).enter(), queue_of(limiter).enter()].count(True) <= 1
 
 
 async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> None:
@@ -338,14 +339,14 @@ async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> N
     await limiter.__aenter__()
     third = asyncio.create_task(visits(limiter, order, "third"))
     await asyncio.sleep(0)
-    leave = limiter._queue.leave
+    leave = queue_of(limiter).leave
 
     declared(Limiter(name, Concurrency(1), store=store))
     leave()
     await asyncio.sleep(0)
 
     assert (order, held(limiter.status())) == ([], 1)
-    limiter._queue.leave()
+    queue_of(limiter).leave()
     await soon(third)
     assert_all_free(limiter)
 
@@ -366,8 +367,8 @@ def test_who_is_inside_while_the_limits_change_in_kind_makes_room_for_nobody_els
     with limiter:
         limiter.__exit__(None, None, None)
         assert held(limiter.status()) == 1
-        assert limiter._queue.enter()
-        assert not limiter._queue.enter()
+        assert queue_of(limiter).enter()
+        assert not queue_of(limiter).enter()
         limiter.__exit__(None, None, None)
 
     assert_all_free(limiter)
@@ -378,7 +379,7 @@ def test_a_leave_that_began_under_a_rate_makes_room_under_places(name: str) -> N
     store = MemoryStore()
     limiter = declared(Limiter(name, Rate(100, per=1), store=store))
     limiter.__enter__()
-    leave = limiter._queue.leave
+    leave = queue_of(limiter).leave
 
     limiter = declared(Limiter(name, Concurrency(1), store=store))
     assert is_full(limiter)
@@ -490,7 +491,7 @@ def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -
 
     with limiter:
         pass
-    assert limiter._queue._pool == [None]
+    assert queue_of(limiter)._pool == [None]
     assert_all_free(limiter)
 
 
@@ -524,7 +525,7 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
     store = MemoryStore()
     store._most = 1
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
-    door = limiter._queue.enter
+    door = queue_of(limiter).enter
 
     Limiter(f"{name}-2", Rate(1, per=1), store=store)
     entered = door()
@@ -551,7 +552,7 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
         clock.jump(2)
         slower.status()
 
-    limiter._queue.leave()
+    queue_of(limiter).leave()
     await asyncio.sleep(0)
     with monkeypatch.context() as here:
         here.setattr(Waiter, "timeout", once(look_later, Waiter.timeout))
@@ -569,9 +570,9 @@ async def test_who_was_told_before_a_fork_comes_in_after_it(name: str) -> None:
     first = asyncio.create_task(visits(limiter, order, "first"))
     await asyncio.sleep(0)
     limiter.status()
-    limiter._queue.leave()
+    queue_of(limiter).leave()
 
-    limiter._queue.forked()
+    queue_of(limiter).forked()
     await soon(first)
 
     assert order == ["first"]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headgate import Concurrency, Limiter, MaxSleepExceededError, QueueFullError, Rate
+from headgate.internals import queue_of
 from headgate.stores.memory import waiters
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.queue import MemoryStore
@@ -122,7 +123,7 @@ class Story:
         """S6: nobody of its own loop who asked before it still stands in a queue."""
         before = self.asked[: self.asked.index(me)]
         self.asked.remove(me)
-        line = self.ways[0]._queue
+        line = queue_of(self.ways[0])
         queued = [getattr(waiter, "future", None) for waiter in (*line._crowd, *line._gate.queue)]
         for task in before:
             if (

@@ -42,6 +42,7 @@ def test_a_missing_package_names_the_extra_that_brings_it() -> None:
 
 def test_a_missing_parser_of_header_fields_names_the_extra_of_the_client() -> None:
     """It is a package of headgate's own choice: a client without the extra does not bring it."""
-    said = finished(IMPORT, "headgate.http.requests=http_sf")
-    assert "'http_sf'" in said
-    assert "pip install 'headgate[requests]'" in said
+    for name in ("requests", "openai"):
+        said = finished(IMPORT, f"headgate.http.{name}=http_sf")
+        assert "'http_sf'" in said
+        assert f"pip install 'headgate[{name}]'" in said

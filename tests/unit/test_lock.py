@@ -12,6 +12,7 @@ import pytest
 
 from headgate import Concurrency, Limiter, Rate
 from headgate.clock import Clock
+from headgate.internals import queue_of
 from headgate.stores.memory.lock import Lock
 from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import assert_all_free, lock_by
@@ -68,7 +69,7 @@ def in_a_thread(work: Callable[[], object]) -> threading.Thread:
 def waits_in_a_thread(limiter: Limiter) -> threading.Thread:
     """Stands in the gate's queue when this returns."""
     thread = in_a_thread(lambda: limiter.acquire_sync().release())
-    while not limiter._queue._gate.queue:
+    while not queue_of(limiter)._gate.queue:
         pass
     return thread
 
@@ -119,7 +120,7 @@ def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: 
         del permit
 
     with pytest.warns(ResourceWarning, match="dropped"):
-        limiter._queue._lock.hold(lambda _: drop(), None)
+        queue_of(limiter)._lock.hold(lambda _: drop(), None)
 
     assert ends(waiter)
     assert_all_free(limiter)
@@ -176,7 +177,7 @@ def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(
 
     clock.acts.append(permit.release)
     if act == "entry":
-        assert not limiter._queue.enter()
+        assert not queue_of(limiter).enter()
     else:
         limiter.status()
 

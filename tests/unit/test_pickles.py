@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from headgate import Concurrency, Limiter, RateLimiter, Semaphore, TokenBucket
+from headgate.internals import queue_of, store_of
 from headgate.stores.memory.queue import MemoryStore
 from tests.crowds import declared
 from tests.processes import finished
@@ -40,15 +41,15 @@ def test_a_pickled_limiter_has_all_that_it_was_made_with(
     other = again(limiter)
 
     assert (other.name, other.key, other.limits) == (name, None, limiter.limits)
-    assert other._queue.declared.program == limiter._queue.declared.program
+    assert queue_of(other).declared.program == queue_of(limiter).declared.program
     mine, its = limiter._default, other._default
     assert [its.max_sleep, its.max_waiters, its.on_wait] == [
         mine.max_sleep,
         mine.max_waiters,
         print,
     ]
-    assert type(other._queue) is type(limiter._queue)
-    assert other._store is limiter._store
+    assert type(queue_of(other)) is type(queue_of(limiter))
+    assert store_of(other) is store_of(limiter)
 
 
 @pytest.mark.parametrize("processes", [4, None])
@@ -60,7 +61,7 @@ def test_a_pickled_limiter_does_the_same_without_its_server(
 
     other = pickle.loads(pickle.dumps(limiter))
 
-    assert str(other._store._way) == str(limiter._store._way)
+    assert str(store_of(other)._way) == str(store_of(limiter)._way)
 
 
 @pytest.mark.parametrize("again", [*COPIES, *PICKLES], ids=range(len(COPIES) + len(PICKLES)))
@@ -135,7 +136,7 @@ def test_a_classic_is_the_same_again(limiter: Semaphore | TokenBucket, again: Re
     other = again(limiter)
 
     assert type(other) is type(limiter)
-    assert declared(other)._queue is declared(limiter)._queue
+    assert queue_of(declared(other)) is queue_of(declared(limiter))
     assert other._terms[:5] == limiter._terms[:5]
 
 

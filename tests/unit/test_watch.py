@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from headgate import LeaseLostError, Limiter
+from headgate.permit import renew_lease
 from headgate.stores.memory.queue import MemoryStore
 from tests.leases import LEASE, Leases, run
 
@@ -73,7 +74,7 @@ def test_a_renewal_under_a_shorter_lease_moves_it_back(
     async def story() -> float:
         with pytest.raises(LeaseLostError):
             async with block():
-                leases.permits[0].renewed(leases.clock.elapsed() + 1.0)
+                renew_lease(leases.permits[0], leases.clock.elapsed() + 1.0)
                 await asyncio.sleep(3600)
         return leases.clock.elapsed()
 

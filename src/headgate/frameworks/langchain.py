@@ -1,7 +1,7 @@
-"""LangChain: a limiter where a chat model takes its `rate_limiter`.
+"""LangChain: a limiter in the place of a chat model's `rate_limiter`.
 
-Here live the two spellings of one acquire, in LangChain's words. It says when a call begins and never when it ends, so what is held
-cannot be given back in time: limits on concurrency belong to the HTTP client under the model.
+LangChain says when a call begins and never when it ends, so a permit that holds capacity could not
+be released in time. Limits on concurrency belong to the HTTP client under the model.
 """
 
 from __future__ import annotations
@@ -13,59 +13,65 @@ from headgate.extras import extra
 with extra("langchain"):
     from langchain_core.rate_limiters import BaseRateLimiter
 
+from headgate.internals import queue_of
 from headgate.limiter import Limiter
 from headgate.validation import show
 
 if TYPE_CHECKING:
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
 
 __all__ = ["LangChainLimiter"]
 
 
 class LangChainLimiter(BaseRateLimiter):
-    """A limiter for LangChain: `ChatOpenAI(rate_limiter=LangChainLimiter(Limiter("openai", "500/minute")))`.
+    """A limiter for LangChain's chat models.
 
-    One request is taken for each invoke, stream or item of a batch, after LangChain's cache: not for what an SDK tries again below.
-    A wait is part of the run, and no trace shows it: give the limiter an `on_wait`.
+        ChatOpenAI(rate_limiter=LangChainLimiter(Limiter("openai", "500/minute")))
 
-    Raises TypeError for what is no limiter, and ValueError for a limiter with a Concurrency or without a rate of requests.
-    For a limiter of `Limiter.attach`, the first acquire raises that ValueError, because the limits are not known before.
+    Each invoke, stream or item of a batch takes one request, after LangChain's cache. Retries by
+    the SDK below take none. A wait is part of the run, and no trace shows it: give the limiter an
+    `on_wait`.
+
+    Raises TypeError for an argument that is no limiter, and ValueError for a limiter with a
+    Concurrency or without a rate of requests. For a limiter of `Limiter.attach`, the first acquire
+    raises that ValueError, because the limits are not known before.
     """
 
     def __init__(self, limiter: Limiter) -> None:
         if not isinstance(limiter, Limiter):
             raise TypeError(
-                f"LangChainLimiter({show(limiter)}): give it a Limiter, such as Limiter('openai', '500/minute')."
+                f"LangChainLimiter({show(limiter)}): give it a Limiter, such as "
+                "Limiter('openai', '500/minute')."
             )
         self._limiter = limiter
-        self._checked = False
-        if limiter.limits:  # those of an attached limiter are not known before its first acquire
-            self._check(limiter._queue.declared)
+        self._is_checked = False
+        if limiter.limits:  # an attached limiter has none before its first acquire
+            self._check(queue_of(limiter).declared)
 
     def _check(self, declared: Declaration) -> None:
-        if (
-            not declared.program
-        ):  # the store is away, and on_store_error="open" lets calls pass without limits
-            return
+        if not declared.program:
+            return  # the store is away, and on_store_error="open" lets calls pass without limits
         if declared.holds:
             raise ValueError(
-                f"LangChainLimiter({self._limiter!r}): LangChain never says when a call has ended, so a Concurrency would not "
-                "get its permits back; limit the HTTP client of the model by headgate.http, and give this one rates."
+                f"LangChainLimiter({self._limiter!r}): LangChain never says when a call has ended, "
+                "so a Concurrency would not get its permits back; limit the HTTP client of the "
+                "model by headgate.http, and give this one rates."
             )
         if "requests" not in declared.rated:
             raise ValueError(
-                f"LangChainLimiter({self._limiter!r}): none of its limits counts requests, and LangChain says no other cost; "
-                "give it a rate of them, such as '500/minute'."
+                f"LangChainLimiter({self._limiter!r}): none of its limits counts requests, and "
+                "LangChain says no other cost; give it a rate of them, such as '500/minute'."
             )
-        self._checked = True
+        self._is_checked = True
 
     def acquire(self, *, blocking: bool = True) -> bool:
-        """For LangChain: true when the call may go. Without `blocking`, false when it would have to wait.
+        """Return True when the call may go. LangChain calls this.
 
-        Raises what `Limiter.acquire_sync` does, where the limiter has a max_sleep or max_waiters.
+        Without `blocking`, False when the call would have to wait. Raises what
+        `Limiter.acquire_sync` does, where the limiter has a max_sleep or max_waiters.
         """
-        if not self._checked:
-            self._check(self._limiter._queue.learn_sync())
+        if not self._is_checked:
+            self._check(queue_of(self._limiter).learn_sync())
         permit = self._limiter.acquire_sync() if blocking else self._limiter.try_acquire()
         if permit:
             permit.release()
@@ -73,8 +79,8 @@ class LangChainLimiter(BaseRateLimiter):
 
     async def aacquire(self, *, blocking: bool = True) -> bool:
         """`acquire` for coroutines."""
-        if not self._checked:
-            self._check(await self._limiter._queue.learn())
+        if not self._is_checked:
+            self._check(await queue_of(self._limiter).learn())
         permit = await self._limiter.acquire() if blocking else await self._limiter.atry_acquire()
         if permit:
             permit.release()

@@ -1,6 +1,6 @@
-"""PydanticAI: a limiter where models and agents take a concurrency limiter.
+"""PydanticAI: a limiter in the place of the concurrency limiter of a model or an agent.
 
-Here live acquiring and releasing in PydanticAI's words, and nothing else: which of them a run passes, and when, is its own to know.
+PydanticAI decides when a run acquires and when it releases.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ __all__ = ["PydanticAILimiter"]
 
 
 class PydanticAILimiter(AbstractConcurrencyLimiter):
-    """A limiter for PydanticAI, over all processes that share its store.
+    """A limiter for PydanticAI, for all processes that share its store.
 
-        model = ConcurrencyLimitedModel("openai:gpt-5", limiter=PydanticAILimiter(Limiter("openai", Concurrency(10), "500/minute")))
-        agent = Agent(model, max_concurrency=PydanticAILimiter(Limiter("agents", Concurrency(3))))
+        openai = PydanticAILimiter(Limiter("openai", Concurrency(10), "500/minute"))
+        agents = PydanticAILimiter(Limiter("agents", Concurrency(3)))
+        model = ConcurrencyLimitedModel("openai:gpt-5", limiter=openai)
+        agent = Agent(model, max_concurrency=agents)
 
-    A model passes it for each request, an agent for each run; a permit is held to the end, of a stream too. Rates are charged when
-    it is granted. Make two of them for a model and its agent: one at both would wait for itself.
+    A model acquires for each request, an agent for each run. The permit is held to the end, also of
+    a stream. Rates are charged when it is granted. Use two limiters for a model and its agent: with
+    one at both, the request would wait for its own run.
 
-    Raises TypeError for what is no limiter. A run raises what `Limiter.acquire` does.
+    Raises TypeError for an argument that is no limiter. A run raises what `Limiter.acquire` does.
     """
 
     def __init__(self, limiter: Limiter) -> None:
         if not isinstance(limiter, Limiter):
             raise TypeError(
-                f"PydanticAILimiter({show(limiter)}): give it a Limiter, such as Limiter('openai', Concurrency(10))."
+                f"PydanticAILimiter({show(limiter)}): give it a Limiter, such as "
+                "Limiter('openai', Concurrency(10))."
             )
         self._limiter = limiter
-        self._permits: deque[Permit] = deque()  # all alike, so it does not matter whose goes back
+        self._permits: deque[Permit] = deque()  # all are alike, so `release` takes the oldest
 
     async def acquire(self, source: str) -> None:
-        """For PydanticAI: go on when it is the turn of `source`."""
+        """Wait for the turn of `source`. PydanticAI calls this."""
         self._permits.append(await self._limiter.acquire())
 
     def release(self) -> None:
-        """For PydanticAI: the permit that was taken first goes back, from whatever task."""
+        """Release the oldest permit, in any task. PydanticAI calls this."""
         self._permits.popleft().release()

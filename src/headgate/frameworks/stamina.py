@@ -1,6 +1,6 @@
-"""Stamina: a hook that tries again what was refused, after as long as the refusal says.
+"""Stamina: a hook that retries a refused acquire after as long as the refusal says.
 
-Here lives a function of an error, as stamina's `on=` takes it. Stamina itself is not needed for that, nor imported.
+It is a function of an error, as stamina's `on=` takes it, so this module does not import stamina.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ __all__ = ["retry_after"]
 
 
 def retry_after(error: Exception) -> bool | float:
-    """Whether to try again, and in how many seconds: `@stamina.retry(on=retry_after)`.
+    """Return whether to retry, and in how many seconds: `@stamina.retry(on=retry_after)`.
 
-    After a MaxSleepExceededError or a QueueFullError: in `retry_after` seconds, or by stamina's own back-off when only a release
-    can make room. Not after anything else; with errors of your own:
+    It retries after a MaxSleepExceededError or a QueueFullError: in `retry_after` seconds, or by
+    stamina's own backoff when only a release can make room. To retry after other errors, too:
 
         on=lambda error: retry_after(error) or isinstance(error, ConnectionError)
     """

@@ -1,6 +1,6 @@
 """Tenacity: a wait strategy that waits for as long as a refusal says.
 
-Here lives how long to wait, and nothing else: what is tried again and how often is told to tenacity by its user.
+The user tells tenacity what is retried, and how often.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ __all__ = ["wait_retry_after"]
 
 
 class wait_retry_after(wait_base):  # noqa: N801 - the spelling of tenacity's own strategies
-    """Waits for `retry_after` seconds after a MaxSleepExceededError or a QueueFullError, and as `otherwise` says after all else.
+    """Wait as long as a MaxSleepExceededError or a QueueFullError says; else as `otherwise` says.
 
-        @retry(retry=retry_if_exception_type(MaxSleepExceededError), wait=wait_retry_after(wait_exponential()), stop=...)
+        @retry(
+            retry=retry_if_exception_type(MaxSleepExceededError),
+            wait=wait_retry_after(wait_exponential()),
+        )
 
-    `otherwise`: another wait strategy; unsaid, there is no wait. It is asked, too, when only a release can make room: nobody
-    knows then for how long. Raises TypeError for what is no strategy.
+    `otherwise`: another wait strategy; unsaid, there is no wait. It also decides when only a
+    release can make room, because the time is not known then. Raises TypeError for a value that is
+    no strategy.
     """
 
     def __init__(
@@ -33,12 +37,13 @@ class wait_retry_after(wait_base):  # noqa: N801 - the spelling of tenacity's ow
     ) -> None:
         if otherwise is not None and not callable(otherwise):
             raise TypeError(
-                f"wait_retry_after({show(otherwise)}): write a wait strategy of tenacity's, such as wait_fixed(5)."
+                f"wait_retry_after({show(otherwise)}): write a wait strategy of tenacity's, "
+                "such as wait_fixed(5)."
             )
         self._otherwise = wait_none() if otherwise is None else otherwise
 
     def __call__(self, retry_state: RetryCallState) -> float:
-        """For tenacity: seconds."""
+        """Return the wait in seconds. Tenacity calls this."""
         error = retry_state.outcome.exception() if retry_state.outcome is not None else None
-        told = error.retry_after if isinstance(error, MaxSleepExceededError) else 0.0
-        return told or self._otherwise(retry_state)
+        wait = error.retry_after if isinstance(error, MaxSleepExceededError) else 0.0
+        return wait or self._otherwise(retry_state)

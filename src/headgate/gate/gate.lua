@@ -1,10 +1,12 @@
 -- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
 --
--- `gate` is the state of one name: program, t, act, booked, fence, rules, waiting (per rule), order (the next place in the queue). The queue is
--- in a sorted set, by place (who.lua); what a caller asks for is part of its name, see queue.lua.
+-- It is pure: it changes `gate`, the state of one name (prelude.lua), and calls no other part. The
+-- queue is in a sorted set, so its requests come as arguments, and so do their costs for each rule.
 
-local ROUNDS = 100 -- times that rules may put each other off; only quotas ever do (S9)
-local GRANTS = 1000 -- grants that one call makes (S9)
+Gate = {}
+
+local ROUNDS = 100 -- how often rules may delay each other; only fixed windows do (S9)
+local GRANTS = 1000 -- the most that one call makes (S9)
 
 function Gate.clamp(now)
   gate.t = max(now, gate.t)
@@ -20,7 +22,7 @@ function Gate.never(costs)
 end
 
 function Gate.ready(costs)
-  local t = max(gate.t, gate.act)
+  local t = max(gate.t, gate.not_before)
   for _ = 1, ROUNDS do
     local moment = t
     for i = 1, #costs do
@@ -37,16 +39,16 @@ function Gate.take(costs, t)
   for i = 1, #costs do
     if costs[i] > 0 then gate.rules[i]:take(costs[i], t, gate.t) end
   end
-  gate.act, gate.booked = t, t
+  gate.not_before, gate.reserved = t, t
   gate.fence = max(gate.fence + 1, gate.t)
   return t, gate.fence
 end
 
--- So many times acquire(), for less: of `count` who ask for the same, lets pass at once those who may this moment. Returns how many,
--- and the fence of the first.
+-- The same as `count` times acquire(), for less work: grants those of `count` equal requests that
+-- may pass at once. Returns how many, and the fence of the first.
 function Gate.pass(costs, count)
   local t, all = gate.t, {}
-  if State.queue_length() > 0 or Gate.ready(costs) ~= t then return 0 end
+  if gate.queued > 0 or Gate.ready(costs) ~= t then return 0 end
   for i = 1, #costs do
     if costs[i] > 0 then count = min(count, floor(gate.rules[i]:left(t) / costs[i])) end
   end
@@ -56,12 +58,14 @@ function Gate.pass(costs, count)
   return count, fence
 end
 
--- Returns 'grant', t, fence; 'wait', t, position (the caller is to join); 'late', t (beyond max_sleep); 'full', t, position.
-function Gate.acquire(costs, horizon, max_sleep, max_waiters)
-  local now = gate.t
-  local queued = State.queue_length()
+-- Returns 'grant', t, fence; 'wait', t, position (the caller joins the queue); 'late', t (beyond
+-- max_sleep); or 'full', t, position.
+function Gate.acquire(costs, reserve_ahead, max_sleep, max_waiters)
+  local now, queued = gate.t, gate.queued
   local t = queued > 0 and NEVER or Gate.ready(costs)
-  if t <= now + (max_sleep and min(horizon, max_sleep) or horizon) then return 'grant', Gate.take(costs, t) end
+  if t <= now + (max_sleep and min(reserve_ahead, max_sleep) or reserve_ahead) then
+    return 'grant', Gate.take(costs, t)
+  end
   if t >= NEVER then t = Gate.estimate(costs) end
   if max_sleep and (max_sleep == 0 or t > now + max_sleep) then return 'late', t end
   if max_waiters and queued >= max_waiters then return 'full', t, queued end
@@ -69,7 +73,7 @@ function Gate.acquire(costs, horizon, max_sleep, max_waiters)
 end
 
 function Gate.estimate(costs)
-  local first = max(gate.t, gate.act)
+  local first = max(gate.t, gate.not_before)
   local t = first
   for i, rule in ipairs(gate.rules) do
     if costs[i] > 0 then t = max(t, rule:ahead(gate.waiting[i] + costs[i], first, gate.t)) end
@@ -77,51 +81,41 @@ function Gate.estimate(costs)
   return t
 end
 
--- So many more are in the queue, who ask for the same each; or so many less.
+-- Counts `count` equal requests that joined the queue.
 function Gate.join(count, costs)
   local waiting = gate.waiting
   gate.queued = gate.queued + count
   for i = 1, #costs do waiting[i] = waiting[i] + count * costs[i] end
 end
 
--- Of callers who ask for the same; returns how many were there.
-function Gate.leave(callers, asked)
-  local left = State.queue_remove(callers)
-  if left > 0 then Gate.join(-left, State.costs_of(asked)) end
-  return left
+-- Counts `count` equal requests that left the queue.
+function Gate.leave(count, costs)
+  Gate.join(-count, costs)
 end
 
--- Lets pass, in order, whoever's moment is within the horizon; granted(caller, t, fence) hears of each. Returns who is next, and when.
-function Gate.advance(horizon, granted)
+-- Grants, in order, the requests that may pass within `reserve_ahead`. head() returns the first in
+-- the queue and its costs, and granted(id, t, fence) removes it. Returns the next, and its moment.
+function Gate.advance(reserve_ahead, head, granted)
   local left = GRANTS
   while true do
-    local caller = Sessions.head_of_queue()
-    if not caller then return nil, NEVER end
-    local costs = State.costs_of(State.asked_of(caller))
+    local id, costs = head()
+    if not id then return nil, NEVER end
     local t = Gate.ready(costs)
-    if t > gate.t + horizon or left == 0 then return caller, t end
-    State.queue_pass()
-    Gate.join(-1, costs)
-    granted(caller, Gate.take(costs, t))
+    if t > gate.t + reserve_ahead or left == 0 then return id, t end
+    Gate.leave(1, costs)
+    granted(id, Gate.take(costs, t))
     left = left - 1
   end
 end
 
-function Gate.next_at()
-  local caller = Sessions.head_of_queue()
-  return caller and Gate.ready(State.costs_of(State.asked_of(caller))) or NEVER
-end
-
--- Of `count` who held the same each.
-function Gate.release(asked, count)
-  local costs = State.costs_of(asked)
+-- For `count` equal requests that held.
+function Gate.release(costs, count)
   for i, rule in ipairs(gate.rules) do
     if rule.holds then rule:give(count * costs[i], gate.t, gate.t) end
   end
 end
 
-function Gate.cancel(asked, t)
-  local costs = State.costs_of(asked)
+function Gate.cancel(costs, t)
   for i, rule in ipairs(gate.rules) do
     if costs[i] > 0 then rule:give(costs[i], t, gate.t) end
   end
@@ -137,32 +131,34 @@ end
 function Gate.drain(unit, limit, left, since)
   if since == 0 then since = gate.t end
   for _, rule in ipairs(gate.rules) do
-    if rule.unit == unit and (limit == 0 or limit == rule.capacity) then rule:drain(left, min(since, gate.t), gate.t) end
+    if rule.unit == unit and (limit == 0 or limit == rule.capacity) then
+      rule:drain(left, min(since, gate.t), gate.t)
+    end
   end
 end
 
 function Gate.pause(time)
-  gate.act = max(gate.act, gate.t + time, gate.booked + 1)
+  gate.not_before = max(gate.not_before, gate.t + time, gate.reserved + 1)
 end
 
 function Gate.pause_left()
-  return gate.act > max(gate.t, gate.booked) and gate.act - gate.t or 0
+  return gate.not_before > max(gate.t, gate.reserved) and gate.not_before - gate.t or 0
 end
 
 function Gate.resume()
-  if Gate.pause_left() > 0 then gate.act = gate.booked end
+  if Gate.pause_left() > 0 then gate.not_before = gate.reserved end
 end
 
 function Gate.reset()
-  local start = max(gate.t, gate.booked)
+  local start = max(gate.t, gate.reserved)
   for _, rule in ipairs(gate.rules) do
-    if rule.logs then Log.drop(rule.slot, MOST - 1) end
     if not rule.holds then rule:open(start) end
   end
 end
 
-function Gate.follow(program)
-  local now, former, rules = max(gate.t, gate.booked), gate.rules, Rules.parsed(program)
+-- Returns, by index, the concurrency limits that are new: their permits are not counted yet.
+function Gate.follow(rules, each_waiter)
+  local now, former = max(gate.t, gate.reserved), gate.rules
   local taken, opened, others = {}, {}, {}
   for i, rule in ipairs(rules) do
     rule:open(now)
@@ -178,14 +174,13 @@ function Gate.follow(program)
   end
   for i, rule in ipairs(rules) do
     for j, old in ipairs(former) do
-      local heir = others[i] and not taken[j] and rule.unit == old.unit
-      if heir and not (rule.holds or old.holds) then Gate.carry_over(rule, old, now) end
+      local succeeds = others[i] and not taken[j] and rule.unit == old.unit
+      if succeeds and not (rule.holds or old.holds) then Gate.carry_over(rule, old, now) end
     end
   end
-  gate.program, gate.rules = program, rules
-  Sessions.count_holders(opened)
-  Rules.give_slots(rules)
-  Gate.requeue()
+  gate.rules = rules
+  Gate.requeue(each_waiter)
+  return opened
 end
 
 function Gate.carry_over(rule, old, t)
@@ -196,10 +191,12 @@ function Gate.carry_over(rule, old, t)
   if spent > room then rule:settle(spent - room, t, t) end
 end
 
--- What the whole queue costs under the present rules. A waiter that can never pass any more is told so when it is the head.
-function Gate.requeue()
-  for i = 1, #gate.rules do gate.waiting[i] = 0 end
-  Who.each(0, gate.queued, function(caller)
-    for i, cost in ipairs(State.costs_of(State.asked_of(caller))) do gate.waiting[i] = gate.waiting[i] + cost end
+-- Counts what the whole queue costs under the present rules. each_waiter(see) calls see(costs) for
+-- each request. One that can never pass any more leaves when it is the head.
+function Gate.requeue(each_waiter)
+  local waiting = gate.waiting
+  for i = 1, #gate.rules do waiting[i] = 0 end
+  each_waiter(function(costs)
+    for i = 1, #costs do waiting[i] = waiting[i] + costs[i] end
   end)
 end

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from itertools import product
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
-from headgate.gate.slots import NEVER, Slots
+from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
 Units = Mapping[str, int]  # what an acquire asks for by name: {"tokens": 900}
 Costs = tuple[
@@ -73,13 +73,13 @@ class Gate:
     """The state of one name: its rules, who waits, the last moment granted."""
 
     __slots__ = (
-        "act",
-        "booked",
         "fence",
         "holding",
+        "not_before",
         "plain",
         "queue",
         "rated",
+        "reserved",
         "rules",
         "single",
         "slots",
@@ -91,10 +91,10 @@ class Gate:
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
-        self.act = (
+        self.not_before = (
             0  # nobody passes before it: the latest moment granted (T3), or the end of a pause
         )
-        self.booked = 0  # the latest moment granted, as far as it was ahead
+        self.reserved = 0  # the latest moment granted, as far as it was ahead
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         self.waiting = [0] * len(
@@ -114,7 +114,7 @@ class Gate:
         )  # what is held is taken last: an interrupt leaks none of it
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
-        self.holding = [cast(Slots, rule) for _, rule in self.slots]
+        self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
 
     def costs(self, units: Units) -> Costs:
         return costs_of(self.rules, units) if units else self.usual
@@ -129,7 +129,7 @@ class Gate:
 
     def ready(self, costs: Costs) -> int:
         """The first moment at which all rules allow `costs`; NEVER when only a release can help."""
-        t = max(self.t, self.act)
+        t = max(self.t, self.not_before)
         for _ in range(ROUNDS):
             moment = t
             for rule, cost in zip(self.rules, costs, strict=True):
@@ -146,7 +146,7 @@ class Gate:
         for rule, cost in zip(self.rules, costs, strict=True):
             if cost:
                 rule.take(cost, t, self.t)
-        self.act = self.booked = t
+        self.not_before = self.reserved = t
         self.fence = max(
             self.fence + 1, self.t
         )  # grows even if the state was lost, for as long as time does (S5)
@@ -170,9 +170,9 @@ class Gate:
 
     def at_once(self, now: int) -> Grant | None:
         """`acquire` for who asks for one of each unit, where nobody waits and all rules have it now; otherwise nothing is done."""
-        if self.queue or now < self.t or now < self.act or not self.admit(now):
+        if self.queue or now < self.t or now < self.not_before or not self.admit(now):
             return None
-        self.t = self.act = now
+        self.t = self.not_before = now
         self.fence = max(self.fence + 1, now)
         return Grant(now, self.fence)
 
@@ -181,19 +181,19 @@ class Gate:
         now: int,
         caller: Hashable,
         units: Units,
-        horizon: int = 0,
+        reserve_ahead: int = 0,
         max_sleep: int | None = None,
         max_waiters: int | None = None,
     ) -> Grant | Wait | Refuse:
-        """Pass, wait or be refused: decided by all rules together, behind all who came before (S6).
+        """Pass, wait or be refused: all rules decide together, behind all earlier callers (S6).
 
-        A moment within `horizon` is booked now. `max_sleep` (microseconds; 0 refuses every wait) is held against the estimate
-        for the whole queue.
+        A moment within `reserve_ahead` is reserved now. `max_sleep` (microseconds; 0 refuses every
+        wait) is compared with the estimate for the whole queue.
         """
         now = self.clamp(now)
         costs = self.costs(units)
         t = NEVER if self.queue else self.ready(costs)
-        if t <= now + (horizon if max_sleep is None else min(horizon, max_sleep)):
+        if t <= now + (reserve_ahead if max_sleep is None else min(reserve_ahead, max_sleep)):
             return self.take(costs, t)
         if t >= NEVER:
             t = self.estimate(costs)
@@ -206,7 +206,7 @@ class Gate:
 
     def estimate(self, costs: Costs) -> int:
         """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives up and permits are free."""
-        first = t = max(self.t, self.act)
+        first = t = max(self.t, self.not_before)
         for index, rule in self.rated:
             if costs[index]:
                 t = max(t, rule.ahead(self.waiting[index] + costs[index], first, self.t))
@@ -226,14 +226,14 @@ class Gate:
             self.waiting[index] -= asked[1][index]
         return True
 
-    def advance(self, now: int, horizon: int = 0) -> list[tuple[Hashable, Grant]]:
-        """Let pass, in order, whoever's moment is within `horizon`."""
+    def advance(self, now: int, reserve_ahead: int = 0) -> list[tuple[Hashable, Grant]]:
+        """Grant, in order, the requests that may pass within `reserve_ahead`."""
         now = self.clamp(now)
         granted = []
         while self.queue:
             caller, (_, costs) = next(iter(self.queue.items()))
             t = self.ready(costs)
-            if t > now + horizon:
+            if t > now + reserve_ahead:
                 break
             self.leave(caller)
             granted.append((caller, self.take(costs, t)))
@@ -250,11 +250,13 @@ class Gate:
 
     def paused(self) -> bool:
         """Whether nobody may pass yet, whatever the limits say."""
-        return self.act > self.t
+        return self.not_before > self.t
 
     def entry_at(self) -> int:
-        """When one who comes now and asks for nothing in particular could pass."""
-        return self.estimate(self.usual) if self.queue else self.ready(self.usual)
+        """When a caller that comes now, with the usual costs, could pass; NEVER: only a release can say."""
+        if not self.queue:
+            return self.ready(self.usual)
+        return max(self.estimate(self.usual), self.next_at())
 
     def over(self) -> bool:
         """Whether more is held than a capacity allows, after a cut."""
@@ -299,24 +301,24 @@ class Gate:
 
         What is booked can be told from what is not: it is for an earlier moment, and whoever sleeps for it is to wait again.
         """
-        self.act = max(self.act, self.clamp(now) + time, self.booked + 1)
+        self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 
     def pause_left(self) -> int:
         """For how long a pause still lasts; 0: there is none. What is booked alone is no pause."""
-        return self.act - self.t if self.act > max(self.t, self.booked) else 0
+        return self.not_before - self.t if self.not_before > max(self.t, self.reserved) else 0
 
     def resume(self, now: int) -> None:
         """End a pause. The next caller passes at once, but not before the last moment that is booked (T3)."""
         self.clamp(now)
         if self.pause_left():
-            self.act = self.booked
+            self.not_before = self.reserved
 
     def reset(self, now: int) -> None:
         """Forget what was counted: each rate, window and quota begins as a new one. Held permits stay held.
 
         They begin behind what is booked: a grant of before the reset that is given back brings nothing (T9).
         """
-        start = max(self.clamp(now), self.booked)
+        start = max(self.clamp(now), self.reserved)
         for _, rule in self.rated:
             rule.open(start)
 
@@ -326,7 +328,7 @@ class Gate:
         Returns the waiters that ask for more than a rule now holds at all: they have left the queue, and can never pass.
         """
         now = max(
-            self.clamp(now), self.booked
+            self.clamp(now), self.reserved
         )  # not what a pause lasts: until it ends the new limits count
         former, others = list(self.rules), []
         for rule in rules:
@@ -381,4 +383,8 @@ class Gate:
 
     def idle_at(self) -> int:
         """From this moment on the gate is as good as new, and may be forgotten (S8, T12)."""
-        return NEVER if self.queue else max((self.act, *(rule.idle_at() for rule in self.rules)))
+        return (
+            NEVER
+            if self.queue
+            else max((self.not_before, *(rule.idle_at() for rule in self.rules)))
+        )

@@ -1,6 +1,7 @@
-"""aiohttp: a client middleware that passes limiters first, `limit`, which puts it into a session, and the classic `RateLimiter`.
+"""aiohttp: a client middleware that passes limiters first, `limit`, and the classic `RateLimiter`.
 
-Here lives what is aiohttp's own: when one of its calls is over. A call lasts as long as it has its connection.
+`limit` puts the middleware into a session that exists. Here lives what is special to aiohttp: a
+call lasts as long as it has its connection.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ with extra("aiohttp"):
     )
     from aiohttp.typedefs import StrOrURL
 
-    from headgate.http.calls import Calls, Exempt, Held, Key, Place, undo
-    from headgate.http.heed import heeding
+    from headgate.http.feedback import choose_feedback
+    from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place, give_back
 
 from headgate.limiter import Limiter
 from headgate.limits import Rate
@@ -43,27 +44,35 @@ def middleware(
     *limiters: Limiter,
     key: Key[ClientRequest] = None,
     exempt: Exempt[ClientRequest] = (),
-    heed: bool = True,
+    feedback: bool = True,
     adopt: bool = False,
 ) -> ClientMiddlewareType:
-    """A middleware that limits what comes by: `ClientSession(middlewares=(middleware(Limiter("api", "100/minute")),))`.
+    """Return a middleware that limits what passes it.
 
-    One acquire of each limiter, in the order named, for each request that goes out: for redirects, and for what aiohttp or a
-    middleware before this one sends again, too; so name it last. What is held is held until the body has been read or the
-    response closed, of a websocket until it is closed, and comes back on errors.
-    The wait counts towards `ClientTimeout(total=...)`, 300 s if unsaid, and towards no other time-out: where it may take long,
-    write `ClientTimeout(total=None, sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of
-    the session, this one included.
-    `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
-    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
-    or functions of the request.
-    `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
-    `adopt`: a limit that the server tells takes the place of the one that counts requests, as by `Limiter.update`.
+        ClientSession(middlewares=(middleware(Limiter("api", "100/minute")),))
 
-    Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
+    Each request that goes out acquires from each limiter, in the order named: each redirect, and
+    each retry by aiohttp or by a middleware before this one. So name this one last. The permits are
+    held until the body has been read or the response closed, of a websocket until it is closed, and
+    go back on errors. The wait counts towards `ClientTimeout(total=...)`, 300 s if unsaid, and
+    towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
+    sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
+    session, also this one.
+    `key`: "host", or a function of the request that returns a text: each host or text has a state
+    of its own.
+    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them
+    ("/health"), both ("host/health"), or functions of the request.
+    `feedback`: apply what the server answers to all that use these limiters. A refusal for a time
+    (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
+    see docs/http.md. False: responses change nothing.
+    `adopt`: a limit that the server states replaces the one that counts requests, as
+    `Limiter.update` does.
+
+    Raises ValueError or TypeError for arguments that can never work; a request raises what
+    `Limiter.acquire` does, before it is sent.
     """
-    return of(Calls("middleware", limiters, key, exempt, place, heeding("middleware", heed, adopt)))
+    apply = choose_feedback("middleware", feedback, adopt)
+    return make_middleware(LimiterChain("middleware", limiters, key, exempt, find_place, apply))
 
 
 def limit(
@@ -71,48 +80,53 @@ def limit(
     *limiters: Limiter,
     key: Key[ClientRequest] = None,
     exempt: Exempt[ClientRequest] = (),
-    heed: bool = True,
+    feedback: bool = True,
     adopt: bool = False,
 ) -> ClientSession:
-    """Limit a session in place, and return it: its connector, proxies, TLS, cookies and time-outs stay as they are.
+    """Limit a session in place, and return it: it keeps its connector, TLS, cookies and time-outs.
 
         session = limit(aiohttp.ClientSession(), Limiter("api", "100/minute", Concurrency(5)))
 
-    The arguments are those of `middleware`. Called again, it adds limiters: those that were added last are passed last.
+    The arguments are those of `middleware`. Called again, it adds limiters: a request passes those
+    that were added last last.
     """
-    limited = of(Calls("limit", limiters, key, exempt, place, heeding("limit", heed, adopt)))
-    add(check_session("limit", session), limited)
+    apply = choose_feedback("limit", feedback, adopt)
+    limited = make_middleware(LimiterChain("limit", limiters, key, exempt, find_place, apply))
+    add_middleware(check_session("limit", session), limited)
     return session
 
 
-def of(calls: Calls[ClientRequest]) -> ClientMiddlewareType:
+def make_middleware(chain: LimiterChain[ClientRequest]) -> ClientMiddlewareType:
     async def limited(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        held = await calls.enter(request)
+        permits = await chain.enter(request)
         try:
             response = await handler(request)
         except BaseException as error:
-            held.failed(error)
+            permits.fail(error)
             raise
-        held.answered(response.status, response.headers)
-        hold(response, held)
+        permits.apply_feedback(response.status, response.headers)
+        hold(response, permits)
         return response
 
     return limited
 
 
-def hold(response: ClientResponse, held: Held) -> None:
-    """Keep the permits as long as the response has its connection: without one it has been read, or was never to be."""
+def hold(response: ClientResponse, permits: CallPermits) -> None:
+    """Keep the permits as long as the response has its connection.
+
+    A response without one has been read, or has no body to read.
+    """
     if response.connection is None:
-        held.release()
-    elif held:
-        response.connection.add_callback(held.release)
+        permits.release()
+    elif permits:
+        response.connection.add_callback(permits.release)
 
 
-def place(request: ClientRequest) -> Place:
+def find_place(request: ClientRequest) -> Place:
     return Place((request.url.host or "").lower(), request.url.path)
 
 
-def add(session: ClientSession, last: ClientMiddlewareType) -> None:
+def add_middleware(session: ClientSession, last: ClientMiddlewareType) -> None:
     session._middlewares = (*session._middlewares, last)
 
 
@@ -122,20 +136,22 @@ def check_session(call: str, session: object) -> ClientSession:
     return session
 
 
-# The classic wrapper -----------------------------------------------------------------------------------------------------------
+# The classic wrapper ---------------------------------------------------------------------------
 
 
 class RateLimiter:
-    """The classic wrapper around a session: at most `rate` requests a second, and bursts of `max_tokens`.
+    """The classic wrapper around a session: at most `rate` requests a second, with bursts.
 
         client = RateLimiter(session, rate=10, max_tokens=10)
         async with client.get(...) as resp: ...
 
-    A token bucket that starts full. Each request that goes out takes a token, in order of arrival: redirects, what aiohttp sends
-    again, and the request that opens a websocket. The wait for the first is no part of the session's time-outs; what waits
-    for a redirect's token counts towards `ClientTimeout(total=...)`. What is sent by the session itself is not limited.
-    `rate`: tokens a second, an int or a float above 0; `max_tokens`: what the bucket holds, an int from 1.
-    `name`, `store`: where the bucket is, as of a `Limiter`; all of one name share it. Unsaid, this object has one of its own.
+    A token bucket that starts full. Each request that goes out takes a token, in order of arrival:
+    redirects, what aiohttp sends again, and the request that opens a websocket. The wait for the
+    first token is no part of the session's time-outs; the wait for a redirect's token counts
+    towards `ClientTimeout(total=...)`. What the session itself sends is not limited.
+    `rate`: tokens a second, an int or a float above 0; `max_tokens`: the capacity, an int from 1.
+    `name`, `store`: where the bucket is, as in `Limiter`; all objects of one name share it. Unsaid,
+    this object has a bucket of its own.
     """
 
     def __init__(
@@ -148,23 +164,24 @@ class RateLimiter:
         store: StoreLike = None,
     ) -> None:
         self.session = check_session("RateLimiter", session)
-        bucket = bucket_of(rate, positive_int("RateLimiter", "max_tokens", max_tokens))
+        bucket = make_bucket(rate, positive_int("RateLimiter", "max_tokens", max_tokens))
         if name is None and store is not None:
             raise TypeError(
-                "RateLimiter(store=...) has no name: name what the bucket belongs to, for all who share it."
+                "RateLimiter(store=...) has no name: name what the bucket belongs to, for all that "
+                "share it."
             )
         self._limiter = (
             Limiter("RateLimiter", bucket, store=MemoryStore())
             if name is None
             else Limiter(name, bucket, store=store)
         )
-        if by_turn not in session._middlewares:
-            add(session, by_turn)
+        if limit_by_turn not in session._middlewares:
+            add_middleware(session, limit_by_turn)
 
     def request(self, method: str, url: StrOrURL, **options: Any) -> Call[ClientResponse]:
-        """`session.request`, limited: to be awaited, or entered with `async with`."""
+        """`session.request`, limited: await it, or enter it with `async with`."""
         if "middlewares" in options:  # they replace those of the session
-            options["middlewares"] = (*(options["middlewares"] or ()), by_turn)
+            options["middlewares"] = (*(options["middlewares"] or ()), limit_by_turn)
         return Call(self._limiter, lambda: self.session.request(method, url, **options))
 
     def get(self, url: StrOrURL, **options: Any) -> Call[ClientResponse]:
@@ -198,7 +215,7 @@ class RateLimiter:
         return self.request("DELETE", url, **options)
 
     def ws_connect(self, url: StrOrURL, **options: Any) -> Call[ClientWebSocketResponse[bool]]:
-        """`session.ws_connect`, limited: the request that opens the websocket takes a token, its messages take none."""
+        """`session.ws_connect`, limited: its opening request takes a token, its messages none."""
         return Call(self._limiter, lambda: self.session.ws_connect(url, **options))
 
     @property
@@ -221,7 +238,7 @@ class RateLimiter:
 
 
 class Turn:
-    """A wrapper's call on its way: its first attempt has its permit already, each later one takes another."""
+    """A call of a wrapper. Its first attempt has a permit already; each later one takes another."""
 
     __slots__ = ("_first", "_limiter")
 
@@ -230,22 +247,22 @@ class Turn:
         self._first: Permit | None = first
 
     async def take(self) -> None:
-        """A permit for one attempt. A bucket's is used up when it is taken, and nothing has to be released."""
+        """Take a permit for one attempt. It holds nothing, so it needs no release."""
         first, self._first = self._first, None
         if first is None:
             await self._limiter.acquire()
 
     def end(self) -> None:
-        """Nothing else will be sent: a permit that was not used is given back."""
+        """End the call: nothing more is sent, so an unused permit goes back."""
         if self._first is not None:
-            undo([self._first])
+            give_back([self._first])
 
 
 TURN: ContextVar[Turn | None] = ContextVar("headgate.http.aiohttp.TURN", default=None)
 
 
-async def by_turn(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """In the session of every wrapper: it limits what a wrapper sends, and lets pass what is sent by the session itself."""
+async def limit_by_turn(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
+    """The middleware in the session of every wrapper: it limits only what a wrapper sends."""
     turn = TURN.get()
     if turn is not None:
         await turn.take()
@@ -253,7 +270,7 @@ async def by_turn(request: ClientRequest, handler: ClientHandlerType) -> ClientR
 
 
 class Opening(Protocol[T_co]):
-    """What the methods of a session return."""
+    """The result of a session's method."""
 
     def __await__(self) -> Generator[Any, None, T_co]: ...
     async def __aenter__(self) -> T_co: ...
@@ -266,7 +283,7 @@ class Opening(Protocol[T_co]):
 
 
 class Call(Generic[T]):
-    """What the methods of a session return, limited: to be awaited, or entered with `async with`, once."""
+    """A limited call of a session: await it, or enter it with `async with`, once."""
 
     __slots__ = ("_begin", "_limiter", "_opening")
 
@@ -299,11 +316,12 @@ class Call(Generic[T]):
             turn.end()
 
 
-def bucket_of(rate: object, max_tokens: int) -> Rate:
-    """`rate` tokens a second, into a bucket of `max_tokens`."""
+def make_bucket(rate: object, max_tokens: int) -> Rate:
+    """Return a bucket of `max_tokens` that gains `rate` tokens a second."""
     if isinstance(rate, bool) or not isinstance(rate, int | float):
         raise TypeError(
-            f"RateLimiter(rate={show(rate)}): a rate is an int or a float, tokens a second; write a number such as 10."
+            f"RateLimiter(rate={show(rate)}): a rate is an int or a float, tokens a second; "
+            "write a number such as 10."
         )
     if not 0.000_001 <= rate <= 1_000_000:
         raise ValueError(

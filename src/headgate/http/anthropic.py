@@ -1,6 +1,7 @@
-"""The Anthropic SDK, sync and async: `limit` puts limiters into a client that is there, which count its requests and its tokens.
+"""The Anthropic SDK, sync and async: `limit` counts the requests and the tokens of a client.
 
-What is done stands in metering.py; here are Anthropic's words, and the types of httpx2, on which the SDK stands since version 2.
+The work is done in token_metering.py. Here are Anthropic's words. The SDK uses httpx2 since version
+2.
 """
 
 from __future__ import annotations
@@ -14,27 +15,17 @@ with extra("anthropic"):
     import anthropic
     import httpx2
 
-    from headgate.http import metering, transports
-    from headgate.http.calls import Exempt
-    from headgate.http.estimates import Estimates, Learned
-    from headgate.http.heed import heeding
-    from headgate.http.metering import ByModel, Metering
-    from headgate.http.usage import Dialect, whole
+    from headgate.http.httpx2 import limit_with
+    from headgate.http.limiter_chain import Exempt
+    from headgate.http.token_estimates import Estimates, Learned
+    from headgate.http.token_metering import ByModel, TokenChain, limit_sdk
+    from headgate.http.token_usage import Dialect, find_count
 
 from headgate.limiter import Limiter
-from headgate.validation import show
 
 __all__ = ["Estimates", "Learned", "limit"]
 
 Client = TypeVar("Client", anthropic.Anthropic, anthropic.AsyncAnthropic)
-
-
-class Body(metering.Body, httpx2.SyncByteStream):
-    """As the client wants it."""
-
-
-class AsyncBody(metering.AsyncBody, httpx2.AsyncByteStream):
-    """As the client wants it."""
 
 
 def limit(
@@ -43,52 +34,48 @@ def limit(
     estimates: Estimates | None = None,
     key: ByModel[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
-    heed: bool = True,
+    feedback: bool = True,
     adopt: bool = False,
 ) -> Client:
     """Limit an `Anthropic` or an `AsyncAnthropic` in place, and return it.
 
-        client = limit(AsyncAnthropic(), Limiter("claude", "50/minute", "30k input_tokens/min", "8k output_tokens/min"))
+        claude = Limiter("claude", "50/minute", "30k input_tokens/min", "8k output_tokens/min")
+        client = limit(AsyncAnthropic(), claude)
 
-    Each attempt on the wire, the SDK's own retries too, is one request; those of messages and completions are estimated in
-    `input_tokens`, `output_tokens` and `tokens` and ask for those that a limiter counts. What they took by the usage in the answer
-    is settled when its body was read or closed, streams included, and learned from; tokens that were read from a cache do not
-    count. Where the answer says nothing of usage the estimate stands; what was refused (4xx) took no tokens.
-    `estimates`: what is learned, to look at or to share; the client's own if unsaid.
-    `key`: "model", "host", or a function of the request that returns a text: a state for each.
-    `exempt`, `heed` and `adopt`: as with `headgate.http.httpx2.limit`.
+    Each attempt on the wire is one request, the SDK's own retries included. Attempts at messages
+    and completions also ask for their estimated `input_tokens`, `output_tokens` and `tokens`, as
+    far as a limiter counts them. When the body was read or closed, streams included, the usage in
+    the response is settled and learned from; tokens read from a cache do not count. Without a usage
+    the estimate stands; a refused attempt (4xx) took no tokens.
+    `estimates`: what was learned, to look at or to share; unsaid, the client has its own.
+    `key`: "model", "host", or a function of the request that returns a text: each has a state of
+    its own.
+    `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
 
-    Raises ValueError or TypeError for what can never work; a call raises what `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work; a call raises what
+    `Limiter.acquire` does, before it is sent.
     """
-    calls = Metering(limiters, key, exempt, ANTHROPIC, estimates, heeding("limit", heed, adopt))
-    inside: object = getattr(client, "_client", None)
-    if isinstance(client, anthropic.AsyncAnthropic) and isinstance(inside, httpx2.AsyncClient):
-        metering.put_around(
-            inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody)
-        )
-    elif isinstance(client, anthropic.Anthropic) and isinstance(inside, httpx2.Client):
-        metering.put_around(inside, lambda inner: transports.Transport(calls, inner, Body))
-    else:
-        raise TypeError(
-            f"limit({show(client)}): a client is an anthropic.Anthropic or an anthropic.AsyncAnthropic."
-        )
+    chain = TokenChain(limiters, ANTHROPIC, estimates, key, exempt, feedback, adopt)
+    limit_sdk(client, (anthropic.Anthropic, anthropic.AsyncAnthropic), limit_with, chain)
     return client
 
 
-def into(usage: Mapping[str, Any]) -> int | None:
-    """What was written into a cache counts, what was read from it does not."""
-    tokens = whole(usage, "input_tokens")
-    return None if tokens is None else tokens + (whole(usage, "cache_creation_input_tokens") or 0)
+def count_input(usage: Mapping[str, Any]) -> int | None:
+    """Return the input tokens: those written into a cache count, those read from it do not."""
+    tokens = find_count(usage, "input_tokens")
+    if tokens is None:
+        return None
+    return tokens + (find_count(usage, "cache_creation_input_tokens") or 0)
 
 
-def out(usage: Mapping[str, Any]) -> int | None:
-    return whole(usage, "output_tokens")
+def count_output(usage: Mapping[str, Any]) -> int | None:
+    return find_count(usage, "output_tokens")
 
 
 ANTHROPIC = Dialect(
     answering=("/messages", "/complete"),
     silent=(),
     most=("max_tokens", "max_tokens_to_sample"),
-    input=into,
-    output=out,
+    input=count_input,
+    output=count_output,
 )

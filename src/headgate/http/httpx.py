@@ -1,6 +1,6 @@
-"""httpx, sync and async: transports that pass limiters first, and `limit`, which puts them into a client that is there.
+"""httpx, sync and async: transports that pass limiters first, and `limit`.
 
-What they do stands in transports.py; here they get the types of httpx.
+The work is done in httpx_transports.py. Here the classes get the types of httpx.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from headgate.extras import extra
 with extra("httpx"):
     import httpx
 
-    from headgate.http import transports
-    from headgate.http.calls import Calls, Exempt, Key
-    from headgate.http.heed import heeding
+    from headgate.http import httpx_transports
+    from headgate.http.feedback import choose_feedback
+    from headgate.http.limiter_chain import Exempt, Key, LimiterChain
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -24,70 +24,37 @@ __all__ = ["AsyncTransport", "Transport", "limit"]
 Client = TypeVar("Client", httpx.Client, httpx.AsyncClient)
 
 
-class Transport(transports.Transport[httpx.Request, httpx.Response], httpx.BaseTransport):
-    """Limits whatever goes through it: `httpx.Client(transport=Transport(Limiter("api", "100/minute")))`.
+class Body(httpx_transports.Body, httpx.SyncByteStream):
+    """A body in the type that the client checks for."""
 
-    One acquire of each limiter, in the order named, for each request that goes out: for redirects and for retries of those around
-    the client too. What is held is held until the body has been read or closed, and comes back on errors. The wait is no part of
-    the client's time-outs; it is part of `response.elapsed`.
-    `inner`: the transport that sends; unsaid, an `httpx.HTTPTransport()`. A transport of its own switches off a client's
-    proxies from the environment, its `verify` and its `limits`: `limit` keeps them.
-    `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
-    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
-    or functions of the request.
-    `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
-    `adopt`: a limit that the server tells takes the place of the one that counts requests, as by `Limiter.update`.
 
-    Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
+class AsyncBody(httpx_transports.AsyncBody, httpx.AsyncByteStream):
+    """A body in the type that the async client checks for."""
+
+
+class Transport(
+    httpx_transports.Transport[httpx.Request, httpx.Response, httpx.BaseTransport],
+    httpx.BaseTransport,
+):
+    """Limits each request that it sends: `httpx.Client(transport=Transport(limiter))`.
+
+    `inner`: the transport that sends; unsaid, an `httpx.HTTPTransport()`. A client with a transport
+    of its own ignores proxies from the environment, its `verify` and its `limits`; `limit` keeps
+    them. The other arguments are those of `limit`.
     """
 
-    def __init__(
-        self,
-        *limiters: Limiter,
-        inner: httpx.BaseTransport | None = None,
-        key: Key[httpx.Request] = None,
-        exempt: Exempt[httpx.Request] = (),
-        heed: bool = True,
-        adopt: bool = False,
-    ) -> None:
-        calls = Calls(
-            "Transport", limiters, key, exempt, transports.place, heeding("Transport", heed, adopt)
-        )
-        super().__init__(calls, httpx.HTTPTransport() if inner is None else inner, Body)
+    _body = Body
+    _default = httpx.HTTPTransport
 
 
 class AsyncTransport(
-    transports.AsyncTransport[httpx.Request, httpx.Response], httpx.AsyncBaseTransport
+    httpx_transports.AsyncTransport[httpx.Request, httpx.Response, httpx.AsyncBaseTransport],
+    httpx.AsyncBaseTransport,
 ):
     """`Transport` for an `httpx.AsyncClient`."""
 
-    def __init__(
-        self,
-        *limiters: Limiter,
-        inner: httpx.AsyncBaseTransport | None = None,
-        key: Key[httpx.Request] = None,
-        exempt: Exempt[httpx.Request] = (),
-        heed: bool = True,
-        adopt: bool = False,
-    ) -> None:
-        calls = Calls(
-            "AsyncTransport",
-            limiters,
-            key,
-            exempt,
-            transports.place,
-            heeding("AsyncTransport", heed, adopt),
-        )
-        super().__init__(calls, httpx.AsyncHTTPTransport() if inner is None else inner, AsyncBody)
-
-
-class Body(transports.Body, httpx.SyncByteStream):
-    """As the client wants it."""
-
-
-class AsyncBody(transports.AsyncBody, httpx.AsyncByteStream):
-    """As the client wants it."""
+    _body = AsyncBody
+    _default = httpx.AsyncHTTPTransport
 
 
 def limit(
@@ -95,34 +62,45 @@ def limit(
     *limiters: Limiter,
     key: Key[httpx.Request] = None,
     exempt: Exempt[httpx.Request] = (),
-    heed: bool = True,
+    feedback: bool = True,
     adopt: bool = False,
 ) -> Client:
-    """Limit a client in place, and return it: its proxies, TLS, mounts, pools and time-outs stay as they are.
+    """Limit a client in place, and return it. It keeps its proxies, TLS, mounts and pools.
 
         client = limit(httpx.AsyncClient(), Limiter("api", "100/minute", Concurrency(5)))
 
-    The arguments are those of `Transport`. Called again, it adds limiters: those that were added last are passed first.
+    Each request that goes out acquires from each limiter, in the order named: each redirect, and
+    each retry by code around the client. The permits are held until the body has been read or
+    closed, and go back on errors. The wait is no part of the client's time-outs, but of
+    `response.elapsed`. Called again, it adds limiters: a request passes those that were added last
+    first.
+    `key`: "host", or a function of the request that returns a text: each host or text has a state
+    of its own.
+    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them
+    ("/health"), both ("host/health"), or functions of the request.
+    `feedback`: apply what the server answers to all that use these limiters. A refusal for a time
+    (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
+    see docs/http.md. False: responses change nothing.
+    `adopt`: a limit that the server states replaces the one that counts requests, as
+    `Limiter.update` does.
+
+    Raises ValueError or TypeError for arguments that can never work; a request raises what
+    `Limiter.acquire` does, before it is sent.
     """
-    exempt = Calls(
-        "limit", limiters, key, exempt, transports.place, heeding("limit", heed, adopt)
-    ).exempt
-    if isinstance(client, httpx.AsyncClient):
-        transports.put_around(
-            client,
-            lambda inner: AsyncTransport(
-                *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
-            ),
-        )
-    elif isinstance(client, httpx.Client):
-        transports.put_around(
-            client,
-            lambda inner: Transport(
-                *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
-            ),
-        )
-    else:
+    place, apply = httpx_transports.find_place, choose_feedback("limit", feedback, adopt)
+    if not limit_with(client, LimiterChain("limit", limiters, key, exempt, place, apply)):
         raise TypeError(
             f"limit({show(client)}): a client is an httpx.Client or an httpx.AsyncClient."
         )
     return client
+
+
+def limit_with(client: object, chain: LimiterChain[httpx.Request]) -> bool:
+    """Put `chain` before all transports of `client`. Returns False for any other object."""
+    if isinstance(client, httpx.AsyncClient):
+        httpx_transports.wrap_transports(client, AsyncTransport, chain)
+    elif isinstance(client, httpx.Client):
+        httpx_transports.wrap_transports(client, Transport, chain)
+    else:
+        return False
+    return True

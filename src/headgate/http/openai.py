@@ -1,6 +1,6 @@
-"""The OpenAI SDK, sync and async: `limit` puts limiters into a client that is there, which count its requests and its tokens.
+"""The OpenAI SDK, sync and async: `limit` counts the requests and the tokens of a client.
 
-What is done stands in metering.py; here are OpenAI's words, and the types of httpx2, on which the SDK stands since version 3.
+The work is done in token_metering.py. Here are OpenAI's words. The SDK uses httpx2 since version 3.
 """
 
 from __future__ import annotations
@@ -14,27 +14,17 @@ with extra("openai"):
     import httpx2
     import openai
 
-    from headgate.http import metering, transports
-    from headgate.http.calls import Exempt
-    from headgate.http.estimates import Estimates, Learned
-    from headgate.http.heed import heeding
-    from headgate.http.metering import ByModel, Metering
-    from headgate.http.usage import Dialect, whole
+    from headgate.http.httpx2 import limit_with
+    from headgate.http.limiter_chain import Exempt
+    from headgate.http.token_estimates import Estimates, Learned
+    from headgate.http.token_metering import ByModel, TokenChain, limit_sdk
+    from headgate.http.token_usage import Dialect, find_count
 
 from headgate.limiter import Limiter
-from headgate.validation import show
 
 __all__ = ["Estimates", "Learned", "limit"]
 
 Client = TypeVar("Client", openai.OpenAI, openai.AsyncOpenAI)
-
-
-class Body(metering.Body, httpx2.SyncByteStream):
-    """As the client wants it."""
-
-
-class AsyncBody(metering.AsyncBody, httpx2.AsyncByteStream):
-    """As the client wants it."""
 
 
 def limit(
@@ -43,53 +33,47 @@ def limit(
     estimates: Estimates | None = None,
     key: ByModel[httpx2.Request] = None,
     exempt: Exempt[httpx2.Request] = (),
-    heed: bool = True,
+    feedback: bool = True,
     adopt: bool = False,
 ) -> Client:
     """Limit an `OpenAI`, an `AsyncOpenAI` or one of Azure in place, and return it.
 
-        client = limit(AsyncOpenAI(), Limiter("gpt", "500/minute", "200k tokens/min", Concurrency(20)))
+        gpt = Limiter("gpt", "500/minute", "200k tokens/min", Concurrency(20))
+        client = limit(AsyncOpenAI(), gpt)
 
-    Each attempt on the wire, the SDK's own retries too, is one request; those of chat completions, completions, responses and
-    embeddings are estimated in `tokens`, `input_tokens` and `output_tokens` and ask for those that a limiter counts. What they
-    took by the usage in the answer is settled when its body was read or closed, streams included, and learned from. Where the
-    answer says nothing of usage the estimate stands; what was refused (4xx) took no tokens.
-    `estimates`: what is learned, to look at or to share; the client's own if unsaid.
-    `key`: "model", "host", or a function of the request that returns a text: a state for each.
-    `exempt`, `heed` and `adopt`: as with `headgate.http.httpx2.limit`.
+    Each attempt on the wire is one request, the SDK's own retries included. Attempts at chat
+    completions, completions, responses and embeddings also ask for their estimated `tokens`,
+    `input_tokens` and `output_tokens`, as far as a limiter counts them. When the body was read or
+    closed, streams included, the usage in the response is settled and learned from. Without a usage
+    the estimate stands; a refused attempt (4xx) took no tokens.
+    `estimates`: what was learned, to look at or to share; unsaid, the client has its own.
+    `key`: "model", "host", or a function of the request that returns a text: each has a state of
+    its own.
+    `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
 
-    Raises ValueError or TypeError for what can never work; a call raises what `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work; a call raises what
+    `Limiter.acquire` does, before it is sent.
     """
-    calls = Metering(limiters, key, exempt, OPENAI, estimates, heeding("limit", heed, adopt))
-    inside: object = getattr(client, "_client", None)
-    if isinstance(client, openai.AsyncOpenAI) and isinstance(inside, httpx2.AsyncClient):
-        metering.put_around(
-            inside, lambda inner: transports.AsyncTransport(calls, inner, AsyncBody)
-        )
-    elif isinstance(client, openai.OpenAI) and isinstance(inside, httpx2.Client):
-        metering.put_around(inside, lambda inner: transports.Transport(calls, inner, Body))
-    else:
-        raise TypeError(
-            f"limit({show(client)}): a client is an openai.OpenAI or an openai.AsyncOpenAI, on httpx2."
-        )
+    chain = TokenChain(limiters, OPENAI, estimates, key, exempt, feedback, adopt)
+    limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), limit_with, chain)
     return client
 
 
-def into(usage: Mapping[str, Any]) -> int | None:
-    """Cached tokens count as others do."""
-    tokens = whole(usage, "prompt_tokens")
-    return whole(usage, "input_tokens") if tokens is None else tokens
+def count_input(usage: Mapping[str, Any]) -> int | None:
+    """Return the input tokens; cached ones count as others do."""
+    tokens = find_count(usage, "prompt_tokens")
+    return find_count(usage, "input_tokens") if tokens is None else tokens
 
 
-def out(usage: Mapping[str, Any]) -> int | None:
-    tokens = whole(usage, "completion_tokens")
-    return whole(usage, "output_tokens") if tokens is None else tokens
+def count_output(usage: Mapping[str, Any]) -> int | None:
+    tokens = find_count(usage, "completion_tokens")
+    return find_count(usage, "output_tokens") if tokens is None else tokens
 
 
 OPENAI = Dialect(
     answering=("/completions", "/responses", "/responses/compact"),
     silent=("/embeddings",),
     most=("max_completion_tokens", "max_output_tokens", "max_tokens"),
-    input=into,
-    output=out,
+    input=count_input,
+    output=count_output,
 )

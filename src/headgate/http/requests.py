@@ -1,7 +1,7 @@
-"""requests: an adapter that passes limiters first, and `limit`, which puts it into a session that is there.
+"""requests: an adapter that passes limiters first, and `limit`, which puts it into a session.
 
-Here lives what is of requests and urllib3: when one of their calls is over, and that urllib3 sends again by itself, inside of what
-is one call to an adapter.
+Here lives what is special to requests and urllib3: when a call is over, and that urllib3 retries by
+itself within one call of an adapter.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ with extra("requests"):
     from requests.adapters import BaseAdapter, HTTPAdapter
     from urllib3.util.retry import Retry
 
-    from headgate.http.calls import Calls, Exempt, Held, Key, Place
-    from headgate.http.heed import heeding
+    from headgate.http.feedback import choose_feedback
+    from headgate.http.limiter_chain import CallPermits, Exempt, Key, LimiterChain, Place
 
 from headgate.limiter import Limiter
 from headgate.validation import show
@@ -34,20 +34,11 @@ __all__ = ["Adapter", "limit"]
 
 
 class Adapter(BaseAdapter):
-    """Limits whatever goes through it: `session.mount("https://", Adapter(Limiter("api", "100/minute")))`.
+    """Limits each request that it sends: `session.mount("https://", Adapter(limiter))`.
 
-    One acquire of each limiter, in the order named, for each request that goes out: for redirects, and for what a urllib3 `Retry`
-    sends again; nothing is held while that waits to retry. What is held is held until the body has been read or closed, and comes
-    back on errors. The wait is no part of a request's `timeout`; it is part of `response.elapsed`.
-    `inner`: the adapter that sends; unsaid, an `HTTPAdapter()`. To count its retries its `max_retries` is replaced by its like.
-    `key`: "host", or a function of the request that returns a text: a state for each host, or for each such text.
-    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them ("/health"), both ("host/health"),
-    or functions of the request.
-    `heed`: what the server answers holds all who use these limiters: a refusal for a time (429 or 503 with Retry-After, and its
-    like) pauses them, less left than they reckon with drains them, see docs/http.md. False: nothing is made of answers.
-    `adopt`: a limit that the server tells takes the place of the one that counts requests, as by `Limiter.update`.
-
-    Raises ValueError or TypeError for what can never work; a request raises what `Limiter.acquire` does, before it is sent.
+    `inner`: the adapter that sends; unsaid, an `HTTPAdapter()`. Its `max_retries` is replaced by
+    one that retries in the same way and passes the limiters. The other arguments are those of
+    `limit`.
     """
 
     def __init__(
@@ -56,30 +47,39 @@ class Adapter(BaseAdapter):
         inner: BaseAdapter | None = None,
         key: Key[PreparedRequest] = None,
         exempt: Exempt[PreparedRequest] = (),
-        heed: bool = True,
+        feedback: bool = True,
         adopt: bool = False,
     ) -> None:
+        apply = choose_feedback("Adapter", feedback, adopt)
+        chain = LimiterChain("Adapter", limiters, key, exempt, find_place, apply)
+        self._wrap(HTTPAdapter() if inner is None else inner, chain)
+
+    @classmethod
+    def around(cls, inner: BaseAdapter, chain: LimiterChain[PreparedRequest]) -> Adapter:
+        """Return an adapter that passes `chain` before it sends by `inner`."""
+        adapter = cls.__new__(cls)
+        adapter._wrap(inner, chain)
+        return adapter
+
+    def _wrap(self, inner: BaseAdapter, chain: LimiterChain[PreparedRequest]) -> None:
         super().__init__()
-        self._calls = Calls(
-            "Adapter", limiters, key, exempt, place, heeding("Adapter", heed, adopt)
-        )
-        self.inner = HTTPAdapter() if inner is None else inner
-        count_retries(self.inner)
+        self.inner = inner
+        self._chain = chain
+        limit_retries(inner)
 
     def send(
         self, request: PreparedRequest, stream: bool = False, *arguments: Any, **options: Any
     ) -> Response:
-        """For the session: one request, with what urllib3 makes of it."""
-        with Attempt(self._calls, request).under_way() as attempt:
+        """Send one request, with urllib3's retries. The session calls this."""
+        with Attempt(self._chain, request).in_progress() as attempt:
             response = self.inner.send(request, stream, *arguments, **options)
-        attempt.held.answered(
-            response.status_code, response.headers, said(response, attempt.held, stream)
-        )
-        hold(response.raw, attempt.held)
+        body = read_refusal(response, attempt.permits, stream)
+        attempt.permits.apply_feedback(response.status_code, response.headers, body)
+        hold(response.raw, attempt.permits)
         return response
 
     def close(self) -> None:
-        """Closes the adapter inside."""
+        """Close the inner adapter."""
         self.inner.close()
 
 
@@ -88,148 +88,174 @@ def limit(
     *limiters: Limiter,
     key: Key[PreparedRequest] = None,
     exempt: Exempt[PreparedRequest] = (),
-    heed: bool = True,
+    feedback: bool = True,
     adopt: bool = False,
 ) -> Session:
-    """Limit a session in place, and return it: its adapters with their pools, retries, proxies and TLS stay as they are.
+    """Limit a session in place, and return it: its adapters keep their pools, retries and TLS.
 
         session = limit(requests.Session(), Limiter("api", "100/minute", Concurrency(5)))
 
-    The arguments are those of `Adapter`. Called again, it adds limiters: those that were added last are passed first. An
-    adapter that is mounted afterwards is not limited.
+    Each request that goes out acquires from each limiter, in the order named: each redirect, and
+    each retry of a urllib3 `Retry`. Nothing is held while that waits to retry. The permits are held
+    until the body has been read or closed, and go back on errors. The wait is no part of a
+    request's `timeout`, but of `response.elapsed`. Called again, it adds limiters: a request passes
+    those that were added last first. An adapter that is mounted afterwards is not limited.
+    `key`: "host", or a function of the request that returns a text: each host or text has a state
+    of its own.
+    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them
+    ("/health"), both ("host/health"), or functions of the request.
+    `feedback`: apply what the server answers to all that use these limiters. A refusal for a time
+    (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
+    see docs/http.md. False: responses change nothing.
+    `adopt`: a limit that the server states replaces the one that counts requests, as
+    `Limiter.update` does.
+
+    Raises ValueError or TypeError for arguments that can never work; a request raises what
+    `Limiter.acquire` does, before it is sent.
     """
-    exempt = Calls("limit", limiters, key, exempt, place, heeding("limit", heed, adopt)).exempt
+    apply = choose_feedback("limit", feedback, adopt)
+    chain = LimiterChain("limit", limiters, key, exempt, find_place, apply)
     if not isinstance(session, Session):
         raise TypeError(f"limit({show(session)}): a session is a requests.Session.")
     for prefix, inner in session.adapters.items():
-        session.adapters[prefix] = Adapter(
-            *limiters, inner=inner, key=key, exempt=exempt, heed=heed, adopt=adopt
-        )
+        session.adapters[prefix] = Adapter.around(inner, chain)
     return session
 
 
-def place(request: PreparedRequest) -> Place:
+def find_place(request: PreparedRequest) -> Place:
     url = urlsplit(request.url or "")
     return Place(url.hostname or "", url.path)
 
 
-def said(response: Response, held: Held, stream: bool) -> bytes:
-    """The body of a refusal, before anybody is held: the session would read it next, unless its user reads it himself."""
-    if stream or not held.heeds(response.status_code, response.headers):
+def read_refusal(response: Response, permits: CallPermits, stream: bool) -> bytes:
+    """Read the body of a refusal, as the session would do next. A streamed one is the user's."""
+    if stream or not permits.needs_body(response.status_code, response.headers):
         return b""
     try:
         return response.content or b""
     except BaseException:
-        held.answered(response.status_code, response.headers)
-        held.release()
+        permits.apply_feedback(response.status_code, response.headers)
+        permits.release()
         raise
 
 
-# When a call is over -----------------------------------------------------------------------------------------------------------
+# When a call is over ---------------------------------------------------------------------------
 
 
-def hold(raw: Any, held: Held) -> None:
-    """Keep the permits until urllib3 lets go of the connection. It does so at the end of the body, on errors, and when closed."""
-    if getattr(raw, "connection", None) is None:  # nothing is on the wire any more, or never was
-        held.release()
-    elif held:
+def hold(raw: Any, permits: CallPermits) -> None:
+    """Keep the permits until urllib3 lets go of the connection.
+
+    It does so at the end of the body, on errors, and when the response is closed.
+    """
+    if getattr(raw, "connection", None) is None:  # the body is complete, or there is none
+        permits.release()
+    elif permits:
         for name in ("release_conn", "close"):
-            setattr(raw, name, and_then(getattr(raw, name), held))
+            setattr(raw, name, then_release(getattr(raw, name), permits))
 
 
-def and_then(method: Callable[[], None], held: Held) -> Callable[[], None]:
-    """The method, and a release. It does not keep its object: a response that is dropped goes at once, and its permits with it."""
-    weak = (
-        WeakMethod(method) if ismethod(method) else lambda: method
-    )  # a function is ours, from an adapter inside
+def then_release(method: Callable[[], None], permits: CallPermits) -> Callable[[], None]:
+    """Return a function that calls `method` and releases the permits.
 
-    def called() -> None:
+    It refers to the object of `method` weakly, so a response that is dropped goes at once, and its
+    permits with it. A plain function comes from an adapter of ours inside this one.
+    """
+    weak = WeakMethod(method) if ismethod(method) else lambda: method
+
+    def call_and_release() -> None:
         alive = weak()
         try:
             if alive is not None:
                 alive()
         finally:
-            held.release()
+            permits.release()
 
-    return called
+    return call_and_release
 
 
-# What urllib3 sends again ------------------------------------------------------------------------------------------------------
+# The retries of urllib3 ------------------------------------------------------------------------
 
 
 class Attempt:
-    """A request on its way through an adapter, with the permits of what is being sent."""
+    """A request that an adapter sends, with the permits of the present try."""
 
-    __slots__ = ("_calls", "_request", "held")
+    __slots__ = ("_chain", "_request", "permits")
 
-    def __init__(self, calls: Calls[PreparedRequest], request: PreparedRequest) -> None:
-        self._calls = calls
+    def __init__(self, chain: LimiterChain[PreparedRequest], request: PreparedRequest) -> None:
+        self._chain = chain
         self._request = request
-        self.held = calls.enter_sync(request)
+        self.permits = chain.enter_sync(request)
 
-    def over(self) -> None:
-        """What was sent is answered."""
-        self.held.release()
-        self.held = Held()
+    def end_try(self) -> None:
+        """Release the permits of a try that was answered."""
+        self.permits.release()
+        self.permits = CallPermits()
 
-    def again(self) -> None:
-        self.held = self._calls.enter_sync(self._request)
+    def begin_try(self) -> None:
+        self.permits = self._chain.enter_sync(self._request)
 
     @contextmanager
-    def under_way(self) -> Iterator[Attempt]:
-        """While this thread sends it; one adapter inside of another has the same request."""
-        others = tuple(attempt for attempt in UNDER_WAY.get() if attempt._request is self._request)
-        before = UNDER_WAY.set((*others, self))
+    def in_progress(self) -> Iterator[Attempt]:
+        """List the attempt while this thread sends it.
+
+        An adapter inside another one sends the same request, so then both are listed.
+        """
+        others = tuple(each for each in IN_PROGRESS.get() if each._request is self._request)
+        before = IN_PROGRESS.set((*others, self))
         try:
             yield self
         except BaseException as error:
-            self.held.failed(error)
+            self.permits.fail(error)
             raise
         finally:
-            UNDER_WAY.reset(before)
+            IN_PROGRESS.reset(before)
 
 
-UNDER_WAY: ContextVar[tuple[Attempt, ...]] = ContextVar(
-    "headgate.http.requests.UNDER_WAY", default=()
+IN_PROGRESS: ContextVar[tuple[Attempt, ...]] = ContextVar(
+    "headgate.http.requests.IN_PROGRESS", default=()
 )
 
 
-def count_retries(adapter: BaseAdapter) -> None:
-    """Have what the adapter sends again pass the limiters again."""
+def limit_retries(adapter: BaseAdapter) -> None:
+    """Make the retries of `adapter` pass the limiters."""
     if isinstance(adapter, HTTPAdapter):
-        adapter.max_retries = counted(adapter.max_retries)
+        adapter.max_retries = make_limited(adapter.max_retries)
 
 
-def counted(retry: Retry) -> Retry:
+def make_limited(retry: Retry) -> Retry:
     if getattr(retry, "passes_limiters", False):
         return retry
-    like: Retry = object.__new__(counting(type(retry)))  # whatever its constructor wants
-    like.__dict__.update(retry.__dict__)
-    return like
+    # A constructor of the user's class may need arguments that are unknown here.
+    copy: Retry = object.__new__(make_limited_class(type(retry)))
+    copy.__dict__.update(retry.__dict__)
+    return copy
 
 
-def counting(kind: type[Retry]) -> type[Retry]:
-    """A `Retry` like `kind`. urllib3 makes a new one for each attempt, of the same class and with nothing else of ours."""
+def make_limited_class(kind: type[Retry]) -> type[Retry]:
+    """Return a subclass of `kind` that passes the limiters.
 
-    class Counting(kind):  # type: ignore[misc, valid-type]  # the user's own class of them
+    urllib3 makes a new object of the class for each retry, and copies no attribute of ours.
+    """
+
+    class LimitedRetry(kind):  # type: ignore[misc, valid-type]  # the user's class
         passes_limiters = True
 
-        def increment(self, *arguments: Any, **said: Any) -> Retry:
-            """Called for each attempt that will not do, also for the last, of which urllib3 makes an error."""
-            response: BaseHTTPResponse | None = said.get("response")
+        def increment(self, *arguments: Any, **options: Any) -> Retry:
+            """Apply the response. urllib3 calls this for each failed try, the last included."""
+            response: BaseHTTPResponse | None = options.get("response")
             if response is not None:
-                for attempt in UNDER_WAY.get():
-                    attempt.held.answered(response.status, response.headers)
-            rest: Retry = super().increment(*arguments, **said)
+                for attempt in IN_PROGRESS.get():
+                    attempt.permits.apply_feedback(response.status, response.headers)
+            rest: Retry = super().increment(*arguments, **options)
             return rest
 
         def sleep(self, response: BaseHTTPResponse | None = None) -> None:
-            """Called between two attempts."""
-            attempts = UNDER_WAY.get()
+            """Hold no permits while it sleeps. urllib3 calls this between two tries."""
+            attempts = IN_PROGRESS.get()
             for attempt in attempts:
-                attempt.over()
+                attempt.end_try()
             super().sleep(response)
             for attempt in attempts:
-                attempt.again()
+                attempt.begin_try()
 
-    return Counting
+    return LimitedRetry

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from headgate.errors import Reason, StoreError
 from headgate.gate.gate import Grant
-from headgate.gate.shares import share_of
+from headgate.gate.split import share_of
 from headgate.keys import encoded, title
 from headgate.logs import log
 from headgate.permit import Permit, Refusal
@@ -29,8 +29,8 @@ from headgate.stores.memory.queue import MemoryStore
 from headgate.validation import choice, positive_int, show
 
 if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
     from headgate.gate.gate import Units
-    from headgate.gate.rules import Declaration
     from headgate.interfaces import RemoteQueue, RemoteStore, Store
     from headgate.request import Request
     from headgate.stores.status import Status

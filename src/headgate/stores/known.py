@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headgate.stores.refusals import unknown_limiter
 
 if TYPE_CHECKING:
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.stores.limit_history import Declarations
     from headgate.stores.status import Status
 

@@ -16,7 +16,7 @@ from headgate.keys import title
 from headgate.logs import log
 from headgate.validation import plain
 
-HOLD = 60_000_000  # microseconds after which a declaration that comes again is a change of mind, as in shared.lua
+HOLD = 60_000_000  # microseconds after which a declaration that comes again is a change of mind, as in prelude.lua
 REMEMBERED = 8  # of the texts of one name
 MOST_TOLD = 1024  # disagreements that are known to have been logged
 

@@ -14,7 +14,7 @@ from headgate.keys import title
 from headgate.waiting import seconds_of
 
 if TYPE_CHECKING:
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.request import Request
 
 

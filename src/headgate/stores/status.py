@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
+from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Gate
-from headgate.gate.slots import NEVER
 
 if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
     from headgate.gate.gate import Gate, Rule
-    from headgate.gate.rules import Declaration
     from headgate.limits import Limit
 
 KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concurrency"}

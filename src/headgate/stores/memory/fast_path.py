@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import ref
 
+from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
-from headgate.gate.slots import Slots
 from headgate.stores.memory.lock import TORN, Lock
 from headgate.stores.memory.waiters import no_loop
 
@@ -145,7 +145,9 @@ def pooled_queue(
 ) -> Callable[[Request], Coroutine[Any, Any, None]]:
     """Wait in the crowd, if nobody waits elsewhere."""
     append, rules, starting = crowd.append, gate.rules, queue.starting
-    slots = cast(Slots, gate.single[0][0])  # when all that an entry touches have room, this one has
+    slots = cast(
+        ConcurrencyRule, gate.single[0][0]
+    )  # when all that an entry touches have room, this one has
 
     async def enter_later(request: Request) -> None:
         if gate.queue or not request.plain:

@@ -10,8 +10,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
+from headgate.gate.concurrency import ConcurrencyRule
 from headgate.gate.gate import Gate
-from headgate.gate.slots import Slots
 
 if TYPE_CHECKING:
     from headgate.gate.gate import Units
@@ -83,8 +83,8 @@ class Holders:
         self._units.clear()
         self.put_in(0)
 
-    def _slots(self) -> list[Slots]:
-        return [cast(Slots, rule) for _, rule in self._gate.slots]
+    def _slots(self) -> list[ConcurrencyRule]:
+        return [cast(ConcurrencyRule, rule) for _, rule in self._gate.slots]
 
     def _slot_costs(self, units: Units) -> list[int]:
         costs = self._gate.costs(units)

@@ -14,10 +14,10 @@ from weakref import WeakSet, WeakValueDictionary, ref
 
 import headgate.clock as clocks
 from headgate.forks import WAITING
+from headgate.gate.compile import Declaration
+from headgate.gate.concurrency import NEVER
 from headgate.gate.gate import Grant
-from headgate.gate.rules import Declaration
-from headgate.gate.slots import NEVER
-from headgate.permit import Permit, Refusal
+from headgate.permit import Permit, Refusal, start_holding
 from headgate.stores.known import Known
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.loops import begin_in_order, check_blocking
@@ -168,7 +168,7 @@ class MemoryQueue(Known, Steps):
             await self._wait(waiter)
             permit = self._permit(waiter, start)
             if waiter.holds:
-                permit.take_hold()  # the last step
+                start_holding(permit)  # the last step
         except BaseException:
             self._give_up(waiter)
             raise
@@ -184,7 +184,7 @@ class MemoryQueue(Known, Steps):
             self._wait_sync(waiter)
             permit = self._permit(waiter, start)
             if waiter.holds:
-                permit.take_hold()  # the last step
+                start_holding(permit)  # the last step
         except BaseException:
             self._give_up(waiter)
             raise
@@ -314,6 +314,10 @@ class MemoryStore:
             self._known[name] = queue
         return queue
 
+    def queues(self) -> list[MemoryQueue]:
+        """Return all queues that are in use, and idle ones that were not forgotten yet."""
+        return list(self._known.values())
+
     def keep(self, queue: MemoryQueue) -> None:
         self._kept[queue.name] = queue
 
@@ -332,7 +336,7 @@ class MemoryStore:
         self.clock = clock
         self._written.clear()
         waiting = []
-        for queue in list(self._known.values()):
+        for queue in self.queues():
             waiting += [
                 (queue, waiter) for waiter in queue.begin_again(limits.get(queue, queue.declared))
             ]
@@ -341,7 +345,7 @@ class MemoryStore:
 
     def forked(self) -> None:
         self._lock.fork(lambda: None)
-        for queue in list(self._known.values()):
+        for queue in self.queues():
             queue.forked()
 
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headgate.forks import forked
+from headgate.gate.concurrency import NEVER, ConcurrencyRule
 from headgate.gate.gate import Gate, Grant, Refuse, Wait
-from headgate.gate.slots import NEVER, Slots
-from headgate.permit import Permit, Refusal
+from headgate.permit import Permit, Refusal, start_holding
 from headgate.request import Request
 from headgate.stores.limit_history import Declarations
 from headgate.stores.loops import Learning, Loops
@@ -37,15 +37,15 @@ from headgate.stores.status import Status, status_of, unused
 from headgate.waiting import queued_at, seconds_of
 
 if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
     from headgate.gate.gate import Units
-    from headgate.gate.rules import Declaration
     from headgate.stores.memory.queue import MemoryStore
 
 LOOK_AGAIN = (
     10_000  # microseconds from one look to the next of a waiter whose estimate came too early
 )
 PLAIN = Request({})
-UNHELD = Slots("", 0, 0)  # of limits of which nothing is held
+UNHELD = ConcurrencyRule("", 0, 0)  # of limits of which nothing is held
 T = TypeVar("T")
 
 
@@ -200,7 +200,7 @@ class Steps:
             if self.declared.holds:
                 if not self._holders.counted:
                     self._holders.add({})
-                permit.take_hold()
+                start_holding(permit)
         except BaseException:
             slots.used = used
             raise
@@ -233,7 +233,7 @@ class Steps:
         if self.declared.holds:
             if request.units or not self._holders.counted:
                 self._holders.add(request.units)
-            permit.take_hold()
+            start_holding(permit)
         return permit
 
     def begun(self, ticket: object) -> None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from headgate.gate.slots import NEVER
+from headgate.gate.concurrency import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from headgate.gate.rules import Declaration, read_program
+from headgate.gate.compile import Declaration, read_program
 from headgate.stores.limit_history import HOLD, Declarations, warn_of_processes
 from headgate.stores.redis.protocol.messages import ASKED, DECLARED, KNOWN, UPDATED, how_said
 

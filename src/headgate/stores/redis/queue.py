@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import unquote
 
 from headgate.errors import HeadgateError, MaxSleepExceededError, StoreError
+from headgate.gate.compile import Declaration, read_program
 from headgate.gate.gate import ONE_EACH
-from headgate.gate.rules import Declaration, read_program
 from headgate.keys import title
 from headgate.logs import log
 from headgate.permit import Permit, Refusal

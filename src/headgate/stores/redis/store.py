@@ -15,7 +15,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from headgate.errors import StoreError
-from headgate.gate.rules import Declaration
+from headgate.gate.compile import Declaration
 from headgate.stores.limit_history import Written, note_limits
 from headgate.stores.memory.waiters import no_loop
 from headgate.stores.redis.fast_path import FastPath

@@ -25,7 +25,7 @@ from headgate.waiting import OnWait, Waiting, queued_at
 if TYPE_CHECKING:
     from asyncio import Future, TimerHandle
 
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.permit import Permit
     from headgate.stores.redis.protocol.script import Script
 
@@ -76,7 +76,7 @@ def keys_with(key: str, log: bool) -> tuple[str, ...]:
 
 
 def without_claim(command: Command) -> Command:
-    """The same for another server, without the statement that the server notifies the session (call.lua)."""
+    """The same for another server, without the statement that the server notifies the session (main.lua)."""
     words, stands = command.words, command.words[0] + 6
     if command.script is library().quick or words[stands] < 2:
         return command

@@ -1,8 +1,8 @@
-"""The Lua, put together from its files: the gate's twins and what surrounds them on a server.
+"""The Lua, put together from its files: the gate's twins, and the parts around them in lua/.
 
-Here lives the only loader of Lua. The text is constant: whatever a user names or numbers travels as an argument. A server that has
-functions (Redis 7, Valkey) loads it once as a library and calls it; any other is given it as scripts, which make all of it anew for
-each call (benchmarks, semaphore-one).
+This is the only loader of Lua. The text is constant: names and numbers of a user are arguments. A
+server with functions (Redis 7, Valkey) loads the text once, as a library. Any other server gets it
+as scripts, and makes all of it anew for each call (benchmarks, semaphore-one).
 """
 
 from __future__ import annotations
@@ -13,24 +13,46 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-KINDS = ("bucket", "window", "quota", "slots")
-PLACES = ("who", "log")
-QUICK = ("state", *PLACES, "rules", "numbers", "promises", "replies", "quick")
-WHOLE = (
-    "state",
-    *PLACES,
-    "rules",
+KINDS = {  # the file of each kind of limit, by the word for it in a declaration
+    "bucket": "token_bucket",
+    "window": "sliding_window",
+    "quota": "fixed_window",
+    "slots": "concurrency",
+}
+LUA = "stores/redis/lua"
+QUICK = (  # what fast_acquire.lua needs: a server without functions makes it anew for each call
     "numbers",
-    "promises",
-    "replies",
-    "queue",
-    "declare",
-    "gate",
+    "membership",
+    "window_log",
+    "limits",
+    "state",
+    "reply_cache",
+    "expiry",
+    "holders",
     "sessions",
-    "requests",
-    "call",
+    "fast_acquire",
 )
-PARTS = ("clock", "shared", *KINDS, *WHOLE, "quick", "library")
+WHOLE = (  # each part calls only those before it
+    "numbers",
+    "membership",
+    "window_log",
+    "limits",
+    "state",
+    "gate",
+    "request_id",
+    "reply_cache",
+    "expiry",
+    "holders",
+    "sessions",
+    "outbox",
+    "queue",
+    "repair",
+    "limits_history",
+    "setup",
+    "operations",
+    "main",
+)
+PARTS = ("clock", "prelude", *KINDS.values(), *WHOLE, "fast_acquire", "library")
 
 
 def sources() -> dict[str, str]:
@@ -44,11 +66,11 @@ def sources() -> dict[str, str]:
 
 
 def folder_of(part: str) -> str:
-    return "gate" if part in (*KINDS, "gate") else "stores/redis"
+    return "gate" if part in (*KINDS.values(), "gate") else LUA
 
 
 class Script(NamedTuple):
-    """One way to be called: as a function by its name, or as a script by its text or the digest of it."""
+    """A program of the Lua: a function by its name, or a script by its text or digest."""
 
     function: str
     text: bytes
@@ -56,32 +78,36 @@ class Script(NamedTuple):
 
 
 class Library:
-    """All of headgate's Lua: `whole` is any call; `back` is the same for calls that only give back, which a server that is out of
-    memory must not refuse; `quick` is one acquire that can pass this instant, and otherwise nothing at all.
+    """All of headgate's Lua.
+
+    `whole` carries out any call. `back` is the same for calls that only release: a server that is
+    out of memory must not refuse them. `quick` is one acquire that can pass at once; otherwise it
+    does nothing.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        text = composed(sources, (*WHOLE, "quick"))
+        text = composed(sources, (*WHOLE, "fast_acquire"))
         name = f"headgate_{digest_of(text)}"
-        made = f"local function made()\n{text}\nCalls.begin_run()\nreturn Calls\nend"
+        programs = "{ main = Main.run, fast_acquire = FastAcquire.run }"
+        made = f"local function made()\n{text}\nReplyCache.begin_run()\nreturn {programs}\nend"
         self.text = (
             f"#!lua name={name}\nlocal NAME = '{name}'\n{made}\n{sources['library']}".encode()
         )
-        self.whole = script(name, composed(sources, WHOLE), "whole")
+        self.whole = script(name, composed(sources, WHOLE), "Main")
         self.back = self.whole._replace(function=f"{name}_back")
-        self.quick = script(f"{name}_quick", composed(sources, QUICK), "quick")
+        self.quick = script(f"{name}_quick", composed(sources, QUICK), "FastAcquire")
 
 
 def composed(sources: Mapping[str, str], parts: tuple[str, ...]) -> str:
-    """The parts one after another. A kind is made only when a limiter has it."""
-    text = [sources["clock"], sources["shared"]]
-    text += [f"Kinds.{kind} = function()\n{sources[kind]}\nend" for kind in KINDS]
+    """The parts one after another. The rules of a kind are made when a limiter needs them."""
+    text = [sources["clock"], sources["prelude"]]
+    text += [f"Kinds.{kind} = function()\n{sources[file]}\nend" for kind, file in KINDS.items()]
     text += [f"do\n{sources[part]}\nend" for part in parts]
     return "\n".join(text)
 
 
-def script(function: str, text: str, call: str) -> Script:
-    text = f"{text}\nreturn Calls.{call}(KEYS, ARGV)"
+def script(function: str, text: str, program: str) -> Script:
+    text = f"{text}\nreturn {program}.run(KEYS, ARGV)"
     return Script(function, text.encode(), digest_of(text))
 
 

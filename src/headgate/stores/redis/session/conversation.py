@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headgate.errors import StoreError
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.stores.redis.protocol.messages import Operation, PendingAcquire
     from headgate.stores.redis.session.traffic import Traffic
 

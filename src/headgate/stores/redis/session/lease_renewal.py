@@ -15,6 +15,7 @@ from weakref import ReferenceType, ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import ONE_EACH
+from headgate.permit import renew_lease
 from headgate.stores.redis.protocol.messages import Operation
 from headgate.stores.redis.session.lost_leases import log_lost
 
@@ -144,9 +145,9 @@ class LeaseRenewal:
         if answer[1]:
             self._held[ref(permit)] = lease = self._session.lease or lease
             self._renew_in(lease / 3_000_000)
-            permit.renewed(self._session.asked_at + lease / 1_000_000)
+            renew_lease(permit, self._session.asked_at + lease / 1_000_000)
         else:
-            permit.renewed(monotonic())
+            renew_lease(permit, monotonic())
             if not self._lost:  # one line for all that this reply shows
                 self._session.loop.call_soon(self._log_lost)
             self._lost.append(permit)

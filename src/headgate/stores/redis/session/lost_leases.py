@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headgate.keys import title
 from headgate.logs import log
+from headgate.permit import report_loss
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
@@ -20,7 +21,7 @@ MOST_SHOWN = 8  # fences in one line
 
 def log_lost(name: str, permits: Sequence[Permit]) -> None:
     """Log, as a WARNING, that these permits of the name lost their leases. Each permit is logged once."""
-    lost = [permit for permit in permits if permit.report_loss()]
+    lost = [permit for permit in permits if report_loss(permit)]
     if not lost:
         return
     fences = ", ".join(str(permit.fence) for permit in lost[:MOST_SHOWN])

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headgate.stores.redis.session.conversation import Conversation
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 
-WAITER = 10.0  # seconds for which the script keeps the places of a silent session (shared.lua)
+WAITER = 10.0  # seconds for which the script keeps the places of a silent session (prelude.lua)
 KEEP = 30.0  # seconds after which the script may have forgotten the last reply to a silent session
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future, TimerHandle
     from collections.abc import Iterable, Sequence
 
-    from headgate.gate.rules import Declaration
+    from headgate.gate.compile import Declaration
     from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node

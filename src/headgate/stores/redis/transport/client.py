@@ -36,7 +36,7 @@ PAUSE = 0.05  # A call waits so many seconds before it is sent again while its s
 DRAIN_TIMEOUT = 1.0  # A loop that ends has so many seconds to send its releases.
 # These errors end a connection because its server is no primary any more.
 DEMOTED = ReadOnlyError, NotThereError
-# A session's id ends with this letter if it subscribes to sharded channels (sessions.lua).
+# A session's id ends with this letter if it subscribes to sharded channels (outbox.lua).
 SHARDED = "s"
 
 

@@ -48,7 +48,7 @@ ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
 # With these errors the server says that it lacks the script or the library.
 MISSING = ("NOSCRIPT", "ERR Function not found")
-# A name, new or known, ignores these contents of its keys: see shared.lua. A key with such
+# A name, new or known, ignores these contents of its keys: see prelude.lua. A key with such
 # contents lives for a minute, or as long as the name.
 PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
 MINUTE = 60_000  # milliseconds

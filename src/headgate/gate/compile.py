@@ -1,0 +1,196 @@
+"""From what the user declares to what the gate computes with: each limit becomes a rule of whole numbers.
+
+Here lives the choice of units (parts of a token, ticks of time) that keeps every number exact and below 2^53, in Python as in
+Lua. `program` is what travels to the Lua twin.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from math import gcd
+
+from headgate.gate.concurrency import ConcurrencyRule
+from headgate.gate.fixed_window import FixedWindowRule
+from headgate.gate.gate import ONE_EACH, Costs, Rule, Units
+from headgate.gate.sliding_window import SlidingWindowRule
+from headgate.gate.token_bucket import TokenBucketRule
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import BEYOND, microseconds, rational, show
+
+SECOND = 1_000_000
+LARGEST = 2**45  # a full bucket in parts: 2^53 less what a queue of 256 full buckets may add to it
+
+
+def rules_of(limits: Iterable[Limit]) -> tuple[Rule, ...]:
+    return tuple(rule_of(limit) for limit in limits)
+
+
+def rule_of(limit: Limit) -> Rule:
+    match limit:
+        case Concurrency():
+            return ConcurrencyRule(limit.unit, limit.capacity, microseconds(limit.lease))
+        case Rate():
+            return bucket_of(limit)
+        case Window():
+            return SlidingWindowRule(limit.unit, limit.amount, lengthened(limit))
+        case Quota():
+            per, anchor = microseconds(limit.per), microseconds(limit.origin)
+            return FixedWindowRule(
+                limit.unit, limit.amount, per, anchor % per, microseconds(limit.slack)
+            )
+
+
+def lengthened(limit: Rate | Window) -> int:
+    return microseconds(limit.per) + microseconds(limit.slack)
+
+
+def bucket_of(limit: Rate) -> TokenBucketRule:
+    capacity = limit.burst
+    start = capacity if limit.initial is None else limit.initial
+    per = lengthened(limit)
+    amount = rational(limit.amount)
+    if limit.steps:
+        return TokenBucketRule(
+            limit.unit, capacity, amount.denominator, amount.numerator, per, start
+        )
+    price, gain, tick = smooth(amount.numerator, per * amount.denominator, capacity)
+    return TokenBucketRule(limit.unit, capacity, price, gain, tick, start)
+
+
+def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
+    """Price, gain and tick of a steady refill: ticks of a microsecond, coarser (and never faster) where numbers would not fit."""
+    tick = 1
+    while True:
+        ticks = -(-per // tick)
+        shared = gcd(amount, ticks)
+        if capacity * ticks // shared < LARGEST or ticks == 1:
+            return ticks // shared, amount // shared, tick
+        tick *= 10
+
+
+def limit_of(rule: Rule) -> Limit:
+    """A limit that becomes `rule`. Slack is part of the period; a rate is told by as many tokens as its capacity, if it can be."""
+    match rule:
+        case ConcurrencyRule():
+            return Concurrency(rule.capacity, rule.lease / SECOND, rule.unit)
+        case SlidingWindowRule():
+            return Window(rule.capacity, rule.per / SECOND, rule.unit)
+        case FixedWindowRule():
+            anchor = rule.anchor / SECOND if rule.anchor else None
+            return Quota(rule.capacity, rule.per / SECOND, anchor, rule.unit, rule.slack / SECOND)
+        case TokenBucketRule():
+            return rate_of(rule)
+    raise TypeError(f"no limit becomes {rule!r}")
+
+
+def rate_of(rule: TokenBucketRule) -> Rate:
+    steps = rule.tick > 1 and 10 * rule.size < LARGEST  # a steady refill would have finer ticks
+    initial = None if rule.start == rule.size else rule.start // rule.price
+    per, rest = divmod(rule.size * rule.tick, rule.gain)
+    if steps:
+        return Rate(
+            rule.gain / rule.price, rule.tick / SECOND, rule.capacity, initial, True, rule.unit
+        )
+    if rest:
+        return Rate(
+            rule.gain, rule.price * rule.tick / SECOND, rule.capacity, initial, False, rule.unit
+        )
+    return Rate(rule.capacity, per / SECOND, rule.capacity, initial, False, rule.unit)
+
+
+def program(rules: Sequence[Rule]) -> str:
+    """The rules as text for the Lua twin, and the identity of a declaration: equal text, equal behaviour."""
+    return ";".join(rule.text for rule in rules)
+
+
+class Declaration:
+    """What a name is held to: the rules as text, and what a request must know of them before it is sent."""
+
+    __slots__ = ("_limits", "_order", "capacity", "holds", "lease", "program", "rated", "timeless")
+
+    def __init__(self, rules: Sequence[Rule], limits: Sequence[Limit] = ()) -> None:
+        self.program = program(rules)
+        self._limits = tuple(limits)  # as the user wrote them, if that is known
+        self._order = [rule.unit for rule in rules]
+        self.capacity: dict[str, int] = {}
+        for rule in rules:
+            self.capacity[rule.unit] = min(
+                rule.capacity, self.capacity.get(rule.unit, rule.capacity)
+            )
+        leases = [rule.lease for rule in rules if isinstance(rule, ConcurrencyRule)]
+        self.rated = {rule.unit for rule in rules if not rule.holds}
+        self.holds = bool(leases)
+        self.timeless = (
+            not self.rated and "permits" in self.capacity
+        )  # nothing of what an acquire takes depends on the time
+        self.lease = min(leases, default=0)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """The limits, one for each rule: as the user wrote them, or as the rules say them."""
+        self._limits = self._limits or tuple(map(limit_of, self.rules()))
+        return self._limits
+
+    def costs(self, units: Units) -> Costs:
+        """What an acquire of `units` takes of each rule, in the order of the program."""
+        return tuple(units.get(unit, ONE_EACH.get(unit, 0)) for unit in self._order)
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Fresh rules: each state has its own."""
+        return tuple(parsed(text) for text in self.program.split(";")) if self.program else ()
+
+
+NO_LIMITS = Declaration(
+    ()
+)  # nobody knows any: of a limiter that is attached to a name, until it has asked the store
+
+
+def declaration(limits: Sequence[Limit]) -> Declaration:
+    """What a user declares by `limits`."""
+    return Declaration(rules_of(limits), limits)
+
+
+def parsed(text: str) -> Rule:
+    """The rule that wrote `text`."""
+    kind, unit, *numbers = text.split(" ")
+    return KINDS[kind](unit, *map(int, numbers))
+
+
+def read_program(program: str) -> Declaration:
+    """The limits of `program`, which a server has kept. ValueError for a text that no declaration writes: it was damaged."""
+    for text in program.split(";"):
+        if not is_sound(text):
+            raise ValueError(f"{show(text)} is not the text of a limit: it was damaged")
+    return Declaration([parsed(text) for text in program.split(";")])
+
+
+def is_sound(text: str) -> bool:
+    """Whether the rule of a checked limit could have written `text`. Twin: limits.lua."""
+    found = WRITTEN.fullmatch(text)
+    numbers = [int(number) for number in found[2].split()] if found else []
+    if not numbers or max(numbers) >= BEYOND:
+        return False
+    match text.split(" ")[0], numbers:
+        case "bucket", [capacity, price, gain, tick, start]:
+            return (
+                min(capacity, price, gain, tick) > 0
+                and start <= capacity
+                and capacity * price < BEYOND
+            )
+        case "window" | "slots", [capacity, time]:
+            return min(capacity, time) > 0
+        case "quota", [capacity, per, anchor, slack]:
+            return min(capacity, per) > 0 and max(anchor, slack) < per
+    return False
+
+
+WRITTEN = re.compile(
+    "([a-z]+ [a-z][a-z0-9_]*)((?: (?:0|[1-9][0-9]*))*)"
+)  # each number has one spelling
+KINDS: dict[str, Callable[..., Rule]] = {
+    "bucket": TokenBucketRule,
+    "window": SlidingWindowRule,
+    "quota": FixedWindowRule,
+    "slots": ConcurrencyRule,
+}

@@ -1,0 +1,68 @@
+"""The counter of a concurrency limit. Twin: concurrency.lua, function for function.
+
+Here lives the arithmetic of `Concurrency`: how much is held; who holds it, and for how long, is the store's to know.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+NEVER = 2**53  # no moment: only somebody's release can make room
+MOST = 2**52  # of anything that is counted: beyond 2^53 Lua would lose count
+
+
+class ConcurrencyRule:
+    """`used` of `capacity` are held."""
+
+    __slots__ = ("capacity", "lease", "unit", "used")
+
+    holds: ClassVar[bool] = True
+
+    def __init__(self, unit: str, capacity: int, lease: int) -> None:
+        self.unit = unit
+        self.capacity = capacity
+        self.lease = lease
+        self.used = 0
+
+    @property
+    def text(self) -> str:
+        return f"slots {self.unit} {self.capacity} {self.lease}"
+
+    def open(self, t: int) -> None:
+        """Nothing is held at the start."""
+
+    def ready(self, cost: int, t: int) -> int:
+        return t if self.used + cost <= self.capacity else NEVER
+
+    def take(self, cost: int, t: int, now: int) -> None:
+        self.used += cost
+
+    def admit(self, now: int) -> bool:
+        """Take one if it is there now."""
+        if self.ready(1, now) != now:
+            return False
+        self.take(1, now, now)
+        return True
+
+    def give(self, cost: int, t: int, now: int) -> None:
+        self.used = max(0, self.used - cost)
+
+    def settle(self, extra: int, t: int, now: int) -> None:
+        """What is held is held until it is released: there is nothing to settle."""
+
+    def drain(self, left: int, since: int, now: int) -> None:
+        """What others hold is not told by what is left of a moment's."""
+
+    def ahead(self, total: int, t: int, now: int) -> int:
+        """Nobody can know when a holder lets go: an estimate of rates only."""
+        return t
+
+    def idle_at(self) -> int:
+        return NEVER if self.used else 0
+
+    def left(self, t: int) -> int:
+        return self.capacity - self.used
+
+    def adopt(self, old: ConcurrencyRule, t: int) -> None:
+        """Holders stay holders; after a cut nothing is granted until enough of them are gone (S1)."""
+        self.used = old.used

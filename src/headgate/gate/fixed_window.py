@@ -1,0 +1,102 @@
+"""The calendar window, on integers. Twin: fixed_window.lua, function for function.
+
+Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no clock, no I/O, no queue.
+With slack, a window closes that much before it ends: what leaves in its last moment could be counted in the next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from headgate.gate.concurrency import MOST
+
+
+class FixedWindowRule:
+    """One quota: `used` tokens since `start`, where its window has begun or, if that was later, the quota itself."""
+
+    __slots__ = ("anchor", "capacity", "per", "slack", "start", "unit", "used")
+
+    holds: ClassVar[bool] = False
+
+    def __init__(self, unit: str, amount: int, per: int, anchor: int, slack: int) -> None:
+        self.unit = unit
+        self.capacity = amount
+        self.per = per
+        self.anchor = anchor
+        self.slack = slack
+        self.start = 0
+        self.used = 0
+
+    @property
+    def text(self) -> str:
+        return f"quota {self.unit} {self.capacity} {self.per} {self.anchor} {self.slack}"
+
+    def open(self, t: int) -> None:
+        """Begin at `t`, as a new quota: nothing is used of the window that runs."""
+        self.start = t
+        self.used = 0
+
+    def began(self, t: int) -> int:
+        """The start of the window that holds `t`."""
+        return t - (t - self.anchor) % self.per
+
+    def refresh(self, t: int) -> None:
+        began = self.began(t)
+        if began > self.start:
+            self.start = began
+            self.used = 0
+
+    def ready(self, cost: int, t: int) -> int:
+        """The first moment at or after `t` at which `cost` tokens are left (T4). Changes nothing."""
+        running = self.began(self.start)
+        began = max(self.began(t), running)
+        spent = began == running and self.used + cost > self.capacity
+        return began + self.per if spent or t >= began + self.per - self.slack else t
+
+    def take(self, cost: int, t: int, now: int) -> None:
+        self.refresh(t)
+        self.used += cost
+
+    def admit(self, now: int) -> bool:
+        """Take one if it is there now."""
+        if self.ready(1, now) != now:
+            return False
+        self.take(1, now, now)
+        return True
+
+    def give(self, cost: int, t: int, now: int) -> None:
+        """Undo a take at `t`, if its window is still the current one (T5), and the take was of this quota (T9)."""
+        if self.began(t) <= self.start <= t:
+            self.used = max(0, self.used - cost)
+
+    def settle(self, extra: int, t: int, now: int) -> None:
+        """Charge `extra` more for the take at `t`; less than zero gives back, within the same window."""
+        if extra < 0:
+            self.give(-extra, t, now)
+        elif extra > 0:
+            self.refresh(now)
+            self.used = min(MOST, self.used + extra)
+
+    def drain(self, left: int, since: int, now: int) -> None:
+        """At `since` there were no more than `left`: it says nothing of a window that began later."""
+        self.refresh(now)
+        if self.began(since) == self.began(self.start):
+            self.used = max(self.used, self.capacity - left)
+
+    def ahead(self, total: int, t: int, now: int) -> int:
+        """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue."""
+        periods, rest = divmod(total - 1, self.capacity)
+        return self.ready(rest + 1, t) + periods * self.per
+
+    def idle_at(self) -> int:
+        return self.began(self.start) + self.per if self.used else 0
+
+    def left(self, t: int) -> int:
+        self.refresh(t)
+        return self.capacity - self.used
+
+    def adopt(self, old: FixedWindowRule, t: int) -> None:
+        """What was used of the running window stays used (T9)."""
+        old.refresh(t)
+        self.start = max(self.began(t), old.start)
+        self.used = old.used

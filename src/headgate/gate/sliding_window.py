@@ -1,0 +1,120 @@
+"""The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
+
+Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no clock, no I/O, no queue.
+What was granted at `t` counts until `t + per`, so no half-open interval of `per` microseconds ever holds more than `amount`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import ceil
+from typing import ClassVar
+
+from headgate.gate.concurrency import MOST
+
+STRIDE = 100  # tokens whose release an estimate looks up one by one
+
+
+class SlidingWindowRule:
+    """One window: `used` tokens are in the log, whose moments never decrease."""
+
+    __slots__ = ("capacity", "gone", "log", "per", "unit", "used")
+
+    holds: ClassVar[bool] = False
+
+    def __init__(self, unit: str, amount: int, per: int) -> None:
+        self.unit = unit
+        self.capacity = amount
+        self.per = per
+        self.used = 0
+        self.gone = 0  # when the last of those that count no more ceased to
+        self.log: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def text(self) -> str:
+        return f"window {self.unit} {self.capacity} {self.per}"
+
+    def open(self, t: int) -> None:
+        """Begin at `t`, as a new window: empty."""
+        self.used = self.gone = 0
+        self.log = OrderedDict()
+
+    def refresh(self, t: int) -> None:
+        """Forget what no longer counts at `t`."""
+        log = self.log
+        while log:
+            moment, cost = next(iter(log.items()))
+            if moment + self.per > t:
+                return
+            del log[moment]
+            self.used -= cost
+            self.gone = moment + self.per
+
+    def freed(self, need: int) -> int:
+        """The moment at which `need` of the tokens in the log no longer count."""
+        moment = 0
+        for moment, cost in self.log.items():  # noqa: B007 - the moment at which the loop stops is the answer
+            need -= cost
+            if need <= 0:
+                break
+        return moment + self.per
+
+    def ready(self, cost: int, t: int) -> int:
+        """The first moment at or after `t` at which `cost` tokens fit (T4). Changes nothing."""
+        need = self.used + cost - self.capacity
+        return t if need <= 0 else max(t, self.freed(need))
+
+    def take(self, cost: int, t: int, now: int) -> None:
+        self.refresh(t)
+        self.log[t] = self.log.get(t, 0) + cost
+        self.used += cost
+
+    def admit(self, now: int) -> bool:
+        """Take one if it is there now."""
+        if self.ready(1, now) != now:
+            return False
+        self.take(1, now, now)
+        return True
+
+    def give(self, cost: int, t: int, now: int) -> None:
+        """Undo a take at `t`: as if it had never been (T5)."""
+        if t in self.log:
+            back = min(cost, self.log[t])
+            self.log[t] -= back
+            self.used -= back
+
+    def settle(self, extra: int, t: int, now: int) -> None:
+        """Charge `extra` more for the take at `t`, at the latest moment of the log; less than zero gives back at `t`."""
+        if extra < 0:
+            self.give(-extra, t, now)
+        elif extra > 0:
+            self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
+
+    def drain(self, left: int, since: int, now: int) -> None:
+        """At `since` there were no more than `left`: others have used the rest. If any came free since, nobody knows."""
+        self.refresh(now)
+        if self.gone <= since:
+            self.settle(max(0, self.capacity - self.used - left), now, now)
+
+    def ahead(self, total: int, t: int, now: int) -> int:
+        """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue.
+
+        Exact for the next `STRIDE` tokens to be freed; beyond them it goes on at the window's average pace (S9).
+        """
+        self.refresh(now)  # not at `t`, which may be far away, and the limits be others by then
+        periods, rest = divmod(total - 1, self.capacity)
+        need = self.used + rest + 1 - self.capacity
+        beyond = max(0, need - STRIDE)
+        pace = ceil(beyond / self.capacity * self.per)
+        return (t if need <= 0 else max(t, self.freed(need - beyond) + pace)) + periods * self.per
+
+    def idle_at(self) -> int:
+        return next(reversed(self.log)) + self.per if self.log else 0
+
+    def left(self, t: int) -> int:
+        self.refresh(t)
+        return self.capacity - self.used
+
+    def adopt(self, old: SlidingWindowRule, t: int) -> None:
+        """The log stays: what was granted still counts, for the new period (T9)."""
+        self.log, self.used, self.gone = old.log, old.used, t

@@ -1,0 +1,95 @@
+"""The bodies of refusals: which of them are read, how they are decoded, and what they say.
+
+Pure: bytes come in, and words and numbers go out. The module of a client reads the body.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from headgate.http.header_values import keep_plausible
+from headgate.http.json_values import find, find_number, find_text
+
+# Servers use these both for a limit that was met and for an account without credit.
+AMBIGUOUS = {403, 429}
+MOST_READ = 65_536  # bytes of a refusal that are read; refusals are short
+LONGEST_READ = 5.0  # seconds; after that the headers have to do
+MOST_DECODED = 1_000_000  # bytes that a compressed body may become
+CODINGS = {"gzip", "x-gzip", "deflate"}  # what zlib reads
+GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # zlib tells them apart by their first bytes
+
+NO_CREDIT_CODES = {
+    "insufficient_quota",
+    "billing_hard_limit_reached",
+    "billing_not_active",
+    "billing_error",
+    "enforced_spend_limit_reached",
+}
+NO_CREDIT = "credit balance is too low"  # Anthropic, in the message of an ordinary 400
+# GitHub says no more than this, and its documents ask callers to wait at least a minute.
+SECONDARY = "secondary rate limit"
+
+
+class Headers(Protocol):
+    """The headers of any client's response."""
+
+    def items(self) -> Iterable[tuple[str, str]]: ...
+
+
+def says_more_than_headers(status: int, headers: Headers) -> bool:
+    """Return whether such a body may say that a limit was met, or that waiting would not help."""
+    return status in AMBIGUOUS and "json" in find_header(headers, "content-type")
+
+
+def decode(headers: Headers, body: bytes) -> bytes:
+    """Return a body without its compression; nothing of one in an unknown coding."""
+    coding = find_header(headers, "content-encoding") or "identity"
+    if coding == "identity":
+        return body
+    if coding not in CODINGS:
+        return b""
+    try:
+        return zlib.decompressobj(GZIP_OR_ZLIB).decompress(body, MOST_DECODED)
+    except zlib.error:
+        return b""
+
+
+def find_header(headers: Headers, name: str) -> str:
+    values = (value.strip().lower() for key, value in headers.items() if key.lower() == name)
+    return next(values, "")
+
+
+# What a body says ------------------------------------------------------------------------------
+
+
+def find_codes(body: Any) -> set[str]:
+    """Return the codes by which a body names its error."""
+    paths = [("code",), ("error", "code"), ("error", "type"), ("error", "details", "error_code")]
+    codes = {find_text(body, *path) for path in paths}
+    errors = find(body, "errors")
+    if isinstance(errors, list):
+        codes |= {find_text(error, "extensions", "code") for error in errors}
+    return codes - {""}
+
+
+def has_no_credit(body: Any) -> bool:
+    """Return whether the account is spent, so that waiting does not help."""
+    message = find_text(body, "error", "message")
+    return bool(find_codes(body) & NO_CREDIT_CODES) or NO_CREDIT in message.lower()
+
+
+def is_secondary(body: Any) -> bool:
+    """Return whether GitHub's secondary limit was met."""
+    return SECONDARY in find_text(body, "message").lower()
+
+
+def find_refill(body: Any) -> float | None:
+    """Return when Shopify's GraphQL bucket will hold what the query costs, in seconds."""
+    cost = find_number(body, "extensions", "cost", "requestedQueryCost")
+    left = find_number(body, "extensions", "cost", "throttleStatus", "currentlyAvailable")
+    rate = find_number(body, "extensions", "cost", "throttleStatus", "restoreRate")
+    if cost is None or left is None or not rate:
+        return None
+    return keep_plausible(max(0.0, cost - left) / rate)

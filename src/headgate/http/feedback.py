@@ -1,0 +1,149 @@
+"""Applies the server's limits, as a response states them, to the limiters of the call.
+
+So they hold for all programs that use these limiters. Here live the choice of what to do, and the
+rule that a failure here never reaches the call. rate_limit_headers.py reads the response.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import ceil
+
+from headgate.gate.compile import Declaration, declaration, rules_of
+from headgate.http.error_bodies import Headers
+from headgate.http.limiter_chain import ApplyFeedback, Granted
+from headgate.http.rate_limit_headers import Answer, Budget, read
+from headgate.internals import queue_of
+from headgate.limiter import Limiter
+from headgate.limits import Limit, Rate
+from headgate.logs import log
+from headgate.permit import Permit
+from headgate.validation import flag
+
+LONGEST = 3600.0  # seconds of a pause: a server that says more is asked again after that
+UNIT = "requests"  # each call of a client takes one
+
+
+def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeedback | None:
+    """Return what to do with each response, if anything."""
+    if flag(call, "adopt", adopt) and not flag(call, "feedback", feedback):
+        raise ValueError(
+            f"{call}(feedback=False, adopt=True): a limit that is not read cannot be adopted; "
+            "leave feedback=False out."
+        )
+    if adopt:
+        return apply_and_adopt
+    return apply_response if flag(call, "feedback", feedback) else None
+
+
+def apply_response(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
+    """Pause and drain the limiters as a response says."""
+    with log_failures():
+        apply_answer(granted, read(status, headers, body))
+
+
+def apply_and_adopt(granted: Granted, status: int, headers: Headers, body: bytes = b"") -> None:
+    """`apply_response`, and adopt the limit that the response states."""
+    with log_failures():
+        answer = read(status, headers, body)
+        for limiter, _ in granted:
+            with log_failures():  # a limit that cannot be adopted leaves the rest in force
+                adopt_limit(limiter, answer)
+        apply_answer(granted, answer)
+
+
+@contextmanager
+def log_failures() -> Iterator[None]:
+    """Keep any failure from the call."""
+    try:
+        yield
+    except Exception as error:
+        log(logging.DEBUG, "The rate limits of a response could not be applied.", error=error)
+
+
+# Pauses and drains -----------------------------------------------------------------------------
+
+
+def apply_answer(granted: Granted, answer: Answer) -> None:
+    """Pause for a refusal that has a time; drain what the server says is left."""
+    budgets = [
+        budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
+    ]
+    for limiter, permit in granted:
+        for budget in budgets:
+            drain(permit, budget, alone=len(budgets) == 1)
+        if answer.retry_after:
+            limiter.pause(min(answer.retry_after, LONGEST))
+
+
+def drain(permit: Permit, budget: Budget, alone: bool) -> None:
+    """Apply what is left of `budget`, if it is a limit of this limiter: one of the same size.
+
+    If the server states no size, it is the limiter's only limit on requests, and `budget` is the
+    only one of the response (`alone`).
+    """
+    queue = queue_of(permit)
+    rules = [text for text in queue.declared.program.split(";") if counts_requests(text)]
+    ours = alone and len(rules) == 1
+    if budget.limit:
+        ours = any(capacity_of(text) == budget.limit for text in rules)
+    if ours and budget.remaining is not None:
+        queue.drain(UNIT, budget.remaining, budget.limit or 0, permit.t)
+
+
+def counts_requests(text: str) -> bool:
+    """Return whether the rule with this text counts calls over time."""
+    kind, unit, *_ = text.split(" ")
+    return kind != "slots" and unit == UNIT
+
+
+def capacity_of(text: str) -> int:
+    return int(text.split(" ")[2])
+
+
+# Limits that are adopted -----------------------------------------------------------------------
+
+
+def adopt_limit(limiter: Limiter, answer: Answer) -> None:
+    """Replace the limiter's one limit on requests by the one that the response states.
+
+    Nothing changes if an update has changed other limits of the name. `limiter.limits` stay as the
+    program declared them, so that each process derives the same limits from the same response.
+    """
+    stated = [budget for budget in answer.budgets if budget.unit == UNIT and budget.limit]
+    limits = list(limiter.limits)
+    former = program_of(limits)
+    ours = [index for index, text in enumerate(former) if counts_requests(text)]
+    if len(stated) != 1 or len(ours) != 1:
+        return
+    index, queue = ours[0], queue_of(limiter)
+    present = queue.declared.program.split(";")
+    limits[index] = adapt(limits[index], stated[0])
+    wanted = program_of(limits)
+    if without(former, index) == without(present, index) and wanted != present:
+        queue.update(declaration(limits))
+
+
+def without(program: list[str], index: int) -> list[str]:
+    return program[:index] + program[index + 1 :]
+
+
+def program_of(limits: list[Limit]) -> list[str]:
+    return Declaration(rules_of(limits)).program.split(";")
+
+
+def adapt(limit: Limit, budget: Budget) -> Limit:
+    """Return `limit` with the amount of `budget`, and its window if the server states one."""
+    changes: dict[str, object] = {"amount": budget.limit}
+    if budget.per:
+        changes["per"] = budget.per
+    if isinstance(limit, Rate):
+        changes["initial"] = None
+        if budget.limit is not None:
+            is_full_burst = limit.burst == ceil(limit.amount)
+            changes["capacity"] = budget.limit if is_full_burst else min(limit.burst, budget.limit)
+    # Each limit that counts requests has these fields. A Concurrency counts none.
+    return replace(limit, **changes)  # type: ignore[arg-type]

@@ -1,0 +1,239 @@
+"""The limiters that each request of an HTTP client passes, and the permits of one call.
+
+Here lives the choice of the limiters for a request: by key, and none if the request is exempt. A
+request gets the permits of all of them or none. This module knows no client. The module of a client
+reads the host and the path of a request, and knows when a call is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from inspect import iscoroutinefunction
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from headgate.http.error_bodies import says_more_than_headers
+from headgate.internals import acquire_estimated, acquire_estimated_sync, refund
+from headgate.limiter import Limiter
+from headgate.permit import Permit
+from headgate.validation import show
+
+R = TypeVar("R")  # a client's request
+
+Key: TypeAlias = Literal["host"] | Callable[[R], str] | None
+Exempt: TypeAlias = Iterable[str | Callable[[R], bool]]
+Granted: TypeAlias = Sequence[tuple[Limiter, Permit]]
+# Gets the status, the headers and maybe the body of a response, with the permits of the call.
+ApplyFeedback: TypeAlias = Callable[[Granted, int, Any, bytes], None]
+
+UNSENT = "headgate_unsent"  # an attribute of an error that came before the request was sent
+
+
+class Place(NamedTuple):
+    """Where a request goes: a lower-case `host` without port, and a `path` without query."""
+
+    host: str
+    path: str
+
+
+class CallPermits:
+    """The permits of one call. `release`, or dropping the object, gives them back."""
+
+    __slots__ = ("_apply_feedback", "_granted")
+
+    def __init__(self, granted: Granted = (), apply_feedback: ApplyFeedback | None = None) -> None:
+        self._granted = granted
+        self._apply_feedback = apply_feedback
+
+    def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
+        """Apply what a response says to the limiters of the call. Never raises."""
+        if self._apply_feedback is not None and self._granted:
+            self._apply_feedback(self._granted, status, headers, body)
+
+    def needs_body(self, status: int, headers: Any) -> bool:
+        """Return whether the body of this response may say what its headers do not."""
+        return (
+            self._apply_feedback is not None
+            and bool(self._granted)
+            and says_more_than_headers(status, headers)
+        )
+
+    def __bool__(self) -> bool:
+        """Whether a permit still holds capacity."""
+        return any(permit.held for _, permit in self._granted)
+
+    def fail(self, error: BaseException) -> None:
+        """End the call with `error`, and refund it if an inner limiter refused it."""
+        if UNSENT in vars(error):
+            give_back(permit for _, permit in self._granted)
+        self.release()
+
+    def watch_body(self, response: Any) -> None:
+        """Called when the headers have come and before the body is read, for subclasses."""
+
+    def read_chunk(self, chunk: bytes) -> None:
+        """Called with each chunk of the body, for subclasses."""
+
+    def release(self) -> None:
+        """Release all permits. Never blocks; any task or thread may call it, and call it again."""
+        for _, permit in self._granted:
+            permit.release()
+
+
+class CallCost:
+    """The cost of a call: one of each unit. Subclasses ask for more."""
+
+    def units(self, limiter: Limiter) -> dict[str, Any]:
+        return {}
+
+    def hold(self, granted: Granted, apply_feedback: ApplyFeedback | None) -> CallPermits:
+        return CallPermits(granted, apply_feedback)
+
+
+ONE_OF_EACH = CallCost()
+
+
+class LimiterChain(Generic[R]):
+    """The limiters of a client, passed in the order in which they were named."""
+
+    def __init__(
+        self,
+        call: str,
+        limiters: tuple[Limiter, ...],
+        key: Key[R],
+        exempt: Exempt[R],
+        find_place: Callable[[R], Place],
+        apply_feedback: ApplyFeedback | None = None,
+    ) -> None:
+        """`call`: what the user called, for error messages."""
+        self._limiters = check_limiters(call, limiters)
+        self._key = check_key(call, limiters, key)
+        self._exempt = check_exempt(call, exempt)
+        self._find_place = find_place
+        self._apply_feedback = apply_feedback
+
+    async def enter(self, request: R) -> CallPermits:
+        """Get the permits for one attempt. On a failure, those that were granted go back."""
+        cost = self._cost_of(request)
+        granted: list[tuple[Limiter, Permit]] = []
+        try:
+            for limiter in self._limiters_for(request):
+                permit = await acquire_estimated(limiter, cost.units)
+                granted.append((limiter, permit))
+        except BaseException as error:
+            give_back(permit for _, permit in granted)
+            vars(error)[UNSENT] = True
+            raise
+        return cost.hold(granted, self._apply_feedback)
+
+    def enter_sync(self, request: R) -> CallPermits:
+        """`enter` for a thread, which it blocks."""
+        cost = self._cost_of(request)
+        granted: list[tuple[Limiter, Permit]] = []
+        try:
+            for limiter in self._limiters_for(request):
+                permit = acquire_estimated_sync(limiter, cost.units)
+                granted.append((limiter, permit))
+        except BaseException as error:
+            give_back(permit for _, permit in granted)
+            vars(error)[UNSENT] = True
+            raise
+        return cost.hold(granted, self._apply_feedback)
+
+    def _cost_of(self, request: R) -> CallCost:
+        return ONE_OF_EACH
+
+    def _limiters_for(self, request: R) -> Sequence[Limiter]:
+        if self._exempt and self._is_exempt(request):
+            return ()
+        if self._key is None:
+            return self._limiters
+        key = self._find_place(request).host if self._key == "host" else self._key(request)
+        return [limiter[key] for limiter in self._limiters]
+
+    def _is_exempt(self, request: R) -> bool:
+        place = self._find_place(request)
+        return any(
+            matches(rule, place) if isinstance(rule, str) else rule(request)
+            for rule in self._exempt
+        )
+
+
+def give_back(permits: Iterable[Permit]) -> None:
+    """Release permits of a call that was not sent, and refund what their rates have counted."""
+    for permit in permits:
+        refund(permit)
+        permit.release()
+
+
+def matches(rule: str, place: Place) -> bool:
+    """Return whether a text of an exempt list means `place`.
+
+    It is "host", "*.host", "/path" or "host/path"; a path includes all paths below it.
+    """
+    host, slash, path = rule.partition("/")
+    if host and not (
+        place.host == host or (host.startswith("*.") and place.host.endswith(host[1:]))
+    ):
+        return False
+    path = slash + path.rstrip("/")
+    return path in ("", "/") or place.path == path or place.path.startswith(f"{path}/")
+
+
+def check_limiters(call: str, limiters: tuple[Limiter, ...]) -> tuple[Limiter, ...]:
+    if not limiters:
+        raise ValueError(
+            f"{call} has no limiters: give it at least one, such as Limiter('api', '100/minute')."
+        )
+    for limiter in limiters:
+        if not isinstance(limiter, Limiter):
+            raise TypeError(
+                f"{call} got {show(limiter)} as a limiter: write a Limiter, such as "
+                "Limiter('api', '100/minute')."
+            )
+    return limiters
+
+
+def check_key(call: str, limiters: tuple[Limiter, ...], key: Key[R]) -> Key[R]:
+    if key is not None and key != "host" and not is_plain_function(key):
+        raise TypeError(
+            f"{call}(key={show(key)}): a key is 'host', or a function of the request that "
+            "returns a text."
+        )
+    keyed = [limiter for limiter in limiters if limiter.key is not None]
+    if key is not None and keyed:
+        raise TypeError(
+            f"{call} takes keys of its limiters, and {keyed[0]!r} is one key's already: "
+            "give it the whole."
+        )
+    return key
+
+
+def check_exempt(call: str, exempt: Exempt[R]) -> tuple[str | Callable[[R], bool], ...]:
+    if isinstance(exempt, str) or not isinstance(exempt, Iterable):
+        raise TypeError(f"{call}(exempt={show(exempt)}): exempt is a list; write [{show(exempt)}].")
+    rules = tuple(exempt)
+    for rule in rules:
+        if isinstance(rule, str):
+            check_rule(call, rule)
+        elif not is_plain_function(rule):
+            raise TypeError(
+                f"{call}(exempt=[{show(rule)}]): what is exempt is a text such as 'localhost' or "
+                "'/health', or a function of the request that returns True or False."
+            )
+    return rules
+
+
+def is_plain_function(function: object) -> bool:
+    """Return whether it can be called for a value. A coroutine function returns a true object."""
+    return callable(function) and not iscoroutinefunction(function)
+
+
+def check_rule(call: str, rule: str) -> None:
+    """Refuse a text that could match no request: a URL, a port, a query, capitals in a host."""
+    host, _, _ = rule.partition("/")
+    if not rule or "://" in rule or "?" in rule or ":" in host or host != host.lower():
+        raise ValueError(
+            f"{call}(exempt=[{show(rule)}]): write a host in lower case without its port "
+            "('localhost', '*.host'), a path ('/health'), or both ('host/health'); for anything "
+            "else a function of the request."
+        )

@@ -1,0 +1,341 @@
+"""Reads a server's limits from a response, as one small value: `read(status, headers)`.
+
+    answer = read(response.status_code, response.headers)
+    answer.retry_after      # seconds, or None
+    answer.permanent        # waiting would not help: a spend cap, a quota that is used up
+    answer.budgets          # what it says about each of its limits
+
+Pure: it sends, stores and waits for nothing. Malformed headers are ignored. Here live the headers
+of the providers, as a table. header_values.py reads numbers and times, error_bodies.py reads
+bodies, and http_sf parses structured fields.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import http_sf
+
+from headgate.http import header_values
+from headgate.http.error_bodies import (
+    Headers,
+    find_codes,
+    find_refill,
+    has_no_credit,
+    is_secondary,
+)
+from headgate.http.json_values import find_number, parse_object
+
+__all__ = ["Answer", "Budget", "read"]
+
+Verdict: TypeAlias = Literal["passed", "throttled", "overloaded", "exhausted"]
+# Header names in lower case; the values of a header that came several times are joined by commas.
+Fields: TypeAlias = dict[str, str]
+ParseReset: TypeAlias = Callable[[str, float], float | None]  # a header's text, and now
+
+OVERLOADED = {503, 529}
+PAYMENT_REQUIRED = 402
+NO_LIMIT = {"lock_timeout"}  # Stripe: another call holds the object
+SECONDARY_WAIT = 60.0
+LARGEST_BODY = 1_000_000  # bytes; a refusal is short
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One of a server's limits. A field is None if the server does not state it.
+
+    `name`: the server's own word for it: "requests", "input-tokens", the name of a policy, GitHub's
+    resource; "" if it has none. `limit`, `remaining`: in `unit`. `reset`: seconds until it is full
+    or, for some servers, until more may be used. `per`: the seconds of its window. `partition`:
+    which of several of that name, if the server tells them apart.
+    """
+
+    name: str = ""
+    limit: int | None = None
+    remaining: int | None = None
+    reset: float | None = None
+    per: float | None = None
+    unit: str = "requests"
+    partition: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All limits of a server, as one response states them.
+
+    `verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (the server is busy: back
+    off) or "exhausted" (a quota or a spend cap: do not wait). `retry_after`: seconds to wait before
+    the next call, if the server refused this one and said so.
+    """
+
+    verdict: Verdict = "passed"
+    retry_after: float | None = None
+    budgets: tuple[Budget, ...] = ()
+
+    @property
+    def permanent(self) -> bool:
+        """Whether waiting does not help."""
+        return self.verdict == "exhausted"
+
+    @property
+    def tightest(self) -> Budget:
+        """The budget with the smallest share left; an empty one if none says what is left."""
+        known = [budget for budget in self.budgets if budget.remaining is not None]
+        return min(known, key=share_left, default=Budget())
+
+    @property
+    def remaining(self) -> int | None:
+        """The rest of the tightest budget."""
+        return self.tightest.remaining
+
+    @property
+    def limit(self) -> int | None:
+        """The limit of the tightest budget."""
+        return self.tightest.limit
+
+    @property
+    def reset(self) -> float | None:
+        """Seconds until the tightest budget is full again."""
+        return self.tightest.reset
+
+
+def read(
+    status: int, headers: Headers, body: bytes | str = b"", *, now: float | None = None
+) -> Answer:
+    """Read what a response says about its server's limits. Never raises for what a server sent.
+
+    `body`, if you have it, tells a spend cap from a rate, and holds what GraphQL servers say.
+    Without it the headers have to do. `now`: seconds since 1970, for moments in a response without
+    a `Date` of its own; unsaid, the clock of this machine.
+    """
+    fields = join_fields(headers)
+    parsed = parse_object(body) if len(body) <= LARGEST_BODY else {}
+    date = header_values.parse_http_date(fields.get("date", ""))
+    if date is not None:
+        now = date
+    elif now is None:
+        now = time.time()
+    budgets = (
+        *budgets_by_table(fields, now),
+        *budgets_by_draft(fields),
+        *budgets_of_shopify(parsed),
+    )
+    verdict = judge(status, fields, parsed, budgets)
+    refused = verdict in ("throttled", "overloaded")
+    return Answer(verdict, find_wait(fields, parsed, budgets, now) if refused else None, budgets)
+
+
+def share_left(budget: Budget) -> float:
+    return (budget.remaining or 0) / budget.limit if budget.limit else float(budget.remaining or 0)
+
+
+def join_fields(headers: Headers) -> Fields:
+    fields: Fields = {}
+    for name, value in headers.items():
+        name, value = name.lower(), value.strip()
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
+    return fields
+
+
+# Whether the call was refused, and for how long ------------------------------------------------
+
+
+def judge(status: int, fields: Fields, body: Any, budgets: Iterable[Budget]) -> Verdict:
+    if status in OVERLOADED:
+        return "overloaded"
+    if status == PAYMENT_REQUIRED or (400 <= status < 500 and has_no_credit(body)):
+        return "exhausted"
+    if status == 429:
+        return judge_429(fields, body)
+    if status == 403 and is_throttled_403(fields, body, budgets):
+        return "throttled"
+    return "throttled" if "THROTTLED" in find_codes(body) else "passed"
+
+
+def judge_429(fields: Fields, body: Any) -> Verdict:
+    if fields.get("x-should-retry", "").lower() == "false":
+        return "exhausted"
+    return "overloaded" if find_codes(body) & NO_LIMIT else "throttled"
+
+
+def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bool:
+    """Return whether a 403 means a limit, as GitHub's does."""
+    empty = any(budget.remaining == 0 for budget in budgets)
+    return "retry-after" in fields or is_secondary(body) or empty
+
+
+def find_wait(fields: Fields, body: Any, budgets: Iterable[Budget], now: float) -> float | None:
+    """Return the server's own word, or else what follows from its budgets."""
+    wait = header_values.parse_milliseconds(fields.get("retry-after-ms", ""))
+    if wait is not None:
+        return wait
+    waits = [
+        parse_retry_after(fields.get("retry-after", ""), now),
+        find_number(body, "retry_after"),
+        find_refill(body),
+    ]
+    resets = [budget.reset for budget in budgets if budget.remaining == 0]
+    for found in (waits, resets):
+        if known := [each for each in found if each is not None]:
+            return max(known)
+    return SECONDARY_WAIT if is_secondary(body) else None
+
+
+def parse_retry_after(text: str, now: float) -> float | None:
+    moment = header_values.parse_http_date(text)
+    if moment is None:
+        return header_values.parse_seconds(text)
+    return header_values.seconds_until(moment, now)
+
+
+# Headers of the providers ----------------------------------------------------------------------
+
+
+class _Row(NamedTuple):
+    """Headers of one form.
+
+    `header` has a group `what` (limit, remaining, reset, reset-after) and maybe a `name`.
+    """
+
+    header: re.Pattern[str]
+    parse_reset: ParseReset
+
+
+def _row(header: str, parse_reset: ParseReset) -> _Row:
+    pattern = header.replace("WHAT", "(?P<what>limit|remaining|reset)")
+    return _Row(re.compile(pattern, re.ASCII), parse_reset)
+
+
+TABLE = [
+    # GitHub, Discord (reset-after goes before reset) and many others; X adds a hyphen.
+    _row(r"x-ratelimit-(?P<what>limit|remaining|reset|reset-after)", header_values.parse_epoch),
+    _row(r"x-rate-limit-WHAT", header_values.parse_epoch),
+    # OpenAI; Azure the same, in whole seconds.
+    _row(
+        r"x-ratelimit-WHAT-(?P<name>(?!after$)[a-z][a-z_-]*)",
+        lambda text, now: header_values.parse_go_duration(text),
+    ),
+    # Anthropic: the moment at which it is full.
+    _row(r"anthropic-(?:ratelimit-)?(?P<name>[a-z][a-z-]*)-WHAT", header_values.parse_instant),
+    # IETF, drafts up to 06.
+    _row(r"ratelimit-WHAT", lambda text, now: header_values.parse_seconds(text)),
+]
+# These name the budget of the first row: GitHub, Discord.
+NAMED_BY = ("x-ratelimit-resource", "x-ratelimit-bucket")
+SHOPIFY_REST = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+
+
+def budgets_by_table(fields: Fields, now: float) -> list[Budget]:
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for header, text in fields.items():
+        for number, row in enumerate(TABLE):
+            match = row.header.fullmatch(header)
+            if match is None:
+                continue
+            name, what = match.groupdict().get("name") or "", match["what"]
+            is_reset = what.startswith("reset")
+            value = (
+                row.parse_reset(text, now) if is_reset else header_values.parse_first_whole(text)
+            )
+            found.setdefault((number, name), {})[what] = value
+            break
+    budgets = [make_budget(fields, name, values) for (_, name), values in found.items()]
+    return [*filter(None, budgets), *budgets_of_shopify_rest(fields)]
+
+
+def make_budget(fields: Fields, name: str, values: Mapping[str, Any]) -> Budget | None:
+    """Return None if all values are malformed."""
+    limit, remaining = values.get("limit"), values.get("remaining")
+    after = values.get("reset-after")
+    reset = values.get("reset") if after is None else after
+    if limit is remaining is reset is None:
+        return None
+    name = name or next((fields[header] for header in NAMED_BY if header in fields), "")
+    return Budget(name, limit, remaining, reset, unit="tokens" if "tokens" in name else "requests")
+
+
+def budgets_of_shopify_rest(fields: Fields) -> list[Budget]:
+    match = SHOPIFY_REST.fullmatch(fields.get("x-shopify-shop-api-call-limit", ""))
+    if match is None:
+        return []
+    used, size = int(match[1]), int(match[2])
+    return [Budget(limit=size, remaining=max(0, size - used))]
+
+
+def budgets_of_shopify(body: Any) -> list[Budget]:
+    """Read Shopify's GraphQL bucket, which stands in the body."""
+    status = ("extensions", "cost", "throttleStatus")
+    size = find_number(body, *status, "maximumAvailable")
+    left = find_number(body, *status, "currentlyAvailable")
+    rate = find_number(body, *status, "restoreRate")
+    if size is None or left is None or not rate:
+        return []
+    reset = header_values.keep_plausible(max(0.0, size - left) / rate)
+    per = header_values.keep_plausible(size / rate)
+    return [Budget("cost", int(size), int(left), reset, per, unit="points")]
+
+
+# IETF: draft-ietf-httpapi-ratelimit-headers ----------------------------------------------------
+
+
+def budgets_by_draft(fields: Fields) -> list[Budget]:
+    """Read `RateLimit-Policy` and `RateLimit`, joined by policy and partition.
+
+    Draft 07 had one dictionary of numbers instead.
+    """
+    found: dict[tuple[str, bytes], dict[str, Any]] = {}
+    for name, words in parse_items(fields.get("ratelimit-policy", "")):
+        if keep_natural(words.get("q")) is not None:
+            unit = str(words.get("qu", "requests"))
+            values = {"limit": words["q"], "per": keep_span(words.get("w")), "unit": unit}
+            found.setdefault((name, partition_of(words)), {}).update(values)
+    for name, words in parse_items(fields.get("ratelimit", "")):
+        if keep_natural(words.get("r")) is not None:
+            values = {"remaining": words["r"], "reset": keep_span(words.get("t"))}
+            found.setdefault((name, partition_of(words)), {}).update(values)
+    budgets = [
+        Budget(name=name, partition=partition, **values)
+        for (name, partition), values in found.items()
+    ]
+    return budgets or budgets_by_draft_07(fields.get("ratelimit", ""))
+
+
+def parse_items(text: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the named items of a structured list, with their parameters."""
+    parsed = parse_field(text, "list") or []
+    return [(str(item[0]), item[1]) for item in parsed if isinstance(item[0], str | http_sf.Token)]
+
+
+def budgets_by_draft_07(text: str) -> list[Budget]:
+    """Read `limit=100, remaining=50, reset=5`."""
+    parsed = parse_field(text, "dictionary") or {}
+    words = ("limit", "remaining", "reset")
+    limit, remaining, reset = (parsed.get(word, (None,))[0] for word in words)
+    budget = Budget("", keep_natural(limit), keep_natural(remaining), keep_span(reset))
+    return [] if budget == Budget() else [budget]
+
+
+def parse_field(text: str, kind: Literal["list", "dictionary"]) -> Any:
+    """Return None for a field that cannot be parsed: the draft says to ignore it."""
+    try:
+        return http_sf.parse(text.encode(), tltype=kind) if text else None
+    except Exception:  # http_sf raises errors of many types
+        return None
+
+
+def keep_natural(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def keep_span(value: object) -> float | None:
+    seconds = keep_natural(value)
+    return None if seconds is None else header_values.keep_plausible(float(seconds))
+
+
+def partition_of(words: Mapping[str, Any]) -> bytes:
+    key = words.get("pk")
+    return key if isinstance(key, bytes) else b""

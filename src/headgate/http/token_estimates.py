@@ -1,0 +1,152 @@
+"""Estimates of the tokens that calls to a language model take, learned from the calls before.
+
+Pure: numbers come in and go out. Here is no client, no clock and no store. Nothing is locked: what
+is known of a model is one value, replaced as a whole, so any thread and any finalizer may learn. Of
+two threads that learn at once, one observation may be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple, TypeAlias
+
+CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
+FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
+SHARE = 0.9  # of the responses that should take at most their estimate
+RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
+FORGET = 1 / 8  # of what is known of a model's input, with each call
+PRIOR = 400  # characters: the weight of the rule of thumb at the start
+
+Pair: TypeAlias = tuple[int, int]  # estimated, used
+
+
+class Known(NamedTuple):
+    """The knowledge of one model: sums in which old calls fade, and the latest calls."""
+
+    calls: int = 0
+    characters: float = PRIOR
+    tokens: float = PRIOR / CHARACTERS_PER_TOKEN
+    inputs: tuple[Pair, ...] = ()
+    outputs: tuple[Pair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The knowledge of one model, and the errors of the estimates of its latest 64 calls.
+
+    `calls`: how many it was learned from. `tokens_per_character`: of input. `output`: the estimate
+    for the next response. `input_error`, `output_error`: how far the estimates were off, as a share
+    of the tokens used (0.1: a tenth). `exceeded`: the share of responses that took more than
+    estimated; a tenth is intended. None before a call has said.
+    """
+
+    model: str
+    calls: int
+    tokens_per_character: float
+    output: int
+    input_error: float | None
+    output_error: float | None
+    exceeded: float | None
+
+    def __str__(self) -> str:
+        calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
+        wrong, over = format_share(self.output_error), format_share(self.exceeded)
+        return (
+            f"{self.model}: {calls}, input {self.tokens_per_character:.2f} tokens a character "
+            f"({format_share(self.input_error)} off), "
+            f"output {self.output} tokens ({wrong} off, {over} took more)"
+        )
+
+
+class Estimates:
+    """Estimates of the tokens that calls will take, by model. They improve with each call.
+
+        estimates = Estimates()
+        client = limit(AsyncOpenAI(), llm, estimates=estimates)
+        print(estimates)                           # what was learned, and how far off it was
+
+    Input: characters by a ratio, four to a token at first; then tokens over characters, both as
+    moving averages in which each call weighs an eighth (exponential smoothing: S. W. Roberts,
+    Control chart tests based on geometric moving averages, 1959; an eighth as in V. Jacobson,
+    Congestion avoidance and control, 1988).
+    Output: the smallest number that nine of ten of the latest 64 responses stayed within (a sample
+    quantile: R. J. Hyndman and Y. Fan, Sample quantiles in statistical packages, 1996,
+    definition 1). It is 512 tokens before the first response, and at most the call's `max_tokens`.
+
+    Several clients may share one object, in any thread. It lives in this process and holds no text.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[str, Known] = {}
+
+    def input(self, model: str, characters: int) -> int:
+        """Estimate the tokens of so many characters, at least one."""
+        known = self._known.get(model, Known())
+        return max(1, round(characters * known.tokens / known.characters))
+
+    def output(self, model: str, most: int | None = None) -> int:
+        """Estimate the tokens of a response that may have `most`."""
+        expected = quantile([used for _, used in self._known.get(model, Known()).outputs])
+        return expected if most is None else min(expected, most)
+
+    def learn_input(self, model: str, characters: int, estimated: int, used: int) -> None:
+        """Say how many tokens an input that was estimated has used."""
+        known = self._known.get(model, Known())
+        self._known[model] = known._replace(
+            calls=known.calls + 1,
+            characters=known.characters * (1 - FORGET) + characters,
+            tokens=known.tokens * (1 - FORGET) + used,
+            inputs=append_recent(known.inputs, (estimated, used)),
+        )
+
+    def learn_output(self, model: str, estimated: int, used: int) -> None:
+        """Say how many tokens a response that was estimated has used."""
+        known = self._known.get(model, Known())
+        self._known[model] = known._replace(outputs=append_recent(known.outputs, (estimated, used)))
+
+    def status(self) -> tuple[Learned, ...]:
+        """Return the knowledge of each model, in the order of their first calls."""
+        return tuple(summarize(model, known) for model, known in self._known.copy().items())
+
+    def __repr__(self) -> str:
+        return f"<Estimates of {'; '.join(map(str, self.status())) or 'no model yet'}>"
+
+
+def summarize(model: str, known: Known) -> Learned:
+    output = quantile([used for _, used in known.outputs])
+    more = [used > estimated for estimated, used in known.outputs]
+    exceeded = sum(more) / len(more) if more else None
+    ratio = known.tokens / known.characters
+    return Learned(
+        model,
+        known.calls,
+        ratio,
+        output,
+        relative_error(known.inputs),
+        relative_error(known.outputs),
+        exceeded,
+    )
+
+
+def append_recent(pairs: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:
+    return (*pairs, pair)[-RECENT:]
+
+
+def quantile(numbers: Iterable[int]) -> int:
+    """Return the smallest of these numbers that a `SHARE` of them do not exceed."""
+    ordered = sorted(numbers)
+    return ordered[ceil(SHARE * len(ordered)) - 1] if ordered else FIRST_OUTPUT
+
+
+def relative_error(pairs: tuple[Pair, ...]) -> float | None:
+    """Return the sum of all differences, over the sum of all that was used."""
+    used = sum(used for _, used in pairs)
+    return sum(abs(estimated - used) for estimated, used in pairs) / used if used else None
+
+
+def format_share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"

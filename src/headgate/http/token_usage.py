@@ -1,0 +1,184 @@
+"""Reads the tokens of requests to a language model, and the usage in its responses.
+
+Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out, and no
+client is known here. What cannot be read is ignored, and nothing that was sent raises. The words of
+a provider are a `Dialect`, which stands in the module of its client.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from headgate.http.error_bodies import GZIP_OR_ZLIB
+from headgate.http.json_values import find, parse_object
+from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
+
+LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
+# Tokens of one kind: a larger count is taken for an error. Several kinds can still be added up.
+MOST = 2**50
+CODINGS = "gzip, deflate"  # what zlib reads
+
+TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # a request's input
+BLOBS = {"data", "file_data"}  # pictures, sound, files: no characters to count
+
+CountTokens: TypeAlias = Callable[[Mapping[str, Any]], int | None]
+
+
+class Usage(NamedTuple):
+    """Tokens; None: not said."""
+
+    input: int | None = None
+    output: int | None = None
+
+
+class Asked(NamedTuple):
+    """The tokens and the model of a request.
+
+    `most`: how many tokens the response may have, if the request says. `answers`: whether the
+    response has output tokens at all.
+    """
+
+    model: str
+    characters: int
+    most: int | None
+    answers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """The words of a provider.
+
+    `answering`, `silent`: how the paths end of calls that take tokens, with an output and without.
+    `most`: where a request says how long its response may be. `input`, `output`: read a usage.
+    """
+
+    answering: tuple[str, ...]
+    silent: tuple[str, ...]
+    most: tuple[str, ...]
+    input: CountTokens
+    output: CountTokens
+
+    def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
+        """Return None for a call that takes no tokens, or does not say what it asks for."""
+        if method != "POST" or not path.endswith(self.answering + self.silent):
+            return None
+        request = parse_object(body)
+        model = request.get("model")
+        if not isinstance(model, str):
+            return None
+        answers = path.endswith(self.answering)
+        return Asked(model, count_characters(request), self._find_most(request), answers)
+
+    def _find_most(self, request: Mapping[str, Any]) -> int | None:
+        stated = [number for word in self.most if (number := find_count(request, word))]
+        return stated[0] * (find_count(request, "n") or 1) if stated else None
+
+    def read_usage(self, message: Mapping[str, Any]) -> Usage:
+        """Read a response or an event. The first event of a message has not counted its output."""
+        for path in (("usage",), ("response", "usage")):
+            if isinstance(usage := find(message, *path), dict):
+                return Usage(self.input(usage), self.output(usage))
+        usage = find(message, "message", "usage")
+        return Usage(self.input(usage)) if isinstance(usage, dict) else Usage()
+
+
+class Headers(Protocol):
+    """The headers of a response."""
+
+    def get(self, key: str, default: str) -> str: ...
+
+
+class UsageReader:
+    """Reads the body of one response, chunk by chunk, for what it says about its usage."""
+
+    def __init__(self, dialect: Dialect, headers: Headers, *, coded: bool = True) -> None:
+        """`coded`: the chunks are still compressed, as the headers say."""
+        self._dialect = dialect
+        self._is_stream = headers.get("content-type", "").startswith("text/event-stream")
+        self._coding = headers.get("content-encoding", "identity") if coded else "identity"
+        self._decoder = zlib.decompressobj(GZIP_OR_ZLIB)
+        self._rest = bytearray()
+        self._stopped = False
+        self._usage = Usage()
+
+    def read_chunk(self, chunk: bytes) -> None:
+        if self._stopped:
+            return
+        plain = self._decode(chunk)
+        # Only the new chunk is searched for line ends: an event may be long.
+        first, *lines = plain.split(b"\n") if self._is_stream else [plain]
+        self._rest += first
+        for line in lines:
+            self._read_event(self._rest)
+            self._rest = bytearray(line)
+        if len(self._rest) > LARGEST:
+            self._stop()
+
+    def usage(self) -> Usage:
+        """Return the usage; of a stream that was left early, what it had said until then."""
+        if not self._is_stream:
+            self._read_message(self._rest)
+            self._rest = bytearray()
+        return self._usage
+
+    def _decode(self, chunk: bytes) -> bytes:
+        if self._coding == "identity":
+            return chunk
+        try:
+            return self._decoder.decompress(chunk, LARGEST)
+        except zlib.error:  # it is in another coding, or broken
+            self._stop()
+            return b""
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._rest = bytearray()
+
+    def _read_event(self, line: bytearray) -> None:
+        name, _, data = line.partition(b":")
+        if name == b"data" and b'"usage"' in data:
+            self._read_message(data)
+
+    def _read_message(self, data: bytearray) -> None:
+        said = self._dialect.read_usage(parse_object(data))
+        known = self._usage
+        self._usage = Usage(
+            known.input if said.input is None else said.input,
+            known.output if said.output is None else said.output,
+        )
+
+
+def find_count(message: Mapping[str, Any], word: str) -> int | None:
+    """Return the number of tokens that stands at `word`, if one does."""
+    number = message.get(word)
+    return number if type(number) is int and 0 <= number < MOST else None
+
+
+def count_characters(request: Mapping[str, Any]) -> int:
+    """Count all text of a request.
+
+    A number in a list is a token, as embeddings take them. Blobs count for nothing.
+    """
+    count = 0
+    todo = [request.get(word) for word in TEXTS]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str):
+            count += 0 if each.startswith("data:") else len(each)
+        elif isinstance(each, dict):
+            todo += texts_in(each)
+        elif isinstance(each, list):
+            todo += each
+        elif isinstance(each, int):
+            count += CHARACTERS_PER_TOKEN
+    return count
+
+
+def texts_in(part: Mapping[str, Any]) -> list[Any]:
+    """Return the values of a request's part that may hold text."""
+    return [
+        value for word, value in part.items() if word not in BLOBS and not isinstance(value, int)
+    ]

@@ -1,0 +1,86 @@
+"""The inside of limiters and permits, for headgate's own adapters.
+
+Here live the functions that `headgate.http`, `headgate.frameworks`, `headgate.testing` and the
+tests call in place of private attributes. They are internal: a later release may change them.
+Programs use the methods of `Limiter` and `Permit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+from headgate.closing import CLOSINGS
+from headgate.errors import CostExceedsCapacityError
+
+if TYPE_CHECKING:
+    from headgate.entrance import Entrance
+    from headgate.interfaces import Queue, Store
+    from headgate.limiter import Limiter
+    from headgate.limits import Limit
+    from headgate.permit import Issuer, Permit
+
+Estimate: TypeAlias = "Callable[[Limiter], dict[str, Any]]"  # the units to ask a limiter for, now
+
+
+@overload
+def queue_of(owner: Permit) -> Issuer: ...
+@overload
+def queue_of(owner: Entrance) -> Queue: ...
+@overload
+def queue_of(owner: object) -> Any: ...
+def queue_of(owner: Any) -> Any:
+    """Return the queue behind a limiter, a classic, a permit or a wrapping queue."""
+    return owner._queue
+
+
+def store_of(owner: Any) -> Any:
+    """Return the store of a limiter or of a queue."""
+    return owner._store
+
+
+def limiters_in(store: Store) -> list[Limiter]:
+    """Return all limiters of `store` that are in use, and their keys."""
+    owners = [owner for closing in list(CLOSINGS) for owner in closing.owners()]
+    return [owner for owner in owners if store_of(owner) is store]
+
+
+def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
+    """Make a limiter as new: its next acquire declares `limits`, or reads them."""
+    limiter._begin_again(limits)
+
+
+async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
+    """Acquire what `estimate` returns, and ask again when it returns less for limits that were cut.
+
+    An update can lower a capacity below the cost while the acquire waits.
+    """
+    units = estimate(limiter)
+    try:
+        return await limiter.acquire(**units)
+    except CostExceedsCapacityError:
+        if estimate(limiter) == units:
+            raise
+    return await acquire_estimated(limiter, estimate)
+
+
+def acquire_estimated_sync(limiter: Limiter, estimate: Estimate) -> Permit:
+    """`acquire_estimated` for a thread, which it blocks."""
+    units = estimate(limiter)
+    try:
+        return limiter.acquire_sync(**units)
+    except CostExceedsCapacityError:
+        if estimate(limiter) == units:
+            raise
+    return acquire_estimated_sync(limiter, estimate)
+
+
+def settle_counted(permit: Permit, amounts: Mapping[str, int]) -> None:
+    """Settle those of `amounts` that a rate, a window or a quota of the permit's limiter counts."""
+    counted = queue_of(permit).declared.rated
+    permit.settle(**{unit: amount for unit, amount in amounts.items() if unit in counted})
+
+
+def refund(permit: Permit) -> None:
+    """Settle the permit's whole cost at 0, because no call was made."""
+    settle_counted(permit, dict.fromkeys(("requests", *permit.units), 0))

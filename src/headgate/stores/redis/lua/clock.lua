@@ -1,0 +1,7 @@
+-- The server's clock in whole microseconds. A call reads it once: before Redis 7.2 TIME moves
+-- within a script.
+
+local function clock()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end

@@ -1,0 +1,43 @@
+-- The TTL of the keys: they outlive every promise that is kept in them (S8, T12).
+
+Expiry = {}
+
+local SLACK = 60000000 -- the keys live longer than they must, so that few calls set a TTL
+
+-- The moment until which a promise made here may have to be remembered.
+local function last_promise()
+  local last = gate.t + KEEP + WAITER
+  local lease = gate.held > 0 and gate.rules.lease
+  if lease then last = max(last, max(gate.t, gate.not_before) + lease) end
+  local rules = gate.rules
+  for i = 1, #rules do
+    local rule = rules[i]
+    local idle = rule:idle_at()
+    if idle > last and idle < NEVER then last = idle end
+    if rule.size and rule.start < rule.size then last = max(last, gate.t + DAY) end
+  end
+  return last
+end
+
+-- Returns whether the keys must live longer than their TTL.
+function Expiry.extend()
+  local last = last_promise()
+  if last <= gate.keys_end then return false end
+  gate.keys_end = last + SLACK
+  return true
+end
+
+-- The keys live for at least `time` from now on.
+function Expiry.outlast(time)
+  if gate.t + time <= gate.keys_end then return end
+  gate.keys_end = gate.t + time + SLACK
+  for _, key in ipairs(keys) do mark_created(key) end
+end
+
+function Expiry.write(extended)
+  if not extended and not created then return end
+  local left = Numbers.text(ceil((gate.keys_end - gate.t) / 1000))
+  for _, key in ipairs(keys) do
+    if extended or created[key] then redis.call('PEXPIRE', key, left) end
+  end
+end

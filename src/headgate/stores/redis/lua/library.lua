@@ -1,0 +1,19 @@
+-- The library: what a server that has functions (Redis 7, Valkey) loads once. NAME is its name,
+-- with the digest of its text.
+--
+-- The first call makes all of it: Lua's own functions are not there while a library is loaded.
+
+local programs
+
+local function call(name)
+  return function(its_keys, its_args)
+    programs = programs or made()
+    return programs[name](its_keys, its_args)
+  end
+end
+
+redis.register_function(NAME, call('main'))
+redis.register_function({
+  function_name = NAME .. '_back', callback = call('main'), flags = { 'allow-oom' },
+})
+redis.register_function(NAME .. '_quick', call('fast_acquire'))

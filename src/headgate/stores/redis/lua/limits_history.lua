@@ -1,0 +1,100 @@
+-- The limits that were replaced. Processes that keep declaring different limits must not make the
+-- limits flap.
+--
+-- For the last few declarations that were replaced, the field `former` has the moment and the
+-- client. Another client cannot declare such limits again before HOLD, and limits that an update
+-- replaced cannot be declared while the update holds. A client may replace its own declaration: the
+-- last entry names the client that declared the present limits. Entries that only an update had set
+-- are dropped first: no program declares them.
+
+LimitsHistory = {}
+
+local AS_DECLARED, AS_UPDATED, AS_BOTH = '0', '1', '2' -- how the present limits were set
+
+-- One process's client is the part of a session's name before the first dot.
+local function own_client()
+  return string.match(SESSION, '^[^.]+')
+end
+
+-- Returns the entries, oldest first, and how the present limits were set. As text: how they were
+-- set, then for each entry a line "moment client limits", or "+moment" if only an update had set
+-- them.
+local function read()
+  local text, entries = redis.call('HGET', HASH, 'former') or AS_DECLARED, {}
+  for sign, t, client, program in string.gmatch(text, '\n(%+?)(%d+) (%S+) ([^\n]+)') do
+    local entry = { updated = sign == '+', client = client, program = program }
+    entry.t = tonumber(t)
+    entries[#entries + 1] = entry
+  end
+  return entries, string.sub(text, 1, 1)
+end
+
+-- Returns how long the limits of this call may not be declared, if they may not; -1: while an
+-- update holds. New limits have to wait if there is no room for the entry of those that they
+-- replace: then more programs disagree than are remembered.
+function LimitsHistory.hold_time()
+  if DECLARES == UPDATED then return nil end
+  local entries, how = read()
+  local client, declared, first_left = own_client(), 0, nil
+  local ours = entries[1] and entries[#entries].client == client
+  for _, each in ipairs(entries) do
+    local left = each.t + HOLD - gate.t
+    if each.program == PROGRAM and how ~= AS_DECLARED then return -1 end
+    if each.program == PROGRAM then
+      return not ours and each.client ~= client and left > 0 and left or nil
+    end
+    if left > 0 and not each.updated then
+      declared, first_left = declared + 1, first_left or left
+    end
+  end
+  return not ours and declared >= FORMER and first_left or nil
+end
+
+-- Which entry is dropped first. The last entry stays: it names the client.
+local function least(entries)
+  for i = 1, #entries - 1 do
+    if entries[i].updated then return i end
+  end
+  return 1
+end
+
+local function shorten(entries)
+  local last = entries[#entries]
+  local room = FORMER + (last and last.updated and 1 or 0)
+  while #entries > room do table.remove(entries, least(entries)) end
+end
+
+local function write(how, entries)
+  local lines = { how }
+  for _, each in ipairs(entries) do
+    local sign = each.updated and '+' or ''
+    lines[#lines + 1] = sign .. Numbers.text(each.t) .. ' ' .. each.client .. ' ' .. each.program
+  end
+  redis.call('HSET', HASH, 'former', table.concat(lines, '\n'))
+end
+
+-- Remembers that the limits of this call have replaced `program`.
+function LimitsHistory.replace(program)
+  local entries, how = read()
+  local updates, kept = DECLARES == UPDATED, {}
+  local declared = gate.program == PROGRAM and how ~= AS_UPDATED
+  for _, each in ipairs(entries) do
+    if each.program == PROGRAM then
+      declared = not each.updated
+    elseif each.program ~= program and (updates or each.t + HOLD > gate.t) then
+      kept[#kept + 1] = each
+    end
+  end
+  if program ~= PROGRAM then
+    local updated = program == gate.program and how == AS_UPDATED
+    kept[#kept + 1] = { updated = updated, t = gate.t, client = own_client(), program = program }
+  end
+  shorten(kept)
+  write(not updates and AS_DECLARED or declared and AS_BOTH or AS_UPDATED, kept)
+end
+
+-- A process declares the present limits: from now on they are not set by an update alone.
+function LimitsHistory.confirm()
+  local entries, how = read()
+  if how == AS_UPDATED then write(AS_BOTH, entries) end
+end

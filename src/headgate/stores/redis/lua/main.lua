@@ -1,0 +1,174 @@
+-- One call of a session: its operations are decided in order, then the head of the queue, and the
+-- reply is written. Everything is read and checked before the first write.
+--
+-- KEYS  1 HASH, 2 MEMBERS, 3 LOG: only if a limit may be a window (prelude.lua)
+-- ARGV  1 program        the limits as text; "": the session knows none
+--       2 session        its name
+--       3 call           the number of this call
+--       4 declares       the limits are 0 known, 1 declared, 2 updated, 3 asked for, 4 offered
+--       5 received       how the last reply began that the session received, "call ok now";
+--                        0: none, or long ago
+--       6 flags          1 the session has waiters, 2 this server notifies it, 3 both, 0 neither
+--       7 reserve_ahead  how far ahead a moment may be granted now
+--       8... operations  verb word... (operations.lua)
+--
+-- The reply begins with session and number, so that a client notices a reply to another call:
+--   session number ok now head mine answers | outbox
+--   session number late            the call came after a later one
+--   session number lapsed          the session is over: it begins another one
+--   session number stale limits    these limits hold
+--   session number held wait limits    these limits hold, and others not before `wait`
+--   session number unknown         no process has declared limits
+-- Only `ok` means that something was done. Moments and fences in a reply are relative to `now`.
+
+Main = {}
+
+local WAITS, NOTIFIED = { ['1'] = true, ['3'] = true }, { ['2'] = true, ['3'] = true }
+
+-- Ends the session. A copy of an earlier call comes too late from now on.
+local function lapse(record)
+  local lapsed = ReplyCache.reply('lapsed')
+  Sessions.leave(SESSION)
+  if record then redis.call('HSET', HASH, 'r' .. SESSION, ReplyCache.pack(0, CALL, 0, lapsed)) end
+  redis.call('HSET', HASH, 'state', State.save())
+  return lapsed
+end
+
+-- Makes the state ready for the operations. Otherwise returns the reply that says why not.
+local function open_state(program, state, alive_until, record, received, waits)
+  local now = clock()
+  local offer = not program and state and redis.call('HGET', HASH, 'offer')
+  program = program or offer
+  if not (program and state and State.load(program, state)) then
+    if received ~= '0' then return ReplyCache.reply('lapsed') end
+    if DECLARES == ASKED or PROGRAM == '' then return ReplyCache.reply('unknown') end
+    Setup.create(PROGRAM, now)
+    gate.offered = DECLARES == OFFERED
+    return nil
+  end
+  gate.offered = offer and true or false
+  Gate.clamp(now)
+  if gate.offered then
+    if PROGRAM == '' then return ReplyCache.reply('unknown') end
+  elseif program ~= PROGRAM then
+    if DECLARES ~= DECLARED and DECLARES ~= UPDATED then
+      return ReplyCache.reply('stale ' .. program)
+    end
+    local hold = LimitsHistory.hold_time()
+    if hold then return ReplyCache.reply('held ' .. Numbers.text(hold) .. ' ' .. program) end
+  end
+  Repair.run()
+  local silent = alive_until <= gate.t or alive_until < gate.restarted_at + WAITER
+  local lost = received ~= '0' and not ReplyCache.was_received(record, received)
+  if (waits and silent) or lost then return lapse(record) end
+  return nil
+end
+
+local SOON = 0.3 * WAITER -- a session that waits calls again after that (HEARTBEAT in session.py)
+
+local head_notified -- "id moment": the head whose session was notified last
+
+-- Whether its session was notified of this moment or an earlier one. If it was earlier, its session
+-- calls then, and learns of the later moment.
+local function was_notified(id, t)
+  local id_notified, moment = string.match(head_notified or '', '^(.*) (%d+)$')
+  moment = tonumber(moment)
+  return id_notified == id and moment <= t and (moment == t or moment > gate.t)
+end
+
+-- Returns when the head should be looked at again, and whether this session does that. Notifies
+-- another session that does not know it, and would not call before.
+local function look_at_head(id, t)
+  -- More requests of expired sessions are in the queue than one call removes.
+  if not id then return gate.queued > 0 and '0 1' or '-1 0' end
+  if t >= NEVER then t = Holders.next_expiry(SOON) or gate.t + WAITER end
+  id = Queue.first_awake(id)
+  local session = RequestId.session(id)
+  local delay = max(0, t - gate.t)
+  if session == SESSION then return Numbers.text(delay) .. ' 1' end
+  if t < gate.t + SOON and not was_notified(id, t) then
+    head_notified = id .. ' ' .. Numbers.text(t)
+    redis.call('HSET', HASH, 'told', head_notified)
+    Outbox.add_head(session, delay)
+  end
+  return Numbers.text(delay) .. ' 0'
+end
+
+-- Another session may have ended: it holds the permit for as long as it would keep its place (L3).
+local function grant(id, t, fence)
+  Queue.pass()
+  local lease = gate.rules.lease
+  if lease then
+    lease = min(lease, Sessions.alive_until(RequestId.session(id)) - gate.t)
+    Holders.add({ id }, t, lease)
+  end
+  Outbox.add(id, t - gate.t, fence - gate.t, lease or 0)
+end
+
+local function advance()
+  if gate.queued == 0 then return '-1 0' end
+  local id, t = Gate.advance(RESERVE_AHEAD, Queue.head, grant)
+  Queue.write_passed()
+  Holders.write()
+  return look_at_head(id, t)
+end
+
+-- No process has declared the limits of a name that was only paused or drained. The first acquire
+-- or update declares its own.
+local function limits_field()
+  if not gate.offered then return 'limits' end
+  if DECLARES == ASKED or DECLARES == OFFERED then return 'offer' end
+  redis.call('HDEL', HASH, 'offer')
+  return 'limits'
+end
+
+local function update_limits()
+  if (gate.program ~= PROGRAM and not gate.offered) or DECLARES == UPDATED then
+    LimitsHistory.replace(gate.program)
+  elseif DECLARES == DECLARED then
+    LimitsHistory.confirm()
+  end
+  if gate.program ~= PROGRAM then Setup.follow() end
+end
+
+function Main.run(its_keys, its_args)
+  local program, session, call, declares, received, flags, reserve_ahead = unpack(its_args, 1, 7)
+  begin(its_keys, its_args, program, session, call)
+  DECLARES, RESERVE_AHEAD = declares, Numbers.parse(reserve_ahead)
+  Queue.reset()
+  Holders.reset()
+  Sessions.reset()
+  Outbox.reset()
+  Operations.reset()
+  Operations.read()
+  local reply_field, outbox_field = 'r' .. SESSION, 'm' .. SESSION
+  local stored = redis.call('HMGET', HASH, 'limits', 'state', reply_field, outbox_field, 'told')
+  local limits, state, record, kept = stored[1], stored[2], stored[3], stored[4]
+  head_notified = stored[5]
+  local former, alive_until = ReplyCache.recall(record)
+  if former then return former end
+  local refusal = open_state(limits, state, alive_until, record, received, WAITS[flags])
+  if refusal then return refusal end
+
+  if kept then Outbox.read(kept) end
+  Holders.expire()
+  update_limits()
+  if gate.queued > 0 then Queue.sweep() end
+  local answers = Operations.run()
+  local head = advance()
+  while Outbox.send() do -- a session is suspect now: what it was granted may have ended
+    Holders.expire()
+    head = advance()
+  end
+  alive_until = Sessions.alive_until(SESSION) and Sessions.stay_alive(alive_until) or 0
+  if DECLARES == UPDATED then Expiry.outlast(DAY) end
+  local extended = Expiry.extend()
+  local reply = ReplyCache.reply('ok ') .. Numbers.text(gate.t) .. ' ' .. head .. ' ' .. answers
+    .. (answers == '' and '|' or ' |') .. Outbox.own()
+  local notified_at = NOTIFIED[flags] and gate.t or 0
+  redis.call('HSET', HASH, limits_field(), PROGRAM, 'state', State.save(), reply_field,
+    ReplyCache.pack(alive_until, CALL, notified_at, reply))
+  if kept then redis.call('HDEL', HASH, outbox_field) end
+  Expiry.write(extended)
+  return reply
+end

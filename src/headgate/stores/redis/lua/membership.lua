@@ -1,0 +1,160 @@
+-- Waiters, holders and sessions: one sorted set, in which each of the three has a range of scores.
+-- Only this file knows what a score means. Other files use places, moments and ranks.
+--
+--   member      score                           text
+--   waiter      -2^52 + place                   session:number:asked
+--               -2^53 + fence                   the same; it was granted before a pause delayed it
+--   holder      -2^52 + 2^48 + end of lease     +session:number:asked
+--   session     until when it is alive          session (no ":")
+--
+-- So the first ranks are the waiters', and the next ones the holders'. Scores are exact: they are
+-- within 2^53. The holders' scores stay below 0 until the year 2103.
+
+Membership = {}
+
+local WAITERS = -MOST
+local HOLDERS = WAITERS + 281474976710656
+local LAST_WAITER, FIRST_HOLDER = Numbers.text(HOLDERS - 1), Numbers.text(HOLDERS)
+local LAST_HOLDER = '-1'
+
+function Membership.count()
+  return redis.call('ZCARD', MEMBERS)
+end
+
+-- Redis keeps a small sorted set as a list, and walks it from the front for each new member. From
+-- some size on that costs ten times as much as a proper set. One long member converts it for good.
+local LARGE, LONG = 16, string.rep('-', 65)
+
+local function convert()
+  if gate.converted or gate.queued + gate.held < LARGE then return end
+  redis.call('ZADD', MEMBERS, 0, LONG)
+  redis.call('ZREM', MEMBERS, LONG)
+  gate.converted = true
+end
+
+local function add(...)
+  if not members_stay then mark_created(MEMBERS) end
+  local new = redis.call('ZADD', MEMBERS, ...)
+  convert()
+  return new
+end
+
+function Membership.by_rank(from, to)
+  return redis.call('ZRANGE', MEMBERS, from, to)
+end
+
+-- Calls see(member) for `count` members from a rank on.
+function Membership.each(from, count, see)
+  for first = from, from + count - 1, 100 do
+    local members = Membership.by_rank(first, min(first + 99, from + count - 1))
+    for _, member in ipairs(members) do see(member) end
+  end
+end
+
+-- Waiters -----------------------------------------------------------------------------------------
+
+function Membership.count_waiters()
+  return redis.call('ZCOUNT', MEMBERS, '-inf', LAST_WAITER)
+end
+
+-- Appends to a list for add_waiters. The first request has this place.
+function Membership.append_waiters(list, ids, place)
+  local count = #list
+  for i = 1, #ids do
+    list[count + 2 * i - 1], list[count + 2 * i] = Numbers.text(WAITERS + place + i - 1), ids[i]
+  end
+end
+
+-- Adds all at once, which costs far less than one by one. Returns how many are new. A request that
+-- is in the queue already keeps its place (S3).
+function Membership.add_waiters(list)
+  return add('NX', unpack(list))
+end
+
+-- Returns how many were in the set.
+function Membership.remove_waiters(ids)
+  return redis.call('ZREM', MEMBERS, unpack(ids))
+end
+
+-- Holders -----------------------------------------------------------------------------------------
+
+function Membership.count_holders()
+  return redis.call('ZCOUNT', MEMBERS, FIRST_HOLDER, LAST_HOLDER)
+end
+
+-- Appends to a list for add_holders.
+function Membership.append_holders(list, ids, lease_end)
+  local score, count = Numbers.text(HOLDERS + lease_end), #list
+  for i = 1, #ids do list[count + 2 * i - 1], list[count + 2 * i] = score, '+' .. ids[i] end
+end
+
+-- Returns how many are new.
+function Membership.add_holders(list)
+  return add(unpack(list))
+end
+
+-- Returns how many were in the set.
+function Membership.remove_holders(ids)
+  local holders = {}
+  for i = 1, #ids do holders[i] = '+' .. ids[i] end
+  return redis.call('ZREM', MEMBERS, unpack(holders))
+end
+
+function Membership.set_lease_end(id, lease_end)
+  add(Numbers.text(HOLDERS + lease_end), '+' .. id)
+end
+
+function Membership.lease_end(id)
+  local score = redis.call('ZSCORE', MEMBERS, '+' .. id)
+  return score and tonumber(score) - HOLDERS
+end
+
+-- 0: there is no lease.
+function Membership.first_lease_end()
+  local first = redis.call(
+    'ZRANGEBYSCORE', MEMBERS, FIRST_HOLDER, LAST_HOLDER, 'WITHSCORES', 'LIMIT', 0, 1)
+  return first[2] and tonumber(first[2]) - HOLDERS or 0
+end
+
+-- The holders whose leases have ended at t.
+function Membership.expired_holders(t)
+  local last = Numbers.text(HOLDERS + t)
+  local ids = redis.call('ZRANGEBYSCORE', MEMBERS, FIRST_HOLDER, last, 'LIMIT', 0, CLEANUP)
+  for i, holder in ipairs(ids) do ids[i] = string.sub(holder, 2) end
+  return ids
+end
+
+function Membership.each_holder(see)
+  local count = Membership.count_holders()
+  Membership.each(gate.queued, count, function(holder) see(string.sub(holder, 2)) end)
+end
+
+-- Sessions ----------------------------------------------------------------------------------------
+
+function Membership.alive_until(session)
+  local score = redis.call('ZSCORE', MEMBERS, session)
+  return score and tonumber(score)
+end
+
+function Membership.keep_alive(session, t)
+  local new = add(Numbers.text(t), session)
+  if gate.sessions then gate.sessions = gate.sessions + new end
+end
+
+-- The session is alive until t, if it is in the set.
+function Membership.end_session(session, t)
+  redis.call('ZADD', MEMBERS, 'XX', Numbers.text(t), session)
+end
+
+function Membership.alive_after(t, most)
+  return redis.call('ZRANGEBYSCORE', MEMBERS, Numbers.text(t + 1), '+inf', 'LIMIT', 0, most)
+end
+
+function Membership.silent_since(t, most)
+  return redis.call('ZRANGEBYSCORE', MEMBERS, 0, Numbers.text(t), 'LIMIT', 0, most)
+end
+
+function Membership.remove_session(session)
+  local removed = redis.call('ZREM', MEMBERS, session)
+  if gate.sessions then gate.sessions = gate.sessions - removed end
+end

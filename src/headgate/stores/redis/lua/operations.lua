@@ -1,0 +1,256 @@
+-- The operations of a call, each a verb and its words, and their answers. All numbers among them
+-- are read before anything is written.
+
+Operations = {}
+
+local out
+-- The run of equal answers that is being counted: its kind, count, number, and fence or position.
+local run_kind, run_count, run_number, run_fence
+
+function Operations.reset()
+  out, run_kind = {}, nil
+end
+
+local function end_run()
+  if run_kind then
+    out[#out + 1] = run_kind .. ' ' .. Numbers.text(run_count) .. ' ' .. Numbers.text(run_number)
+      .. ' ' .. Numbers.text(run_fence)
+  end
+  run_kind = nil
+end
+
+-- Whether an answer belongs to the run: grants with consecutive fences, waiters with consecutive
+-- positions, refusals with the same position.
+local function follows(kind, number, fence)
+  if run_kind ~= kind or (kind ~= 'wait' and run_number ~= number) then return false end
+  return not fence or run_fence + (kind == 'full' and 0 or run_count) == fence
+end
+
+-- Equal answers become one, and those of acquires only within one operation. For waiters it has the
+-- estimate of the first.
+local function answer(kind, count, number, fence)
+  if follows(kind, number, fence) then
+    run_count = run_count + count
+  else
+    end_run()
+    run_kind, run_count, run_number, run_fence = kind, count, number, fence or 0
+  end
+end
+
+local verbs = {}
+
+-- The ids of `count` requests, numbered from `first` on.
+local function ids_of(session, first, count, asked)
+  local ids, head, tail = {}, session .. ':', ':' .. asked
+  for i = 1, count do ids[i] = head .. first + i - 1 .. tail end
+  return ids
+end
+
+local function hold(first, count, asked, t)
+  local lease = gate.rules.lease
+  if lease then Holders.add(ids_of(SESSION, first, count, asked), t, lease) end
+end
+
+-- How many of `left` acquires get the answer of the first, as if they came one by one. A request
+-- that passes or waits changes what the next one gets. A request that waits without `max_sleep`
+-- changes it only if the queue was empty.
+local function decided_alike(kind, left, max_sleep, max_waiters)
+  if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
+  return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
+end
+
+-- acquire first count max_sleep max_waiters asked
+function verbs.acquire(first, left, max_sleep, max_waiters, asked)
+  end_run()
+  local costs = RequestId.costs_of(asked)
+  if Gate.never(costs) then return answer('never', left, 0) end
+  local passed, fence = Gate.pass(costs, left)
+  if passed > 0 then
+    hold(first, passed, asked, gate.t)
+    answer('grant', passed, 0, fence - gate.t)
+    first, left = first + passed, left - passed
+  end
+  while left > 0 do
+    -- The third value is a fence, or the position in the queue.
+    local kind, t, fence = Gate.acquire(costs, RESERVE_AHEAD, max_sleep, max_waiters)
+    local alike = decided_alike(kind, left, max_sleep, max_waiters)
+    if kind == 'grant' then
+      hold(first, alike, asked, t)
+      fence = fence - gate.t
+    elseif kind == 'wait' then
+      Queue.add(ids_of(SESSION, first, alike, asked), costs)
+    end
+    answer(kind, alike, t - gate.t, fence)
+    first, left = first + alike, left - alike
+  end
+  Queue.write_joined(costs)
+  Holders.write()
+end
+
+-- Undoes a grant. Returns whether there was one: a request that was in the queue until now had
+-- none.
+local function undo(session, number, id, t, asked)
+  local kept = session == SESSION and Outbox.take_back(number) or 0
+  if t == 0 then t = kept end
+  local done = Holders.remove({ id }) == 1 or (t > 0 and not gate.rules.lease)
+  if done then
+    Gate.cancel(RequestId.costs_of(asked), t)
+  else
+    Sessions.reject_call(session, Numbers.text(number))
+  end
+  return done
+end
+
+-- The answer says how many were held or waited, not which.
+local function answer_many(done, count)
+  if done > 0 then answer('done', done, 1) end
+  if done < count then answer('done', count - done, 0) end
+end
+
+-- cancel session first count moment asked: waiters leave the queue, and unused grants are undone.
+-- The moment of the grant is 0 if it is unknown, and for several requests.
+function verbs.cancel(session, first, count, t, asked)
+  local ids = ids_of(session, first, count, asked)
+  local done = Queue.remove(ids, RequestId.costs_of(asked))
+  if done < count then
+    for i = 1, count do
+      if undo(session, first + i - 1, ids[i], t, asked) then done = done + 1 end
+    end
+  end
+  answer_many(done, count)
+end
+
+-- quit session kept: a session is over. It loses its places, and holds only the numbers in `kept`:
+-- "3,7"; "-" for none; "*" for all that it held.
+function verbs.quit(session, kept)
+  Sessions.leave(session)
+  if kept ~= '*' then Holders.keep_only(session, kept) end
+  answer('done', 1, 1)
+end
+
+-- release session first count asked
+function verbs.release(session, first, count, asked)
+  local held = Holders.remove(ids_of(session, first, count, asked))
+  if held > 0 then Gate.release(RequestId.costs_of(asked), held) end
+  answer_many(held, count)
+end
+
+-- renew id lease: the lease for which it was granted. It counts if no limit has a lease now.
+function verbs.renew(id, lease)
+  answer('done', 1, Holders.renew(id, lease) and 1 or 0)
+end
+
+-- settle moment extras
+function verbs.settle(t, extras)
+  Gate.settle(RequestId.units_of(extras), t)
+  answer('done', 1, 1)
+end
+
+-- drain unit limit left since: what the service has said. Limit 0: any limit of that unit. Since 0:
+-- now.
+function verbs.drain(unit, limit, left, since)
+  Gate.drain(unit, limit, left, since)
+  answer('done', 1, 1)
+end
+
+-- pause time
+function verbs.pause(time)
+  Gate.pause(time)
+  Expiry.outlast(gate.not_before - gate.t)
+  Outbox.add_pause(gate.not_before - gate.t)
+  answer('done', 1, 1)
+end
+
+-- resume: a pause ends. At its end this call grants what the pause delayed.
+function verbs.resume()
+  if Gate.pause_left() > 0 then Outbox.add_pause(0) end
+  Gate.resume()
+  answer('done', 1, 1)
+end
+
+-- reset: the limits forget what they have counted.
+function verbs.reset()
+  Gate.reset()
+  answer('done', 1, 1)
+end
+
+-- rejoin session number moment fence asked: a request waits again, ahead of those without a grant.
+-- It was granted a moment that comes before the end of a pause. If its session is over, the request
+-- is removed when it is the head of the queue.
+function verbs.rejoin(session, number, t, fence, asked)
+  local id = session .. ':' .. number .. ':' .. asked
+  if session == SESSION then Outbox.take_back(number) end
+  local done = Holders.remove({ id }) == 1 or not gate.rules.lease
+  if done then
+    local costs = RequestId.costs_of(asked)
+    Gate.cancel(costs, t)
+    Queue.add_first(id, fence, costs)
+  end
+  answer('done', 1, done and 1 or 0)
+end
+
+-- declared: whether a process has declared the limits.
+function verbs.declared()
+  answer('done', 1, gate.offered and 0 or 1)
+end
+
+-- update former: comes with an update, which replaces the `former` limits too (commas for spaces;
+-- "-": there are none). The answer says that the update arrived.
+function verbs.update(former)
+  if DECLARES == UPDATED and former ~= '-' then
+    LimitsHistory.replace((string.gsub(former, ',', ' ')))
+  end
+  answer('done', 1, 1)
+end
+
+-- status asked: how many wait, when a request that comes now could pass, how long a pause lasts,
+-- and what is left of each limit.
+function verbs.status(asked)
+  end_run()
+  local costs = RequestId.costs_of(asked)
+  local head, costs_of_head = Queue.head()
+  local t = head and max(Gate.estimate(costs), Gate.ready(costs_of_head)) or Gate.ready(costs)
+  out[#out + 1] = 'status ' .. Numbers.text(gate.queued) .. ' ' .. Numbers.text(t - gate.t) .. ' '
+    .. Numbers.text(Gate.pause_left())
+  for _, rule in ipairs(gate.rules) do out[#out + 1] = Numbers.text(rule:left(gate.t)) end
+end
+
+-- The words of each verb: n is a number, o a number or -1 for none, w any other word.
+local WORDS = {
+  acquire = 'nnoow', cancel = 'wnnnw', quit = 'ww', release = 'wnnw', renew = 'wn', settle = 'nw',
+  status = 'w', update = 'w', drain = 'wnnn', pause = 'n', rejoin = 'wwnnw', resume = '',
+  reset = '', declared = '',
+}
+local NUMBER, OPTIONAL = string.byte('no', 1, 2)
+local FIRST = 8 -- where the operations begin in ARGV of main.lua
+
+-- Turns words into numbers, in place. -1 becomes false.
+function Operations.read()
+  local at = FIRST
+  while at <= #args do
+    local words = WORDS[args[at]]
+    assert(words and at + #words <= #args, 'headgate: unknown request')
+    for i = 1, #words do
+      local kind = string.byte(words, i)
+      if kind == NUMBER then
+        args[at + i] = Numbers.parse(args[at + i])
+      elseif kind == OPTIONAL then
+        local number = Numbers.parse(args[at + i])
+        args[at + i] = number >= 0 and number
+      end
+    end
+    at = at + 1 + #words
+  end
+end
+
+-- Carries out all operations, and returns the answers.
+function Operations.run()
+  local at = FIRST
+  while at <= #args do
+    local verb = args[at]
+    verbs[verb](args[at + 1], args[at + 2], args[at + 3], args[at + 4], args[at + 5])
+    at = at + 1 + #WORDS[verb]
+  end
+  end_run()
+  return table.concat(out, ' ')
+end

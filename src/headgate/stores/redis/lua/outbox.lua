@@ -1,0 +1,173 @@
+-- The outbox: grants of this call that are no answer to an acquire in it, by session. The grants of
+-- the session that calls go into the reply. Those of other sessions are kept in their fields
+-- "m<session>" until their next calls, and published: a notification may be lost.
+--
+-- An item is "number count moment fence lease", for `count` requests in a row. Moment and fence are
+-- relative to the `now` of the call that granted them. Moment -1: the request can never pass. A
+-- kept text is " @now" and its items, for each call that granted some. At the end of a reply and of
+-- a notification stands "!" and how long a pause lasts, if there is one.
+
+Outbox = {}
+
+local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
+local pause_text -- what this call says of a pause; later reservations do not change it
+local unread -- what was kept for the session that calls
+local boxes -- what this call grants, by session
+-- The run of requests that is being counted: it becomes one item.
+local run_session, run_number, run_count, run_t, run_fence, run_lease
+
+function Outbox.reset()
+  boxes, unread, pause_text, run_session = nil, nil, nil, nil
+end
+
+function Outbox.read(text)
+  unread = text
+end
+
+local function box_of(session)
+  boxes = boxes or {}
+  boxes[session] = boxes[session] or {}
+  return boxes[session]
+end
+
+local function item(number, count, t, fence, lease)
+  return Numbers.text(number) .. ' ' .. Numbers.text(count) .. ' ' .. Numbers.text(t) .. ' '
+    .. Numbers.text(fence) .. ' ' .. Numbers.text(lease)
+end
+
+local function end_run()
+  if not run_session then return end
+  local box = box_of(run_session)
+  box[#box + 1] = item(run_number, run_count, run_t, run_fence, run_lease)
+  run_session = nil
+end
+
+-- Neighbours of one session that get the same moment have consecutive fences, and the same lease.
+function Outbox.add(id, t, fence, lease)
+  local session, number = RequestId.session(id), tonumber(RequestId.number(id))
+  local next_in_run = session == run_session and number == run_number + run_count
+  if next_in_run and t == run_t and t >= 0 then
+    run_count = run_count + 1
+  else
+    end_run()
+    run_session, run_number, run_count = session, number, 1
+    run_t, run_fence, run_lease = t, fence, lease
+  end
+end
+
+-- The item without one of its requests.
+local function without(number, first, count, t, fence, lease)
+  local before, text = number - first, ''
+  if before > 0 then text = ' ' .. item(first, before, t, fence, lease) end
+  if before < count - 1 then
+    text = text .. ' ' .. item(number + 1, count - before - 1, t, fence + before + 1, lease)
+  end
+  return text
+end
+
+-- Removes the grant of a request of this session that was given up before its session read it.
+-- Returns the moment of the grant; 0: there is none.
+function Outbox.take_back(number)
+  local found = 0
+  number = tonumber(number)
+  unread = unread and string.gsub(unread, '@(%d+)([^@]*)', function(now, items)
+    local function take(first, count, t, fence, lease)
+      first, count, t = tonumber(first), tonumber(count), tonumber(t)
+      if found ~= 0 or number < first or number >= first + count then return nil end
+      found = t < 0 and t or now + t
+      return without(number, first, count, t, tonumber(fence), tonumber(lease))
+    end
+    return '@' .. now .. string.gsub(items, ' (%d+) (%d+) (%-?%d+) (%d+) (%d+)', take)
+  end)
+  return found
+end
+
+-- The head of the queue is a request of this session, and may pass after `delay`.
+function Outbox.add_head(session, delay)
+  box_of(session).head = Numbers.text(delay)
+end
+
+-- For all sessions that may sleep until a moment that was granted before. A session that misses the
+-- notification learns it from its next reply. 0: the pause has ended.
+function Outbox.add_pause(left)
+  pause_text = ' !' .. Numbers.text(left)
+  for _, session in ipairs(Membership.alive_after(gate.t, NOTIFIED)) do
+    box_of(session).paused = true
+  end
+end
+
+local function pause_left()
+  local left = Gate.pause_left()
+  return pause_text or (left > 0 and ' !' .. Numbers.text(left)) or ''
+end
+
+-- The name of a session ends with "s" if the session subscribes to sharded channels: one for each
+-- name, on the server that keeps the name. Other sessions subscribe to the channel of their client.
+local SHARDED = string.byte('s')
+
+-- Returns how many connections to this server received the text, or an error if the user may not
+-- publish. While a slot moves, this server may have the name, and the session may still subscribe
+-- at the former server. PUBLISH reaches the subscribers of all servers.
+local function publish(session, text)
+  local link = string.match(session, '^[^.]+')
+  if string.byte(session, -1) == SHARDED then
+    local received = redis.pcall('SPUBLISH', HASH .. ':' .. link, text)
+    local counts = type(received) == 'number' -- an error: the server is too old for it
+    if counts and (received > 0 or Sessions.is_notified(session)) then return received end
+    redis.pcall('PUBLISH', 'headgate:' .. link, text)
+    return nil -- other servers may have receivers
+  end
+  return redis.pcall('PUBLISH', 'headgate:' .. link, text)
+end
+
+-- What this call granted to a session ends when the session does: in the items and in the leases.
+local function shorten(session, box, lease)
+  local ends = {}
+  for i, text in ipairs(box) do
+    local first, count, t, fence, its = string.match(text, '^(%d+) (%d+) (%-?%d+) (%d+) (%d+)$')
+    if tonumber(its) > lease then
+      first, count, t = tonumber(first), tonumber(count), tonumber(t)
+      for number = first, first + count - 1 do ends[Numbers.text(number)] = gate.t + t + lease end
+      box[i] = item(first, count, t, tonumber(fence), lease)
+    end
+  end
+  if next(ends) then Holders.shorten(session, ends) end
+end
+
+local function suspect(session, box)
+  local t = Sessions.suspect(session)
+  if t then shorten(session, box, max(0, t - gate.t)) end
+  return t
+end
+
+-- Keeps and publishes what the other sessions were granted. Returns whether a session is suspect
+-- now.
+function Outbox.send()
+  end_run()
+  local suspected, own = false, boxes and boxes[SESSION]
+  for session, box in pairs(boxes or {}) do
+    if session ~= SESSION then
+      local items, now = table.concat(box, ' '), Numbers.text(gate.t)
+      local text = table.concat({ HASH, session, now, box.head or '-1', items }, ' ')
+      if box.paused then text = text .. pause_left() end
+      if publish(session, text) == 0 and suspect(session, box) then
+        suspected, items = true, table.concat(box, ' ')
+      end
+      if #box > 0 then
+        local field = 'm' .. session
+        local kept = redis.call('HGET', HASH, field) or ''
+        redis.call('HSET', HASH, field, kept .. ' @' .. now .. ' ' .. items)
+      end
+    end
+  end
+  boxes = own and { [SESSION] = own }
+  return suspected
+end
+
+-- What the reply brings: items that were kept, items of this call, and the pause.
+function Outbox.own()
+  local own = boxes and boxes[SESSION]
+  local items = own and #own > 0
+    and ' @' .. Numbers.text(gate.t) .. ' ' .. table.concat(own, ' ') or ''
+  return (unread or '') .. items .. pause_left()
+end

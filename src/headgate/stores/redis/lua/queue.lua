@@ -1,0 +1,124 @@
+-- The queue: requests in the order of their places. What changes at the head is written together.
+
+Queue = {}
+
+local EMPTY = {}
+local stretch -- how many requests are read next from the head
+local front, at -- requests that were read from the head, and the first of them that is in the queue
+local joining, passed -- requests that joined, and that left the head, and are not written yet
+
+function Queue.reset()
+  stretch, front, at, joining, passed = 3, EMPTY, 1, nil, nil
+end
+
+local function first()
+  if not front[at] and gate.queued > 0 then
+    Queue.write_passed()
+    front, at = Membership.by_rank(0, min(stretch, gate.queued) - 1), 1
+    stretch = min(64, 4 * stretch) -- a call that needs more than the first few needs many
+  end
+  return front[at]
+end
+
+-- Adds requests at the end. Queue.write_joined() writes them.
+function Queue.add(ids, costs)
+  joining = joining or {}
+  Membership.append_waiters(joining, ids, gate.last_place + 1)
+  gate.last_place = gate.last_place + #ids
+  Gate.join(#ids, costs)
+end
+
+-- All that joined cost the same. Requests that were in the queue already are counted once.
+function Queue.write_joined(costs)
+  if not joining then return end
+  local known = #joining / 2 - Membership.add_waiters(joining)
+  if known > 0 then Gate.leave(known, costs) end
+  joining = nil
+end
+
+-- Adds a request that was granted before, ahead of those that were not. Such requests stand in the
+-- order of their fences.
+function Queue.add_first(id, fence, costs)
+  local list = {}
+  Membership.append_waiters(list, { id }, fence - MOST)
+  Gate.join(Membership.add_waiters(list), costs)
+  front, at = EMPTY, 1
+end
+
+-- The head leaves. Queue.write_passed() writes it.
+function Queue.pass()
+  passed = passed or {}
+  passed[#passed + 1] = front[at]
+  at = at + 1
+end
+
+function Queue.write_passed()
+  if passed then Membership.remove_waiters(passed) end
+  passed = nil
+end
+
+-- Removes requests that cost the same. Returns how many were in the queue.
+function Queue.remove(ids, costs)
+  local left = Membership.remove_waiters(ids)
+  if left == 0 then return 0 end
+  if left == 1 and front[at] == ids[1] then at = at + 1 else front, at = EMPTY, 1 end
+  Gate.leave(left, costs)
+  return left
+end
+
+-- Calls see(costs) for each request.
+function Queue.each(see)
+  Membership.each(0, gate.queued, function(id) see(RequestId.costs(id)) end)
+end
+
+-- The head of the queue, and its costs. Removes requests of expired sessions before it, and those
+-- that no limit can hold any more: their sessions receive the moment -1.
+function Queue.head()
+  for _ = 1, CLEANUP do
+    local id = first()
+    if not id then return nil end
+    local session, costs = RequestId.session(id), RequestId.costs(id)
+    local expired = not Sessions.alive_until(session)
+    if not expired and not Gate.never(costs) then return id, costs end
+    Queue.remove({ id }, costs)
+    if expired then Sessions.leave(session) else Outbox.add(id, -1, 0, 0) end
+  end
+  return nil
+end
+
+-- The first request whose session is not about to expire: a session that waits calls so often that
+-- it has more than UNHEARD left. That session looks at the head in place of the head's own.
+function Queue.first_awake(head)
+  local ids = { head }
+  for i = 1, CLEANUP do
+    local id = ids[i]
+    if not id then return head end
+    local t = Sessions.alive_until(RequestId.session(id))
+    if t and t - gate.t >= UNHEARD then return id end
+    if i == 1 then ids = Membership.by_rank(0, min(CLEANUP, gate.queued) - 1) end
+  end
+  return head
+end
+
+-- Searches the queue for requests of expired sessions, so that only living ones are counted. It
+-- begins once in WAITER, if any session expired, and walks a part of the queue in each call.
+-- Expired sessions are known for longer than that (KEEP).
+function Queue.sweep()
+  if gate.next_sweep > gate.t then return end
+  if gate.sweep_cursor == 0 and not Membership.silent_since(gate.t, 1)[1] then
+    gate.next_sweep = gate.t + WAITER
+    return
+  end
+  local last = min(gate.sweep_cursor + CLEANUP, gate.queued) - 1
+  local ids = Membership.by_rank(gate.sweep_cursor, last)
+  for _, id in ipairs(ids) do
+    local session = RequestId.session(id)
+    if Sessions.alive_until(session) then
+      gate.sweep_cursor = gate.sweep_cursor + 1
+    else
+      Queue.remove({ id }, RequestId.costs(id))
+      Sessions.leave(session)
+    end
+  end
+  if #ids < CLEANUP then gate.next_sweep, gate.sweep_cursor = gate.t + WAITER, 0 end
+end

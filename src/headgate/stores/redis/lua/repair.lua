@@ -1,0 +1,48 @@
+-- Repair: counts the members again, if some were lost. An operator or eviction can remove one key
+-- of a name, and a command can be refused in the middle of a call.
+
+Repair = {}
+
+-- Adds what is held to the rules that are marked in `opened`. A concurrency limit that is new here
+-- may have been here before, and its permits are still held (S1).
+function Repair.count_holders(opened)
+  if not next(opened) then return end
+  Membership.each_holder(function(id)
+    for i, cost in ipairs(RequestId.costs(id)) do
+      if opened[i] then gate.rules[i].used = gate.rules[i].used + cost end
+    end
+  end)
+end
+
+local function repair_queue(queued)
+  -- In a moment of its own: if the clock has stepped back, later calls would have the same one.
+  if queued < gate.queued then
+    gate.t = gate.t + 1
+    gate.restarted_at = gate.t
+  end
+  gate.queued = queued
+  Gate.requeue(Queue.each)
+end
+
+local function repair_holders(held)
+  local holds = {}
+  for i, rule in ipairs(gate.rules) do
+    if rule.holds then rule.used, holds[i] = 0, true end
+  end
+  Repair.count_holders(holds)
+  gate.held, gate.next_expiry = held, Membership.first_lease_end()
+end
+
+-- A state that is remembered was left by a complete call, and a sum shows what was lost since then.
+-- For any other state all members are counted. What the holders cost is what is held. If waiters
+-- were lost, sessions that waited before `restarted_at` have to queue again.
+function Repair.run()
+  local count = Membership.count()
+  if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then
+    local queued, held = Membership.count_waiters(), Membership.count_holders()
+    gate.sessions = count - queued - held
+    if queued ~= gate.queued then repair_queue(queued) end
+    if held ~= gate.held then repair_holders(held) end
+  end
+  members_stay = gate.sessions > 0
+end

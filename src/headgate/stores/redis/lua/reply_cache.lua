@@ -1,0 +1,58 @@
+-- The record of each session: until when it is alive, the number of its last call, the moment of
+-- that call if the server notifies the session (or 0), the run of that server, and the last reply.
+--
+-- A session numbers its calls. A call that arrives twice gets the reply from the record. A call
+-- that arrives after a later one changes nothing (S3, T10).
+
+ReplyCache = {}
+
+local RECORD = '<dddd' -- and then the reply
+local REPLY = 33 -- where the reply begins: behind four numbers of 8 bytes
+
+-- The run of this server: the moment of the first record that the library wrote. A session
+-- subscribes on one server, and its record may come to another one: with its slot, by a failover,
+-- or after a restart. 0: a script does not know the run.
+local RUN = 0
+
+function ReplyCache.begin_run()
+  RUN = nil
+end
+
+function ReplyCache.reply(verdict)
+  return SESSION .. ' ' .. CALL_TEXT .. ' ' .. verdict
+end
+
+function ReplyCache.pack(alive_until, number, notified_at, reply)
+  RUN = RUN or gate.t
+  return struct.pack(RECORD, alive_until, number, notified_at, RUN) .. reply
+end
+
+-- Returns the numbers of a record, and where the reply begins. If another server wrote the record,
+-- this one does not notify the session.
+function ReplyCache.unpack(record)
+  local alive_until, number, notified_at, run, at = struct.unpack(RECORD, record)
+  return alive_until, number, run == RUN and notified_at or 0, at
+end
+
+-- Returns the reply, if this call was made before or comes too late; otherwise nil, until when the
+-- session is alive, and the number of its last call.
+function ReplyCache.recall(record)
+  if not record then return nil, 0 end
+  local alive_until, last, _, at = ReplyCache.unpack(record)
+  if CALL > last then return nil, alive_until, last end
+  return CALL == last and string.sub(record, at) or ReplyCache.reply('late')
+end
+
+-- Whether the session received the last reply that is kept here. If not, then the state is an older
+-- one, or the name was lost and a copy of an earlier call was carried out. In both cases the
+-- session may have lost its place, and it may have released what is held here (L5).
+function ReplyCache.was_received(record, beginning)
+  local reply = SESSION .. ' ' .. beginning .. ' '
+  return record and string.find(record, reply, REPLY, true) == REPLY
+end
+
+-- Whether this call is not the next one of its session: the state is an older one, or a call was
+-- refused. The calls of a thread's session (".0") go to many names.
+function ReplyCache.skips_a_call(last)
+  return last and CALL > last + 1 and string.sub(SESSION, -2) ~= '.0'
+end

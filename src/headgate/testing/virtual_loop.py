@@ -1,0 +1,64 @@
+"""An event loop in which waiting takes no time.
+
+Here lives the loop of `ManualClock.run`. It knows of a clock only how to read it and to move it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import Protocol
+
+# Real seconds in which a thread may still wake a loop that has nothing ready and no timer.
+PATIENCE = 1.0
+
+
+class VirtualTime(Protocol):
+    """The clock of a loop."""
+
+    def elapsed(self) -> float: ...
+    def jump(self, seconds: float) -> None: ...
+
+
+class Standstill(RuntimeError):
+    """No task can ever go on: none is ready, and no timer is set."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which waiting takes no time.
+
+    When nothing is ready, its clock jumps to the next timer.
+    """
+
+    def __init__(self, clock: VirtualTime) -> None:
+        self.clock = clock
+        super().__init__(_Selector(clock))
+
+    def time(self) -> float:
+        return self.clock.elapsed()
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the threads in real time, without a time-out.
+
+        In Python 3.13 `timeout` is a timer of the loop, to which virtual time would jump.
+        """
+        await super().shutdown_default_executor()
+
+
+class _Selector(selectors.SelectSelector):
+    """Looks for real events without waiting, and then lets virtual time pass."""
+
+    def __init__(self, clock: VirtualTime) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(PATIENCE if timeout is None else 0)
+        if not ready and timeout is None:
+            raise Standstill(
+                "No task is ready and no timer is set, so these tasks would wait for ever: "
+                "release their permits or cancel them."
+            )
+        if not ready and timeout:
+            self._clock.jump(timeout)
+        return ready

@@ -1,0 +1,262 @@
+"""From limits to rules: the same allowance in whole numbers, never more of it, and small enough for Lua."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from headgate.gate.compile import (
+    Declaration,
+    lengthened,
+    limit_of,
+    parsed,
+    program,
+    rule_of,
+    rules_of,
+)
+from headgate.gate.concurrency import ConcurrencyRule
+from headgate.gate.fixed_window import FixedWindowRule
+from headgate.gate.sliding_window import SlidingWindowRule
+from headgate.gate.token_bucket import TokenBucketRule
+from headgate.limits import Concurrency, Limit, Quota, Rate, Window
+from headgate.validation import WHOLE_FROM, microseconds, rational
+from tests.gate.crowd import START, kinds
+
+TEN_YEARS = 10 * 365 * 86_400
+EXACT = 2**53  # beyond it a double, as Lua has it, loses count
+amounts = st.one_of(st.integers(1, 100), st.integers(1, 10**9))
+tokens = st.one_of(
+    amounts,
+    st.floats(0.001, 2**21, exclude_max=True),
+    st.sampled_from([2.5, 0.5, 1 / 3, 0.1, 1e-3]),
+)
+periods = st.one_of(
+    st.sampled_from([1e-6, 0.001, 1 / 3, 1, 60, 3600, 86_400]), st.floats(1e-6, TEN_YEARS * 0.999)
+)
+
+
+def countable(amount: float, per: float, capacity: int | None) -> bool:
+    """Whether a rate may be declared so: parts of a token are not for huge buckets, nor for tokens that take ten years."""
+    return isinstance(amount, int) or (
+        per / amount < TEN_YEARS and max(amount, capacity or 1) <= WHOLE_FROM - 1
+    )
+
+
+def bucket(rate: Rate) -> TokenBucketRule:
+    rule = rule_of(rate)
+    assert isinstance(rule, TokenBucketRule)
+    return rule
+
+
+# Buckets -------------------------------------------------------------------------------------------------------------------------
+
+
+@given(tokens, periods, st.none() | amounts, st.booleans(), st.sampled_from([0, 0.0005, 3]))
+def test_a_bucket_never_refills_faster_than_declared(
+    amount: float, per: float, capacity: int | None, steps: bool, slack: float
+) -> None:
+    """T1: given any rate, then what its bucket gains in a tick is no more than the rate brings, and hardly less."""
+    assume(countable(amount, per, capacity))
+    rate = Rate(amount, per, capacity, steps=steps, slack=slack)
+    rule = bucket(rate)
+
+    gained = Fraction(rule.gain, rule.price * rule.tick)
+
+    declared = rational(amount) / lengthened(rate)
+    assert gained <= declared
+    assert (
+        rule.tick == 1
+        or gained == declared
+        or gained * (lengthened(rate) + rule.tick) >= rational(amount)
+    )
+    assert rule.size == rate.burst * rule.price
+
+
+@given(tokens, periods, st.none() | amounts, st.booleans())
+def test_a_bucket_counts_with_numbers_that_lua_can_count_with(
+    amount: float, per: float, capacity: int | None, steps: bool
+) -> None:
+    """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact as doubles."""
+    assume(countable(amount, per, capacity))
+    rule = bucket(Rate(amount, per, capacity, steps=steps))
+
+    assert rule.price == 1 or rule.size * 256 <= EXACT
+    assert rule.size + rule.gain < EXACT
+    assert rule.tick <= max(1, lengthened(Rate(amount, per, capacity)))
+
+
+def test_a_steady_bucket_ticks_each_microsecond() -> None:
+    """5 a second: a token every 200,000 microseconds, in parts of one."""
+    rule = bucket(Rate(5, per=1))
+
+    assert (rule.price, rule.gain, rule.tick, rule.size) == (200_000, 1, 1, 1_000_000)
+
+
+@pytest.mark.parametrize(
+    ("amount", "per", "interval"),
+    [
+        (2.5, 1, 400_000),
+        (0.5, 1, 2_000_000),
+        (0.1, 1, 10_000_000),
+        (1 / 3, 1, 3_000_000),
+        (0.1 * 3, 3, 10_000_000),
+    ],
+    ids=str,
+)
+def test_a_fraction_of_a_token_comes_back_to_the_microsecond(
+    amount: float, per: float, interval: int
+) -> None:
+    """T2, T11: given an empty bucket, when as many tokens have passed as make whole microseconds, then no part is over."""
+    rule = bucket(Rate(amount, per, capacity=1))
+    rule.open(START)
+
+    moments = []
+    for _ in range(1000):
+        moments.append(rule.ready(1, START))
+        rule.take(1, moments[-1], moments[-1])
+
+    assert moments == [START + interval * number for number in range(1000)]
+
+
+def test_a_fraction_of_a_token_is_the_same_rate_as_its_whole_tokens() -> None:
+    assert program([bucket(Rate(2.5, per=1, capacity=9))]) == program(
+        [bucket(Rate(5, per=2, capacity=9))]
+    )
+    assert program([bucket(Rate(0.5, per=60))]) == program([bucket(Rate(1, per=120))])
+
+
+def test_a_full_bucket_that_would_be_too_much_has_coarser_ticks() -> None:
+    """T11: 2^20 tokens of 2^25 parts are the first that do."""
+    assert bucket(Rate(1, per=33.554431, capacity=2**20)).tick == 1
+    assert bucket(Rate(1, per=33.554432, capacity=2**20)).tick == 10
+
+
+def test_a_bucket_in_steps_ticks_once_a_period() -> None:
+    rule = bucket(Rate(5, per=1, capacity=20, initial=3, steps=True))
+
+    assert (rule.price, rule.gain, rule.tick, rule.size, rule.level) == (1, 5, 1_000_000, 20, 3)
+
+
+# Slack ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_slack_lengthens_the_period_of_what_slides() -> None:
+    """T1: what leaves one period apart may arrive closer: who knows by how much says so, and is held to less."""
+    slow, window = bucket(Rate(1, per=1, slack=0.5)), rule_of(Window(3, per=1, slack=0.5))
+
+    assert (slow.price, slow.gain) == (1_500_000, 1)
+    assert isinstance(window, SlidingWindowRule)
+    assert window.per == 1_500_000
+
+
+def test_slack_is_kept_clear_at_the_end_of_what_is_fixed() -> None:
+    rule = rule_of(Quota(3, per=60, anchor=90, slack=0.5))
+
+    assert isinstance(rule, FixedWindowRule)
+    assert (rule.per, rule.anchor, rule.slack) == (60_000_000, 30_000_000, 500_000)
+
+
+# Declarations --------------------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(kinds, min_size=1, max_size=4))
+def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> None:
+    """Equal text is equal behaviour: the text is what travels, and what tells one declaration from another."""
+    text = program(rules_of(limits))
+
+    again = [parsed(rule) for rule in text.split(";")]
+
+    assert program(again) == text
+    assert program(Declaration(again).rules()) == text
+    for rule, limit in zip(again, limits, strict=True):
+        rule.open(START)
+        fresh = rule_of(limit)
+        fresh.open(START)
+        assert rule.left(START) == fresh.left(START)
+
+
+def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
+    """What is not named is taken as everybody takes it: one request, one permit, and nothing of any other unit."""
+    declared = Declaration(
+        rules_of(
+            [Rate(10, per=1), Concurrency(5), Rate(900, per=60, unit="tokens"), Rate(100, per=60)]
+        )
+    )
+
+    assert declared.costs({}) == (1, 1, 0, 1)
+    assert declared.costs({"tokens": 700}) == (1, 1, 700, 1)
+    assert declared.costs({"requests": 3, "permits": 2}) == (3, 2, 0, 3)
+    assert declared.capacity == {"requests": 10, "permits": 5, "tokens": 900}
+    assert declared.rated == {"requests", "tokens"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "holds", "timeless", "lease"),
+    [
+        ([Rate(1, per=1)], False, False, 0),
+        ([Concurrency(1)], True, True, 30_000_000),
+        ([Concurrency(1, lease=2), Concurrency(9, lease=1, unit="mb")], True, True, 1_000_000),
+        ([Concurrency(1, unit="mb")], True, False, 30_000_000),
+        ([Concurrency(1), Window(1, per=1)], True, False, 30_000_000),
+    ],
+)
+def test_a_declaration_knows_what_it_promises(
+    limits: list[Limit], holds: bool, timeless: bool, lease: int
+) -> None:
+    declared = Declaration(rules_of(limits))
+
+    assert (declared.holds, declared.timeless, declared.lease) == (holds, timeless, lease)
+
+
+def test_a_capacity_is_that_of_the_narrowest_rule_of_a_unit() -> None:
+    """T7: what one of several rules never holds can never pass."""
+    declared = Declaration(rules_of([Rate(100, per=3600), Rate(10, per=60), Window(40, per=600)]))
+
+    assert declared.capacity == {"requests": 10}
+
+
+def test_permits_are_slots_of_their_unit() -> None:
+    rule = rule_of(Concurrency(5, lease=1.5, unit="mb"))
+
+    assert isinstance(rule, ConcurrencyRule)
+    assert (rule.unit, rule.capacity, rule.lease) == ("mb", 5, microseconds(1.5))
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Concurrency(5, lease=1.5, unit="mb"),
+        Rate(100, per=60),
+        Rate(100, per=86_400),
+        Rate(7, per=3, capacity=20, initial=0),
+        Rate(2.5, per=1),
+        Rate(10, per=60, capacity=3, steps=True),
+        Rate(2.5, per=10, steps=True),
+        Rate(3, per=0.000_001),
+        Window(100, per=60, slack=0.01),
+        Quota(50, per=3600, anchor=900, slack=0.5),
+        Quota(50, per=3600),
+    ],
+    ids=repr,
+)
+def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) -> None:
+    (rule,) = rules_of([limit])
+
+    assert [again.text for again in rules_of([limit_of(rule)])] == [rule.text]
+
+
+@pytest.mark.parametrize("initial", [None, 0, 5])
+def test_a_rate_that_is_read_from_its_rule_names_what_it_began_with_unless_it_was_full(
+    initial: int | None,
+) -> None:
+    """What a status shows is as short as what a user would write."""
+    read = limit_of(rule_of(Rate(7, per=3, capacity=20, initial=initial)))
+
+    assert isinstance(read, Rate)
+    assert read.initial == initial
+    assert limit_of(rule_of(Rate(7, per=3, capacity=20, initial=20))) == limit_of(
+        rule_of(Rate(7, per=3, capacity=20))
+    )

@@ -1,0 +1,278 @@
+"""The exact sliding window: never more than `amount` in any interval of `per`, and no slower than that."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.gate.compile import Declaration, lengthened, rules_of
+from headgate.gate.gate import Grant
+from headgate.gate.sliding_window import STRIDE
+from headgate.gate.sliding_window import SlidingWindowRule as Rule
+from headgate.limits import Window
+from tests.gate.crowd import SECOND, START, Crowd, Passed, events, same, twin, windows
+
+HORIZONS = st.sampled_from([0, 0, 50_000, SECOND])
+
+
+def assert_never_over(limit: Window, crowd: Crowd) -> None:
+    """T1: no interval of `per` that begins with a grant, nor any other, has more than `amount`."""
+    for first in crowd.passed:
+        inside = sum(
+            grant.cost for grant in crowd.passed if first.t <= grant.t < first.t + lengthened(limit)
+        )
+        assert inside <= limit.amount, (first, crowd.passed)
+
+
+def counted(crowd: Crowd) -> Rule:
+    """The rule, when nobody waits any more."""
+    crowd.disperse()
+    rule = crowd.gate.rules[0]
+    assert isinstance(rule, Rule)
+    return rule
+
+
+# Never over ----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject) -> None:
+    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per` has more than `amount`."""
+    limit = data.draw(windows())
+    crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
+
+    assert_never_over(limit, crowd)
+
+
+def test_what_a_bucket_would_let_through_twice_passes_once() -> None:
+    """T1: given 10 a second, all taken in the last moment of a second, then the next second has room for none of them."""
+    crowd = Crowd(Window(10, per=1)).play([("time", 999_999), ("ask", 10, None), ("time", 1)])
+
+    assert crowd.ask(1, 0).t == START + 999_999 + SECOND
+
+
+# No slower -----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(windows(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
+def test_each_passes_as_soon_as_it_fits(limit: Window, wished: list[int]) -> None:
+    """T2, T3: given a crowd that waits, then a tick before each grant the window was too full, or its turn had not come."""
+    costs = [min(cost, limit.amount) for cost in wished]
+    crowd = Crowd(limit).play([("ask", cost, None) for cost in costs])
+
+    while crowd.gate.queue:
+        crowd.time(crowd.gate.next_at() - crowd.now)
+
+    assert [passed.cost for passed in crowd.passed] == costs
+    for number, (before, passed) in enumerate(pairwise(crowd.passed)):
+        earlier = [
+            other
+            for other in crowd.passed[: number + 1]
+            if other.t + lengthened(limit) > passed.t - 1
+        ]
+        assert (
+            passed.t == before.t
+            or sum(other.cost for other in earlier) + passed.cost > limit.amount
+        )
+
+
+def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
+    """T2: given 7 a second and a crowd of 700, then they have passed in 99 seconds, 7 at a time."""
+    crowd = Crowd(Window(7, per=1)).play([("ask", 1, None)] * 700)
+
+    while crowd.gate.queue:
+        crowd.time(crowd.gate.next_at() - crowd.now)
+
+    assert [passed.t - START for passed in crowd.passed] == [
+        number // 7 * SECOND for number in range(700)
+    ]
+
+
+# The moment ----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_the_moment_is_exact(data: st.DataObject) -> None:
+    """T4: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
+    limit = data.draw(windows())
+    crowd = Crowd(limit).play(data.draw(events([limit])))
+    rule, now = counted(crowd), crowd.gate.clamp(0)
+    cost = data.draw(st.integers(1, limit.amount))
+
+    moment = rule.ready(cost, now)
+
+    assert rule.ready(cost, moment) == moment
+    assert moment == now or rule.ready(cost, moment - 1) == moment
+
+
+def test_a_large_cost_is_told_its_very_moment_too() -> None:
+    """T4: given 1,000 tokens a minute, spent 100 a second, when 900 are asked for, then the refusal names the ninth's end."""
+    crowd = Crowd(Window(1000, per=60))
+    crowd.play([("ask", 100, None), ("time", SECOND)] * 10)
+
+    refused = crowd.ask(900, 0)
+
+    assert refused.t == START + 8 * SECOND + 60 * SECOND
+    assert isinstance(
+        twin(crowd.gate).acquire(refused.t, "who comes then", {"requests": 900}, max_sleep=0), Grant
+    )
+
+
+class Counted(OrderedDict[int, int]):
+    """A log that counts how often it is looked at."""
+
+    looks = 0
+
+    def items(self) -> Any:
+        def each() -> Iterator[tuple[int, int]]:
+            for entry in super(Counted, self).items():
+                self.looks += 1
+                yield entry
+
+        return each()
+
+
+def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
+    """S9: given 10,000 calls in the log and a queue behind it, when somebody is told an estimate, then it was the work of 100."""
+    crowd = Crowd(Window(10_000, per=60))
+    crowd.play([("ask", 1, None), ("time", 1)] * 10_000)
+    rule = crowd.gate.rules[0]
+    assert isinstance(rule, Rule)
+    rule.log = log = Counted(rule.log)
+
+    moment = rule.ahead(7_000, crowd.now, crowd.now)
+
+    assert log.looks <= STRIDE + 1
+    assert START + 60 * SECOND < moment < START + 120 * SECOND
+
+
+# Giving up -----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
+    """T5: given any history, when one more is granted and undone, at once or after others, then all is as without it."""
+    limit = data.draw(windows())
+    crowd = Crowd(limit).play(data.draw(events([limit])))
+    counted(crowd)
+    without = twin(crowd.gate)
+    cost, others = (
+        data.draw(st.integers(1, limit.amount)),
+        data.draw(st.lists(st.integers(1, limit.amount), max_size=5)),
+    )
+    grant = crowd.gate.acquire(crowd.now, "regrets it", {"requests": cost}, reserve_ahead=10**12)
+    assert isinstance(grant, Grant)
+    followers = [
+        crowd.gate.acquire(crowd.now, "stays", {"requests": other}, reserve_ahead=10**12)
+        for other in others
+    ]
+
+    crowd.gate.cancel(crowd.now, {"requests": cost}, grant.t)
+
+    for follower, other in zip(followers, others, strict=True):
+        without.rules[0].take(other, follower.t, crowd.now)
+    for moment in (
+        max(answer.t for answer in (grant, *followers)) + late for late in (0, 1, lengthened(limit))
+    ):
+        assert crowd.gate.rules[0].left(moment) == without.rules[0].left(moment)
+
+
+# Clocks --------------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> None:
+    """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and no more."""
+    limit = data.draw(windows())
+    crowd = Crowd(limit).play(data.draw(events([limit])))
+    counted(crowd)
+    crowd.time(data.draw(st.integers(0, 10 * 365 * 86_400 * SECOND)))
+
+    granted = sum(isinstance(crowd.ask(1, 0), Grant) for _ in range(limit.amount + 1))
+
+    assert granted <= limit.amount
+
+
+# New limits ----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) -> None:
+    """T9: given any history, when amount and period are changed, then what counted counts on, until it is a new period old."""
+    former, limit = data.draw(windows()), data.draw(windows())
+    crowd = Crowd(former).play(data.draw(events([former])))
+    rule = counted(crowd)
+    now = crowd.gate.clamp(crowd.now)
+    rule.refresh(now)
+    counting = [Passed(t, cost, 0) for t, cost in rule.log.items() if cost]
+
+    crowd.gate.follow(crowd.now, rules_of([limit]))
+    crowd.ledger = {}
+    crowd.play(event for event in data.draw(events([limit])) if event[0] in ("ask", "time"))
+
+    for passed in crowd.passed:
+        inside = [
+            other.cost
+            for other in counting + crowd.passed
+            if passed.t - lengthened(limit) < other.t <= passed.t
+        ]
+        assert sum(inside) <= limit.amount
+
+
+# Forgetting ----------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject) -> None:
+    """T12: given any history, then from `idle_at` on the window is as a new one, and a tick before that something counted."""
+    limit = data.draw(windows())
+    crowd = Crowd(limit).play(
+        [event for event in data.draw(events([limit])) if event[0] in ("ask", "time")]
+    )
+    rule = counted(crowd)
+
+    idle = rule.idle_at()
+
+    assert idle == 0 or twin(crowd.gate).rules[0].left(idle - 1) < limit.amount
+    assert rule.left(max(idle, crowd.gate.t)) == limit.amount
+
+
+# The hot path --------------------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
+    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and `take` do."""
+    limit = data.draw(windows())
+    gate = Crowd(limit).play(data.draw(events([limit]))).gate
+    now = gate.clamp(gate.t + data.draw(st.integers(0, 2 * lengthened(limit))))
+    short, long = twin(gate), twin(gate)
+
+    admitted = short.rules[0].admit(now)
+
+    assert admitted == (long.rules[0].ready(1, now) == now)
+    if admitted:
+        long.rules[0].take(1, now, now)
+    assert same(short, long)
+
+
+def test_the_state_is_made_anew_with_each_declaration() -> None:
+    """A declaration is not a state: two names held to the same limits share nothing."""
+    declared = Declaration(rules_of([Window(1, per=1)]))
+
+    declared.rules()[0].take(1, START, START)
+
+    assert declared.rules()[0].left(START) == 1

@@ -1,0 +1,223 @@
+"""Requests and responses are read byte by byte, without a client or a server."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+
+from headgate.http.anthropic import ANTHROPIC
+from headgate.http.openai import OPENAI
+from headgate.http.token_usage import LARGEST, MOST, Asked, Dialect, Usage, UsageReader
+
+JSON = {"content-type": "application/json"}
+EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+CHAT = {"usage": {"prompt_tokens": 12, "completion_tokens": 34, "total_tokens": 46}}
+RESPONSE = {"usage": {"input_tokens": 12, "output_tokens": 34, "total_tokens": 46}}
+MESSAGE = {
+    "usage": {
+        "input_tokens": 12,
+        "cache_creation_input_tokens": 100,
+        "cache_read_input_tokens": 999,
+        "output_tokens": 34,
+    }
+}
+
+
+def usage_of(dialect: Dialect, headers: dict[str, str], *chunks: bytes) -> Usage:
+    reader = UsageReader(dialect, headers)
+    for chunk in chunks:
+        reader.read_chunk(chunk)
+    return reader.usage()
+
+
+def stream(*said: dict[str, Any]) -> bytes:
+    return (
+        b"".join(b"event: any\r\ndata: " + json.dumps(each).encode() + b"\r\n\r\n" for each in said)
+        + b"data: [DONE]\n\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dialect", "message", "usage"),
+    [
+        (OPENAI, CHAT, Usage(12, 34)),
+        (OPENAI, RESPONSE, Usage(12, 34)),
+        (OPENAI, {"usage": {"prompt_tokens": 12, "total_tokens": 12}}, Usage(12, None)),
+        (ANTHROPIC, MESSAGE, Usage(112, 34)),
+        (
+            ANTHROPIC,
+            {
+                "usage": {
+                    "input_tokens": 12,
+                    "cache_creation_input_tokens": None,
+                    "output_tokens": 34,
+                }
+            },
+            Usage(12, 34),
+        ),
+        (OPENAI, {"usage": None}, Usage()),
+        (OPENAI, {"usage": [1]}, Usage()),
+        (OPENAI, {"usage": {"prompt_tokens": -1, "completion_tokens": 1.5}}, Usage()),
+        (OPENAI, {"usage": {"prompt_tokens": True, "completion_tokens": "34"}}, Usage()),
+        (OPENAI, {"usage": {"prompt_tokens": MOST, "completion_tokens": 34}}, Usage(None, 34)),
+        (OPENAI, {}, Usage()),
+    ],
+)
+def test_the_usage_of_a_response_is_read(
+    dialect: Dialect, message: dict[str, Any], usage: Usage
+) -> None:
+    """Tokens from Anthropic's cache do not count; a value that is no count is ignored."""
+    assert usage_of(dialect, JSON, json.dumps(message).encode()) == usage
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip", "deflate"])
+def test_a_body_is_read_in_pieces_and_in_codings(coding: str) -> None:
+    plain = json.dumps({"choices": ["x" * 100_000], **CHAT}).encode()
+    pack = {"identity": bytes, "gzip": gzip.compress, "deflate": zlib.compress}[coding]
+    data = pack(plain)
+    pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
+
+    assert usage_of(OPENAI, {**JSON, "content-encoding": coding}, *pieces) == Usage(12, 34)
+
+
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+def test_the_usage_is_found_in_an_event_of_a_stream(coding: str) -> None:
+    """However the stream is cut into pieces."""
+    plain = stream({"choices": [], "usage": None}, {"choices": [], **CHAT})
+    data = gzip.compress(plain) if coding == "gzip" else plain
+    for at in range(len(data)):
+        assert usage_of(
+            OPENAI, {**EVENTS, "content-encoding": coding}, data[:at], data[at:]
+        ) == Usage(12, 34)
+
+
+class Piece(bytes):
+    """A chunk that knows how often it was searched."""
+
+    looks = 0
+
+    def split(self, *arguments: Any) -> Any:
+        self.looks += 1
+        return super().split(*arguments)
+
+
+def test_a_long_event_is_searched_once() -> None:
+    """S9: each of the thousand pieces of an event of a megabyte, such as a picture, is searched
+    once.
+    """
+    data = stream({"choices": ["x" * 1_000_000], **CHAT})
+    pieces = [Piece(data[at : at + 1000]) for at in range(0, len(data), 1000)]
+
+    assert usage_of(OPENAI, EVENTS, *pieces) == Usage(12, 34)
+
+    assert {piece.looks for piece in pieces} == {1}
+
+
+def test_a_stream_of_responses_states_its_usage_at_its_end() -> None:
+    begun = {"type": "response.created", "response": {"usage": None}}
+    done = {"type": "response.completed", "response": RESPONSE}
+
+    assert usage_of(OPENAI, EVENTS, stream(begun)) == Usage()
+    assert usage_of(OPENAI, EVENTS, stream(begun, done)) == Usage(12, 34)
+
+
+def test_the_first_event_of_a_message_states_its_input_only() -> None:
+    begun = {"type": "message_start", "message": MESSAGE}
+    delta = {"type": "message_delta", "usage": {"output_tokens": 77}}
+
+    assert usage_of(ANTHROPIC, EVENTS, stream(begun)) == Usage(112, None)
+    assert usage_of(ANTHROPIC, EVENTS, stream(begun, delta)) == Usage(112, 77)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        (JSON, b"no json"),
+        (JSON, b"[1]"),
+        (JSON, b"\xff" + json.dumps(CHAT).encode()),
+        (JSON, b"[" * 100_000),
+        (JSON, json.dumps(CHAT).encode() + b" " * LARGEST),
+        ({**JSON, "content-encoding": "gzip"}, b"not gzip"),
+        (
+            {**JSON, "content-encoding": "gzip"},
+            gzip.compress(b" " * (2 * LARGEST) + json.dumps(CHAT).encode()),
+        ),
+        ({**JSON, "content-encoding": "br"}, json.dumps(CHAT).encode()),
+        (EVENTS, b'data: {"usage": broken}\n'),
+        (EVENTS, b"data: " + b"x" * (LARGEST + 1)),
+        (EVENTS, b"data"),
+        ({}, b""),
+    ],
+)
+def test_an_unreadable_body_is_ignored(headers: dict[str, str], body: bytes) -> None:
+    """And so is what follows it."""
+    assert usage_of(OPENAI, headers, body) == usage_of(OPENAI, headers, body, b"more") == Usage()
+
+
+def asked(dialect: Dialect, path: str, **message: Any) -> Asked | None:
+    return dialect.read_request("POST", path, json.dumps({"model": "m", **message}).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "characters"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "me", "content": "12345678"}]}, 10),
+        ("/v1/responses", {"input": "1234", "instructions": "5678", "store": True}, 8),
+        (
+            "/v1/responses",
+            {
+                "input": [
+                    {"content": [{"text": "1234"}, {"image_url": "data:image/png;base64,AAAA"}]}
+                ]
+            },
+            4,
+        ),
+        ("/v1/responses/compact", {"input": "1234"}, 4),
+        ("/v1/completions", {"prompt": "1234"}, 4),
+        ("/openai/deployments/mine/chat/completions", {"messages": [{"content": "1234"}]}, 4),
+        (
+            "/v1/responses",
+            {"input": "1234", "tools": [{"name": "five5", "strict": True, "n": 1}]},
+            9,
+        ),
+    ],
+)
+def test_characters_of_texts_are_counted(
+    path: str, message: dict[str, Any], characters: int
+) -> None:
+    """And those of blobs are not."""
+    assert asked(OPENAI, path, **message) == Asked("m", characters, None, True)
+
+
+def test_embeddings_have_no_output_and_may_be_given_as_tokens() -> None:
+    assert asked(OPENAI, "/v1/embeddings", input=[[1, 2, 3], [4]]) == Asked("m", 16, None, False)
+
+
+def test_each_word_for_the_longest_response_is_read() -> None:
+    for word in ("max_tokens", "max_completion_tokens"):
+        assert asked(OPENAI, "/chat/completions", **{word: 50}) == Asked("m", 0, 50, True)
+    assert asked(OPENAI, "/chat/completions", max_tokens=50, n=3) == Asked("m", 0, 150, True)
+    assert asked(OPENAI, "/responses", max_output_tokens=50) == Asked("m", 0, 50, True)
+    assert asked(ANTHROPIC, "/v1/messages", max_tokens=50, system="12", messages=[]) == Asked(
+        "m", 2, 50, True
+    )
+    assert asked(ANTHROPIC, "/v1/messages", max_tokens="many") == Asked("m", 0, None, True)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/messages/count_tokens", "/v1/messages/batches", "/v1/models", "/v1/responses"]
+)
+def test_other_calls_take_no_tokens(path: str) -> None:
+    assert asked(ANTHROPIC, path) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [("GET", b'{"model": "m"}'), ("POST", b"{}"), ("POST", b"form"), ("POST", b"")],
+)
+def test_a_request_without_a_model_is_not_counted(method: str, body: bytes) -> None:
+    assert OPENAI.read_request(method, "/v1/responses", body) is None
