@@ -100,14 +100,14 @@ from headgate import Concurrency, Limiter
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.client import Client
 limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
-say_goodbye, note = Client._say_goodbye, Session.note
+drain, note = Client._drain, Session.note
 threads = []
 def note_late(session, operation):
     while not session.client.ended:
         time.sleep(0.0001)
     note(session, operation)
 async def then_release(self):
-    await say_goodbye(self)
+    await drain(self)
     if not self.of_portal:
         release = threading.Thread(target=permit.release)
         threads.append(release)
@@ -121,7 +121,7 @@ async def main():
     permit = await limiter.acquire()
     if sys.argv[2] == "after":
         Session.note = note_late
-Client._say_goodbye = then_release
+Client._drain = then_release
 asyncio.run(main())
 threads[0].join()
 limiter.flush()

@@ -126,7 +126,7 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Given two who asked together behind others, when the first is granted and gives back, then that has left before the turn is
-    over, with a word before it in the same write: the server answers that connection last (node.py, COURTESY).
+    over, with a word before it in the same write: the server answers that connection last (node.py, PING).
     """
     monkeypatch.setattr(session, "FAR", 1)
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
@@ -235,7 +235,7 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     await theirs.arelease()
     permit = await soon(mine)
     (peer,) = session_of(limiter).client.nodes.values()
-    peer._heard_word(ReplyError(refusal))
+    peer._note_ping_reply(ReplyError(refusal))
 
     writes.clear()
     await permit.arelease()

@@ -101,13 +101,13 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.25
     )  # a pause of half a second: the end of a loop waits for longer
-    hold, held = Node._hold, list[Call]()
+    hold, held = Node._postpone, list[Call]()
 
     def put_off(peer: Node, call: Call, refusal: str) -> None:
         held.append(call)
         hold(peer, call, refusal)
 
-    monkeypatch.setattr(Node, "_hold", put_off)
+    monkeypatch.setattr(Node, "_postpone", put_off)
 
     async def leave() -> None:
         limiter = Limiter(name, Concurrency(1), store=proxy.url)
@@ -169,7 +169,7 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
         limiter.atry_acquire()
     )  # it is looked for from here on, though nobody asks again
     its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]
-    await eventually(lambda: not its.reconnection.gone)
+    await eventually(lambda: not its.reconnection.unavailable)
 
     assert inside.fence == 0
     assert moody.moods == []
@@ -298,7 +298,7 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
         return 0.0
 
     monkeypatch.setattr(reconnection, "pause", pause)
-    monkeypatch.setattr(client, "FAREWELL", 0.0)
+    monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
     nowhere = client_of_its_own("redis://localhost:1")
     limiters = [Limiter(f"{name}-{number}", Concurrency(1), store=nowhere) for number in range(20)]
 

@@ -32,7 +32,7 @@ STANDING = (
 )
 # And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
 SEEKING = ("Offers.send_all", "_set_result_unless_cancelled")
-RESTING = {f"{OURS}link", f"{OURS}revive"}  # between two attempts
+RESTING = {f"{OURS}client", f"{OURS}revive"}  # between two attempts
 
 
 class Scene:

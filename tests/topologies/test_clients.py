@@ -47,7 +47,7 @@ async def store(request: pytest.FixtureRequest, place: Place) -> AsyncIterator[A
         yield client
         await closed(client)
     if any(
-        task.get_name() == "headgate-ears" for task in asyncio.all_tasks()
+        task.get_name() == "headgate-subscriber" for task in asyncio.all_tasks()
     ):  # TLS that is cut off in its greeting says so
         await eventually(lambda: connections(place, "pubsub") > 0)
 

@@ -110,7 +110,7 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
     await limited(limiter)
 
     its = store_of(queue_of(limiter))._clients[asyncio.get_running_loop()]  # type: ignore[attr-defined]  # the store of a fallback line
-    await eventually(lambda: not its.reconnection.gone)
+    await eventually(lambda: not its.reconnection.unavailable)
 
 
 async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(

@@ -72,7 +72,7 @@ def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterato
 @pytest.fixture
 def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Who was refused offers again what it owes, soon at first, and each attempt reads all certificates of this machine."""
-    monkeypatch.setattr(client, "FAREWELL", 0.0)
+    monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
     yield
     end_portal()
 

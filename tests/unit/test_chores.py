@@ -12,7 +12,7 @@ from headgate.stores.redis.transport import tasks
 from headgate.stores.redis.transport.endpoint import NotThereError
 from headgate.stores.redis.transport.tasks import (
     TURN,
-    NobodyError,
+    NoAnswerError,
     begun,
     ended,
     first_answer,
@@ -89,7 +89,7 @@ def test_the_last_one_is_waited_for_as_long_as_it_takes(others: Round, before: l
 
 
 def test_where_nobody_answers_it_is_said_why(others: Round) -> None:
-    with pytest.raises(NobodyError) as error:
+    with pytest.raises(NoAnswerError) as error:
         told(others.answer("fails", "does not know", "is cancelled"))
 
     troubles = {who: type(trouble) for who, trouble in error.value.troubles.items()}

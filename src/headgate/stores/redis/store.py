@@ -148,7 +148,7 @@ class RedisStore:
         """
         loop = asyncio._get_running_loop() or portal_loop()
         client = None if loop is None else self._clients.get(loop)
-        return client is not None and client.reconnection.away(key)
+        return client is not None and client.reconnection.is_unavailable(key)
 
     def fast_path(self) -> FastPath:
         """The blocking connection of this process."""

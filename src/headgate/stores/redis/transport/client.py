@@ -1,8 +1,9 @@
-"""A link: one event loop's connections to one store, on which the calls of all its lanes travel.
+"""The client of one event loop: its connections to one store, which the calls of all sessions use.
 
-Here live which way a call goes, going again, and giving up. Each lane has one call on its way at most, and what arrives meanwhile
-travels in its next; a lane with nothing on its way sends at once. A call whose reply was lost is sent again, byte for byte: the
-script knows its number and does nothing twice.
+The client decides which connection a call uses, and whether it is sent again or fails. Each session
+has at most one call in flight, and operations that arrive meanwhile travel in its next call. A
+session without a call in flight sends at once. After a lost reply the client sends the same bytes
+again: the script knows the call's number and does nothing twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from headgate.errors import StoreError
 from headgate.stores.redis.transport.failures import NotThereError, cannot
 from headgate.stores.redis.transport.node import NOT_NOW, UNREADY, Call, Node, Sender
 from headgate.stores.redis.transport.outages import outages_of
-from headgate.stores.redis.transport.portal import GUARDIAN, portal_loop
+from headgate.stores.redis.transport.portal import LIFECYCLE, portal_loop
 from headgate.stores.redis.transport.reconnection import Reconnection
 from headgate.stores.redis.transport.shutdown import register
 from headgate.stores.redis.transport.subscriber import Subscriptions
@@ -31,106 +32,131 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.shutdown import Unsent
     from headgate.stores.redis.transport.topology import Topology
 
-PAUSE = 0.05  # seconds until a name is asked for again whose slot is on its way
-FAREWELL = 1.0  # seconds for the releases of a loop that ends
-LEFT = ReadOnlyError, NotThereError  # why a connection ends whose server is no primary any more
-SHARDED = "s"  # the end of a session whose subscriptions are to sharded channels (outbox.lua)
+PAUSE = 0.05  # A call waits so many seconds before it is sent again while its slot moves.
+DRAIN_TIMEOUT = 1.0  # A loop that ends has so many seconds to send its releases.
+# These errors end a connection because its server is no primary any more.
+DEMOTED = ReadOnlyError, NotThereError
+# A session's id ends with this letter if it subscribes to sharded channels (outbox.lua).
+SHARDED = "s"
 
 
 class Keeper(Protocol):
-    """What goes on with the senders of a client whose loop ends."""
+    """Takes over the senders of a client when its loop ends."""
 
     def take_over(self, client: Client) -> None: ...
     async def deliver(self, client: Client, until: float) -> list[Unsent]: ...
 
 
 class Client:
-    """The connections of one event loop to one store: one for each server that has names of ours, and one to listen."""
+    """The connections of one event loop to one store.
+
+    There is one for each server that keeps names of this client, and one or more for notifications.
+    """
 
     def __init__(self, topology: Topology, keeper: Keeper) -> None:
-        self.id = secrets.token_hex(16)  # 128 bits: nobody else's, after a fork neither
+        # 128 random bits: no other client has this id, not even one in the child of a fork.
+        self.id = secrets.token_hex(16)
         self.topology = topology
         self._keeper = keeper
         self.loop = asyncio.get_running_loop()
         self.thread = threading.get_ident()
         self.process = os.getpid()
-        # By key. The queues keep them.
+        # These are the senders of this loop, by key. Their queues keep them alive.
         self.senders: WeakValueDictionary[str, Sender] = WeakValueDictionary()
-        # From loops that have ended. Another sender of this loop may have the same key.
+        # These senders come from loops that have ended. This loop may have one of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
-        self.ended = False  # the portal has what the lanes owe and hold
-        self._ending = (
-            threading.RLock()
-        )  # reentrant, because a signal handler may end the link, too
-        self.abandoned = False  # the loop did not run then: its tasks never end by themselves
+        # The portal has taken over what the sessions must deliver and hold.
+        self.ended = False
+        # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
+        self._ending = threading.RLock()
+        # The loop did not run when the client ended: its tasks never end by themselves.
+        self.abandoned = False
         self.of_portal = self.loop is portal_loop()
+        # So many sessions have got an id from this client.
         self._session_count = 0
+        # These senders send a call at the end of this turn of the loop.
         self._ready: list[Sender] = []
-        self._said = False  # something was sent at once in this turn of the loop
+        # A call was sent at once in this turn of the loop.
+        self._sent_at_once = False
+        # Each connected server has its node here.
         self.nodes: dict[Endpoint, Node] = {}
-        self._paused: list[Call] = []  # to be sent again in a moment
+        # These calls are sent again after PAUSE.
+        self._paused: list[Call] = []
         self.reconnection = Reconnection(self, topology, self.loop)
-        self._quiet: asyncio.Future[None] | None = None
+        # This future wakes `_drain` after each reply or failure.
+        self._drain_wakeup: asyncio.Future[None] | None = None
         self._outages = outages_of(topology)
         self._subscriptions = Subscriptions(self)
         self.listen = self._subscriptions.listen
         self.counts = self._subscriptions.counts
-        guard = self._guard()
-        guard.send(
-            None
-        )  # asyncio never enters the body of a task that it cancels before its first step
-        self._guardian = begun(guard, GUARDIAN)
+        lifecycle = self._run_lifecycle()
+        # asyncio never enters the body of a task that it cancels before the first step. So the
+        # first step happens here.
+        lifecycle.send(None)
+        self._lifecycle = begun(lifecycle, LIFECYCLE)
         register(self)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent here any more: some loops are closed without a last word to their tasks."""
+        """Whether no call can be sent here any more.
+
+        Some loops are closed without cancelling their tasks.
+        """
         return self._closed or self.loop.is_closed()
 
     @property
     def task(self) -> asyncio.Task[Any] | None:
-        """The task of this loop that asks, if it is one. (Asking which loop runs here costs a system call each time.)"""
+        """The calling task, if it belongs to this loop.
+
+        Asking asyncio for the running loop would cost a system call each time.
+        """
         return asyncio.current_task(self.loop) if threading.get_ident() == self.thread else None
 
     @property
     def here(self) -> bool:
-        """Whether it is this loop that asks."""
+        """Whether the caller runs in this loop."""
         return self.task is not None or self.loop is asyncio._get_running_loop()
 
     def forked(self) -> None:
-        """In the child of a fork: nothing of this is here."""
+        """In the child of a fork, no thread runs this client's loop."""
         self.thread = 0
 
     def new_session_id(self) -> str:
         self._session_count += 1
         return f"{self.id}.{self._session_count}{SHARDED if self.topology.sharded else ''}"
 
-    # Sending -------------------------------------------------------------------------------------------------------------
+    # Sending --------------------------------------------------------------------------------------
 
     def ready(self, sender: Sender) -> None:
-        """`sender` has something to send: at the end of this turn of the loop, so that who comes together travels together."""
+        """Send a call of `sender` at the end of this turn of the loop.
+
+        So operations that arrive in the same turn travel in one call.
+        """
         if not self._ready:
             self.loop.call_soon(self._flush)
         self._ready.append(sender)
 
     def at_once(self, sender: Sender) -> None:
-        """`sender` has something to send, and nothing will travel with it: unless others come in the same turn, who go together."""
+        """Send a call of `sender` at once, because no other operation will travel with it.
+
+        Further senders of the same turn send together at its end.
+        """
         node = sender.node
-        if node is None or node.busy_or_gone or (self._said and not node.keeps()):
+        if node is None or node.cannot_send or (self._sent_at_once and not node.keeps()):
             self.ready(sender)
         else:
-            first, self._said = not self._said, True
+            first, self._sent_at_once = not self._sent_at_once, True
             now = self.loop.time()
             node.say(Call(sender, sender.command(), now, now))
-            if first:  # the server is at work already
-                self.loop.call_soon(self._turned)
+            if first:  # The server is working on the call meanwhile.
+                self.loop.call_soon(self._end_turn)
 
-    def _turned(self) -> None:
-        self._said = False
+    def _end_turn(self) -> None:
+        self._sent_at_once = False
 
     def _flush(self) -> None:
-        """One call for each session, and one write for each connection."""
+        """Send one call for each session, with one write for each connection."""
         if self._closed:
             return
         senders, self._ready = self._ready, []
@@ -144,7 +170,7 @@ class Client:
     def send(self, call: Call) -> None:
         node = self.node_for(call)
         if node is None:
-            self.reconnection.strand(call)
+            self.reconnection.add_unrouted(call)
         else:
             node.say(call)
 
@@ -164,18 +190,18 @@ class Client:
         if call.there is not None:
             return self.nodes.get(call.there)
         sender = call.sender
-        if sender.node is None or sender.node.gone:
+        if sender.node is None or sender.node.closed:
             server = self.topology.where(sender.key)
             sender.node = None if server is None else self.nodes.get(server)
         return sender.node
 
-    # Hearing -------------------------------------------------------------------------------------------------------------
+    # Replies --------------------------------------------------------------------------------------
 
     def answered(self, call: Call, reply: Any, node: Node) -> None:
         if isinstance(reply, Exception) and str(reply).startswith(NOT_NOW):
             call.sender.met = False
             if str(reply).startswith((*UNREADY, "READONLY")):
-                self.reconnection.gone.add(self.reconnection.part(node.endpoint))
+                self.reconnection.unavailable.add(self.reconnection.part(node.endpoint))
         else:
             call.sender.met = self.reconnection.met = True
             if self._outages.since:
@@ -188,21 +214,21 @@ class Client:
         except Exception as senseless:
             call.sender.failed(self.cannot(senseless))
             node.cut(senseless)
-        self.stir()
+        self.wake_drain()
 
-    def stir(self) -> None:
-        if self._quiet is not None and not self._quiet.done():
-            self._quiet.set_result(None)
+    def wake_drain(self) -> None:
+        if self._drain_wakeup is not None and not self._drain_wakeup.done():
+            self._drain_wakeup.set_result(None)
 
-    # Losing --------------------------------------------------------------------------------------------------------------
+    # Lost connections -----------------------------------------------------------------------------
 
     def lost(self, node: Node, calls: list[Call], lost: Exception) -> None:
-        """A connection is gone: what was on its way goes another, if there is hope."""
+        """A connection is lost: its calls are sent by another one, if they may be retried."""
         self.nodes = {server: other for server, other in self.nodes.items() if other is not node}
-        self.reconnection.doubted[node.endpoint] = lost
+        self.reconnection.suspects[node.endpoint] = lost
         for call in calls:
-            self.reconnection.go_another_way(call._replace(there=None), node.endpoint, lost)
-        self._subscriptions.lost(node.endpoint, left=isinstance(lost, LEFT))
+            self.reconnection.reroute(call._replace(there=None), node.endpoint, lost)
+        self._subscriptions.lost(node.endpoint, left=isinstance(lost, DEMOTED))
         for sender in [sender for sender in self.senders.values() if sender.node is node]:
             sender.doubt()
 
@@ -213,24 +239,27 @@ class Client:
     def cannot(self, lost: BaseException) -> StoreError:
         return cannot(self.topology, lost)
 
-    # Connecting ----------------------------------------------------------------------------------------------------------
+    # Connecting -----------------------------------------------------------------------------------
 
     async def connect(self, server: Endpoint) -> None:
         connection = await server.connected()
         self.nodes[server] = Node(self, server, connection)
-        if self._closed:  # the loop began to end just now
+        if self._closed:  # The loop began to end just now.
             self.leave(self.nodes[server])
         else:
             self.reconnection.follow_sentinel()
 
     def leave_unused(self) -> None:
-        """Of a Cluster's servers only those with names of ours: others have taken over what was theirs."""
+        """Close connections to servers of a Cluster that keep no names of this client any more.
+
+        Other servers have taken over those names.
+        """
         used = {sender.node for sender in self.senders.values()}
         for server, node in list(self.nodes.items()):
             if (
-                server not in self.reconnection.stranded
+                server not in self.reconnection.unrouted
                 and node not in used
-                and not (node.calls or node.held)
+                and not (node.calls or node.waiting)
             ):
                 self.leave(node)
 
@@ -243,34 +272,37 @@ class Client:
         """Whether a connection for calls leads to `server`."""
         return server in self.nodes
 
-    # Ending --------------------------------------------------------------------------------------------------------------
+    # Ending ---------------------------------------------------------------------------------------
 
-    async def _guard(self) -> None:
-        """Stay until the loop ends; then let its tasks end, and send what they gave back. What comes later goes another way."""
+    async def _run_lifecycle(self) -> None:
+        """Wait until the loop ends. Then let its tasks end, and send what they released.
+
+        Later releases go through the portal.
+        """
         try:
-            await asyncio.sleep(0)  # __init__ drives it so far, and its task goes on from here
+            await asyncio.sleep(0)  # __init__ runs the first step, and the task goes on from here.
             await self.loop.create_future()
         except asyncio.CancelledError:
             for _ in range(3):
                 await asyncio.sleep(0)
-            await self._say_goodbye()
+            await self._drain()
             self.end()
-            if (
-                chores := self._chores()
-            ):  # made after the loop began to end, it may be: nobody else waits for them
-                await asyncio.wait(chores, timeout=FAREWELL)
+            # Some may have started after the loop began to end, and no other code waits for them.
+            if tasks := self._tasks():
+                await asyncio.wait(tasks, timeout=DRAIN_TIMEOUT)
             raise
         finally:
             self._close()
 
     def retire(self) -> None:
-        """End before the loop does: no limiter needs these connections any more."""
-        self._guardian.cancel()
+        """End before the loop does, because no limiter needs these connections any more."""
+        self._lifecycle.cancel()
 
     def end(self) -> None:
-        """No call is made here any more. The portal goes on with what the lanes owe and hold.
+        """Make no more calls here. The portal takes over what the sessions must deliver and hold.
 
-        Several threads may end the link of a closed loop. Each returns only when the portal has it.
+        Several threads may end the client of a closed loop. Each returns only when the portal has
+        taken over.
         """
         with self._ending:
             if not self.ended:
@@ -280,13 +312,13 @@ class Client:
                 self.ended = True
 
     async def deliver(self, until: float) -> list[Unsent]:
-        """Wait until all that was said here has arrived, at most until `until` by the monotonic clock.
+        """Wait until the server has confirmed all calls, at most until `until` (monotonic clock).
 
-        Return what has not.
+        Return those that it has not confirmed.
         """
         return await self._keeper.deliver(self, until)
 
-    def _chores(self) -> list[asyncio.Task[None]]:
+    def _tasks(self) -> list[asyncio.Task[None]]:
         return [
             task
             for task in (
@@ -298,26 +330,24 @@ class Client:
 
     def _close(self) -> None:
         self._closed = True
-        for chore in self._chores():
-            stop(chore)
+        for task in self._tasks():
+            stop(task)
         for node in self.nodes.values():
             node.close()
         self._subscriptions.halt()
         self.reconnection.halt()
         self._ready, self._paused = [], []
 
-    async def _say_goodbye(self) -> None:
+    async def _drain(self) -> None:
         try:
-            async with asyncio.timeout(FAREWELL):
-                while self._something_to_say():
+            async with asyncio.timeout(DRAIN_TIMEOUT):
+                while self._has_backlog():
                     self.reconnection.seek_all()
-                    self._quiet = self.loop.create_future()
-                    await self._quiet
+                    self._drain_wakeup = self.loop.create_future()
+                    await self._drain_wakeup
         except TimeoutError:
-            pass  # the leases end by themselves
+            pass  # The leases expire by themselves.
 
-    def _something_to_say(self) -> bool:
-        on_no_connection = self._paused or any(self.reconnection.stranded.values())
-        return bool(
-            self._ready or on_no_connection or any(node.busy for node in self.nodes.values())
-        )
+    def _has_backlog(self) -> bool:
+        unsent = self._paused or any(self.reconnection.unrouted.values())
+        return bool(self._ready or unsent or any(node.busy for node in self.nodes.values()))

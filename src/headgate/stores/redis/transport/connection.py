@@ -1,7 +1,8 @@
-"""The wire: commands out, replies in, in order, many on their way at once.
+"""One connection: commands go out, replies come in, in the same order, many in flight at once.
 
-Here lives the traffic itself: redis-py connects, logs in and speaks TLS, then the wire takes over the transport, because a call
-through redis-py's own reader costs a quarter more (benchmarks, bucket-turn). hiredis reads and writes the protocol.
+redis-py connects, logs in and negotiates TLS. Then the connection takes over the transport: a call
+through redis-py's own reader costs a quarter more (benchmarks, bucket-turn). hiredis encodes and
+parses the protocol.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: `replied` hears each reply in the order of the commands, `lost` hears once that there will be no more."""
+    """One connection to a server.
+
+    It calls `replied` with each reply, in the order of the commands. It calls `lost` once, when no
+    more replies will come.
+    """
 
     def __init__(
         self,
@@ -29,11 +34,11 @@ class Connection(asyncio.Protocol):
         self._replied = replied
         self._lost = lost
         self._reader = Reader()
-        self._kept: list[bytes] | None = None  # commands that will be written together
+        # `write` will write these commands together. None: each command is written at once.
+        self._kept: list[bytes] | None = None
         self._loop = asyncio.get_running_loop()
-        self._writer = detached(
-            connection
-        )  # kept, because it closes the transport when it is dropped
+        # The stream stays referenced here, because it closes the transport when it is dropped.
+        self._writer = detached(connection)
         self._transport = cast(asyncio.Transport, self._writer.transport)
         self._transport.set_protocol(self)
 
@@ -44,18 +49,24 @@ class Connection(asyncio.Protocol):
             self._kept.append(command)
 
     def keeps(self) -> bool:
-        """Whether what is sent now will be written together with more."""
+        """Whether a command that is sent now will be written together with others."""
         return self._kept is not None
 
     def keep(self) -> bool:
-        """From now on write nothing, until `write`. False: somebody does so already, and will write."""
+        """Write nothing from now on, until `write`.
+
+        False: another caller has begun this already, and will call `write`.
+        """
         if self.keeps():
             return False
         self._kept = []
         return True
 
     def write(self) -> None:
-        """What was kept, at once: a write is a call of the system. What the collector gives back meanwhile comes behind it."""
+        """Write the kept commands together, because each write is a system call.
+
+        The garbage collector may release permits meanwhile. Those commands are written behind.
+        """
         while kept := self._kept:
             self._kept = []
             self._transport.write(b"".join(kept))
@@ -77,20 +88,20 @@ class Connection(asyncio.Protocol):
         self.cut(error or ConnectionError("the server closed the connection"))
 
     def cut(self, error: Exception) -> None:
-        """End the connection without a word to the server; what is on its way is lost."""
+        """End the connection without telling the server. The calls in flight are lost."""
         self._transport.abort()
-        lost, self._lost = self._lost, _nobody
+        lost, self._lost = self._lost, _ignore
         lost(error)
 
     def close(self) -> None:
-        self._lost = _nobody
+        self._lost = _ignore
         hang_up(self._writer, self._loop)
 
 
 def packed(*words: Any) -> bytes:
-    """A command as it travels.
+    """Encode a command for the connection.
 
-    Of texts alone: hiredis crashes when a signal handler raises while it makes a text of a number.
+    Numbers become texts here: hiredis crashes when a signal handler raises while it converts one.
     """
     texts: Any = tuple([str(word) if type(word) is int else word for word in words])
     command: bytes = pack_command(texts)
@@ -98,7 +109,7 @@ def packed(*words: Any) -> bytes:
 
 
 def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
-    """The open stream of `connection`, which is left without: redis-py has no public way to hand it over."""
+    """Take the open stream out of `connection`: redis-py has no public way to hand it over."""
     writer = connection._writer
     assert writer is not None, "the connection was made just now"
     connection._writer = connection._reader = None
@@ -106,9 +117,9 @@ def detached(connection: AbstractConnection) -> asyncio.StreamWriter:
 
 
 def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> None:
-    """Close the stream, also when `loop`, which it belongs to, was stopped or closed.
+    """Close the stream, even if its `loop` was stopped or closed.
 
-    By TLS without waiting for the server's goodbye: it may come when the loop is gone.
+    A TLS stream does not wait for the server's close_notify: the loop may have ended by then.
     """
     by_tls = writer.get_extra_info("sslcontext") is not None
     with suppress(RuntimeError):  # the loop is closed
@@ -118,9 +129,9 @@ def hang_up(writer: asyncio.StreamWriter, loop: asyncio.AbstractEventLoop) -> No
 
 
 def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
-    """Finish what transports have begun: they wait for `loop`, which does not run, to close them.
+    """Close the transports that are closing and wait for `loop`, which does not run.
 
-    A coroutine of asyncio that connects keeps its transport to itself, so this looks at all.
+    A coroutine of asyncio that connects keeps its transport to itself. So this checks all of them.
     """
     for transport in list(getattr(loop, "_transports", {}).values()):
         if transport.is_closing():
@@ -128,10 +139,10 @@ def close_sockets(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _close_socket(transport: asyncio.WriteTransport) -> None:
-    """Do in place of a loop that does not run the last step of asyncio's transport.
+    """Run the last step of an asyncio transport, in place of its loop, which does not run.
 
-    asyncio has no public way, and complains of a socket that it cannot close. uvloop closes all
-    of its sockets with the loop.
+    asyncio has no public way to do it, and warns about a socket that it cannot close. uvloop closes
+    all of its sockets with the loop.
     """
     plain: Any = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None) or transport
     if getattr(plain, "_sock", None) is not None:
@@ -139,5 +150,5 @@ def _close_socket(transport: asyncio.WriteTransport) -> None:
             plain._call_connection_lost(None)
 
 
-def _nobody(error: Exception) -> None:
-    """The connection was given up before."""
+def _ignore(error: Exception) -> None:
+    """The connection was closed before, so its loss needs no action."""

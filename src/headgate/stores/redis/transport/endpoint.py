@@ -1,7 +1,8 @@
 """One server, and how to connect to it.
 
-Here lives all that is known of redis-py's connections. They are our own: whoever gives us a client keeps its pool, its retries, its
-decoding and its event loop, so that no setting of theirs can run a script twice or starve a waiter of a connection.
+This module holds everything that headgate knows about redis-py's connections. headgate makes its
+own. A client that the user passes keeps its pool, its retries, its decoding and its event loop. So
+none of the client's settings can run a script twice, or leave a waiter without a connection.
 """
 
 from __future__ import annotations
@@ -26,20 +27,21 @@ from redis.retry import Retry as BlockingRetry
 from headgate.stores.redis.transport.connection import close_sockets, detached, hang_up
 from headgate.stores.redis.transport.failures import NotThereError
 
-CONNECT_TIMEOUT = 5.0  # seconds; an URL's or a client's own socket_connect_timeout stands
-REPLY_TIMEOUT = 5.0  # seconds for a reply
-SILENCE = 0.5  # the same where a caller's `max_sleep` is less: a reply that is slow is no wait
-LOST = (
-    RedisError,
-    OSError,
-    TimeoutError,
-    asyncio.IncompleteReadError,
-)  # what a server that is away looks like
+# Connecting may take so many seconds. A socket_connect_timeout in the URL or the client has
+# precedence.
+CONNECT_TIMEOUT = 5.0
+REPLY_TIMEOUT = 5.0  # A reply may take so many seconds.
+# A reply may take so many seconds even if a caller's `max_sleep` is shorter: waiting for a slow
+# reply is no wait in the queue.
+SILENCE = 0.5
+# An unavailable server causes these errors.
+LOST = RedisError, OSError, TimeoutError, asyncio.IncompleteReadError
 A_SENTINEL = (
-    "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and name the "
-    "service, as in redis+sentinel://host:26379/service/0"
+    "it is a Sentinel, which keeps no limits itself: begin its URL with redis+sentinel:// and "
+    "name the service, as in redis+sentinel://host:26379/service/0"
 )
-CARRIED = (
+# headgate uses these settings of a URL or a client, and those that begin with ssl_.
+USED = (
     "host",
     "port",
     "db",
@@ -54,8 +56,9 @@ CARRIED = (
 )
 
 
-PLAIN = (str, bytes, int, float)  # settings that are compared by value
+PLAIN = (str, bytes, int, float)  # Settings of these types are compared by value.
 
+# Each asyncio connection class has its blocking class here.
 BLOCKING: dict[type[AbstractConnection], Any] = {
     SSLConnection: redis.connection.SSLConnection,
     UnixDomainSocketConnection: redis.connection.UnixDomainSocketConnection,
@@ -64,18 +67,18 @@ BLOCKING: dict[type[AbstractConnection], Any] = {
 
 
 def is_unknown(command: str, refusal: str) -> bool:
-    """Whether a server has said that it does not know `command`. redis-py drops the first word, ERR."""
-    said = refusal.lower().removeprefix("err ").replace("`", "'")  # Redis before 7
+    """Whether the server does not know `command`. redis-py drops the first word, ERR."""
+    said = refusal.lower().removeprefix("err ").replace("`", "'")  # Redis before 7 writes `.
     return said.startswith(f"unknown command '{command.lower()}'")
 
 
 def said_by_sentinel(role: Any) -> bool:
-    """Whether the reply to ROLE is a Sentinel's."""
+    """Whether this reply to ROLE comes from a Sentinel."""
     return isinstance(role, list) and role[:1] == [b"sentinel"]
 
 
 async def stay_open(*_: object, **__: object) -> None:
-    """In place of redis-py's `disconnect`."""
+    """Stand in for redis-py's `disconnect`, and do nothing."""
 
 
 def close(connection: AbstractConnection, loop: asyncio.AbstractEventLoop) -> None:
@@ -100,28 +103,28 @@ class Endpoint:
             **{
                 name: value
                 for name, value in settings.items()
-                if name in CARRIED or name.startswith("ssl_")
+                if name in USED or name.startswith("ssl_")
             },
         }
         if self._settings["socket_connect_timeout"] is None:
             self._settings["socket_connect_timeout"] = CONNECT_TIMEOUT
         if self._settings.get("db"):
-            self._settings["db"] = str(
-                self._settings["db"]
-            )  # hiredis would make a text of it, and can crash: see connection.py
+            # hiredis can crash when it converts a number itself: see `packed` in connection.py.
+            self._settings["db"] = str(self._settings["db"])
 
     @property
     def identity(self) -> Hashable:
-        """All that decides how a connection is made: equal for endpoints whose connections could be each other's.
+        """Everything that decides how a connection is made.
 
-        What cannot be compared by value, such as a credential_provider, counts as the object that it is.
+        It is equal for two endpoints if a connection of one could serve the other. A setting that
+        cannot be compared by value, such as a credential_provider, is compared by identity.
         """
         return self._kind, frozenset(
             (name, comparable(value)) for name, value in self._settings.items() if value is not None
         )
 
     def at(self, host: str, port: int) -> Endpoint:
-        """Another server that is to be spoken to as this one is."""
+        """Another server, with the settings of this one."""
         return Endpoint(self._kind, {**self._settings, "host": host, "port": port})
 
     @property
@@ -129,7 +132,10 @@ class Endpoint:
         return str(self._settings.get("host", "localhost"))
 
     def connection(self) -> AbstractConnection:
-        """A new connection, not connected yet: it never repeats a command, decodes a reply or closes by itself."""
+        """A new connection, not connected yet.
+
+        It never repeats a command, decodes a reply or closes by itself.
+        """
         its = self._kind(
             **self._settings,
             socket_timeout=None,
@@ -137,27 +143,34 @@ class Endpoint:
             health_check_interval=0,
             protocol=2,
         )
-        its.disconnect = stay_open  # type: ignore[method-assign]  # it would lose its stream where no loop runs
+        # redis-py's own `disconnect` would lose the stream where no loop runs.
+        its.disconnect = stay_open  # type: ignore[method-assign]
         return its
 
     async def connected(self) -> AbstractConnection:
-        """The same, connected and logged in; redis-py itself would wait for a server that accepts and says nothing."""
+        """A new connection, connected and logged in.
+
+        The timeout is headgate's own. redis-py would wait for a server that accepts the connection
+        and then sends nothing.
+        """
         connection, loop = self.connection(), asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._settings["socket_connect_timeout"]):
-                await connection.connect()  # type: ignore[no-untyped-call]  # redis-py leaves it unannotated
+                # redis-py has no annotations here.
+                await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException as error:
             close(connection, loop)
             if not loop.is_running():
                 close_sockets(loop)
-                raise GeneratorExit from error  # the collector closes this coroutine, and redis-py may hide that
+                # The garbage collector closes this coroutine, and redis-py may hide that.
+                raise GeneratorExit from error
             if isinstance(error, RedisError) and await self._is_sentinel(error):
                 raise NotThereError(A_SENTINEL) from error
             raise
         return connection
 
     async def _is_sentinel(self, refusal: RedisError) -> bool:
-        """Whether a server that knows no databases, or not this user, is a Sentinel."""
+        """Whether the server is a Sentinel, after it refused the database or the login."""
         if is_unknown("SELECT", str(refusal)):
             without = ["db"]
         elif isinstance(refusal, AuthenticationError):
@@ -172,7 +185,7 @@ class Endpoint:
 
     @asynccontextmanager
     async def talk(self) -> AsyncIterator[AbstractConnection]:
-        """A connection for as long as the block lasts; it is left without waiting for anybody."""
+        """A connection for the duration of the block. Closing it waits for nothing."""
         connection, loop = await self.connected(), asyncio.get_running_loop()
         try:
             yield connection
@@ -180,7 +193,7 @@ class Endpoint:
             close(connection, loop)
 
     async def asked(self, *words: str) -> Any:
-        """The reply to one command, on a connection for this alone."""
+        """The reply to one command, on a connection that is made for it."""
         async with (
             asyncio.timeout(REPLY_TIMEOUT + self._settings["socket_connect_timeout"]),
             self.talk() as connection,
@@ -189,7 +202,10 @@ class Endpoint:
             return await connection.read_response()
 
     def blocking(self, patience: float) -> redis.connection.AbstractConnection:
-        """A new connection for a thread without a loop, which waits so many seconds for each answer."""
+        """A new connection for a thread without a loop.
+
+        The thread waits `patience` seconds for each reply.
+        """
         kind = BLOCKING[next(kind for kind in BLOCKING if issubclass(self._kind, kind))]
         connection: redis.connection.AbstractConnection = kind(
             **{
@@ -205,9 +221,9 @@ class Endpoint:
 
     @property
     def place(self) -> str:
-        """Where it is."""
+        """The host and port, or the path of the socket."""
         return str(self._settings.get("path") or f"{self.host}:{self._settings.get('port', 6379)}")
 
     def __str__(self) -> str:
-        """Where, and never with which password."""
+        """The address and the database, never the password."""
         return f"{self.place}/{self._settings.get('db', 0) or 0}"

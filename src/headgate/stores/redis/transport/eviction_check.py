@@ -1,7 +1,7 @@
-"""A warning about servers that may drop state: a key that is evicted is a limiter that has forgotten everything.
+"""The warning about servers that may evict keys: an evicted key is a limiter without memory.
 
-Here lives asking a server for its policy, when it is met and from time to time, and the sentence about it. Where the user may not
-ask (INFO), nothing is said.
+The client asks each server for its eviction policy when it connects, and from time to time. A user
+without permission for INFO gets no warning.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-EVERY = 600.0  # seconds: a policy can be changed while a server runs
-_warned: set[str] = set()  # each server once
+# So many seconds pass between two checks: the policy can be changed while the server runs.
+EVERY = 600.0
+# A warning was logged for these servers. Each gets one.
+_warned: set[str] = set()
 
 
 class Eviction:
-    """What one server does when its memory is full."""
+    """Checks what one server does when its memory is full."""
 
     def __init__(
         self,
@@ -42,10 +44,10 @@ class Eviction:
 
     def _ask(self) -> None:
         if self._topology.informs:
-            self._send(self._told, "INFO", "memory")
+            self._send(self._check_policy, "INFO", "memory")
             self._timer = self._loop.call_later(EVERY, self._ask)
 
-    def _told(self, reply: Any) -> None:
+    def _check_policy(self, reply: Any) -> None:
         where = str(self._endpoint)
         if isinstance(reply, HiredisError):
             self._topology.informs = not str(reply).startswith("NOPERM")
@@ -53,8 +55,9 @@ class Eviction:
             _warned.add(where)
             log(
                 logging.WARNING,
-                "The Redis server at %s may evict keys (maxmemory-policy %s): a limiter whose key is evicted forgets who holds and "
-                "what was counted. Set maxmemory-policy noeviction, or give headgate a server of its own.",
+                "The Redis server at %s may evict keys (maxmemory-policy %s): a limiter whose key "
+                "is evicted forgets who holds and what was counted. Set maxmemory-policy "
+                "noeviction, or give headgate a server of its own.",
                 where,
                 policy,
             )
@@ -64,7 +67,10 @@ class Eviction:
 
 
 def dangerous(info: str) -> str:
-    """The policy, if keys may be dropped by it; a server without a bound to its memory drops none."""
+    """The policy, if it may evict keys, else an empty text.
+
+    A server without a memory limit evicts none.
+    """
     facts = dict(line.split(":", 1) for line in info.splitlines() if ":" in line)
     policy = facts.get("maxmemory_policy", "noeviction")
     return "" if policy == "noeviction" or facts.get("maxmemory") == "0" else policy

@@ -1,6 +1,6 @@
-"""The StoreError for a failure of a server: its reason, its words and its cause.
+"""Builds the StoreError for a failure of a server: its reason, its text and its cause.
 
-Here lives telling one failure from another. No error shows a password.
+This module tells one kind of failure from another. No error shows a password.
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from headgate.errors import Reason, StoreError
 from headgate.keys import title
 
-REPEATED = (
-    ", with args"  # from here on a server that knows no AUTH repeats the command, with the password
-)
+# A server that knows no AUTH repeats the command behind these words, with the password.
+REPEATED = ", with args"
+# The refusals of a server that wants a login first begin with these words.
 NO_LOGIN = (
     "NOAUTH",
     "Authentication required",
     "Protocol error: unauthenticated",
     "ERR Protocol error: unauthenticated",
 )
-WANTS_LOGIN = "it wants a password, and headgate has none: write user and password into the URL, as in redis://user:password@host:6379/0"
+WANTS_LOGIN = (
+    "it wants a password, and headgate has none: write user and password into the URL, as in "
+    "redis://user:password@host:6379/0"
+)
+# An error shows these texts, by reason, in place of texts that may hold secrets.
 WORDS: dict[Reason, str] = {
     "refused": "nothing listens there",
     "unresolvable": "its host name cannot be resolved",
@@ -37,7 +41,10 @@ WORDS: dict[Reason, str] = {
 
 
 class NotThereError(RedisError):
-    """A server that cannot be reached. Its text is headgate's own and holds no secret, so it may be shown."""
+    """A server cannot be reached.
+
+    The text is headgate's own and holds no secret, so an error may show it.
+    """
 
 
 def reason_of(lost: BaseException) -> Reason:
@@ -64,17 +71,20 @@ def kind_of(lost: BaseException) -> Reason | None:
     return "reply" if isinstance(lost, (ResponseError, redis.exceptions.InvalidResponse)) else None
 
 
-# When a chain has several kinds, the error names the first of these: the user can do something about it.
+# When a chain has several kinds, the error names the first of these. The user can act on it.
 FIRST: tuple[Reason, ...] = ("password", "tls", "unresolvable", "refused", "timeout", "reply")
 
 
 def numbers_in(lost: OSError) -> set[int]:
-    """The errno numbers of an error. asyncio joins the errors of all addresses of a host, and its text has their numbers."""
+    """The errno numbers of an error.
+
+    asyncio joins the errors of all addresses of a host. The numbers are in the joined text.
+    """
     return {int(number) for number in re.findall(r"\[Errno (\d+)]", f"{lost}")} or {lost.errno or 0}
 
 
 def wants_login(refusal: str) -> bool:
-    """Whether the server refuses calls before a login."""
+    """Whether the server refused the call because it wants a login first."""
     return refusal.startswith(NO_LOGIN)
 
 
@@ -86,7 +96,10 @@ def chain(lost: BaseException | None) -> Iterator[BaseException]:
 
 
 def words(lost: BaseException) -> str:
-    """The failure in the server's words or in headgate's. Other texts may hold secrets, so they are replaced by WORDS."""
+    """The failure in the server's words or in headgate's.
+
+    Other texts may hold secrets, so WORDS replaces them.
+    """
     if any(wants_login(f"{each}") for each in chain(lost)):
         return WANTS_LOGIN
     if isinstance(lost, (ResponseError, StoreError, NotThereError)):
@@ -103,7 +116,7 @@ def words(lost: BaseException) -> str:
 
 
 def shown_cause(lost: BaseException) -> BaseException:
-    """`lost` for a traceback; a substitute if its text repeats a login."""
+    """`lost`, for a traceback, or a substitute if its text repeats a login."""
     return (
         NotThereError(words(lost)) if any(REPEATED in f"{each}" for each in chain(lost)) else lost
     )
@@ -112,8 +125,9 @@ def shown_cause(lost: BaseException) -> BaseException:
 def cannot(topology: object, lost: BaseException) -> StoreError:
     """The error for calls that a server did not answer."""
     error = StoreError(
-        f"The Redis server at {topology} cannot be asked ({words(lost)}). It may have run the last call; headgate returns the "
-        "permits of that call as soon as it answers. Check that it runs, can be reached and accepts the login.",
+        f"The Redis server at {topology} cannot be asked ({words(lost)}). It may have run the "
+        "last call; headgate returns the permits of that call as soon as it answers. Check that "
+        "it runs, can be reached and accepts the login.",
         reason_of(lost),
     )
     error.__cause__ = shown_cause(lost)
@@ -121,7 +135,7 @@ def cannot(topology: object, lost: BaseException) -> StoreError:
 
 
 def refused(topology: object, name: str, refusal: str, lost: Exception) -> StoreError:
-    """The error for calls that a server answered with an error, or with something that makes no sense."""
+    """The error for calls that a server answered with an error or a malformed reply."""
     reason: Reason = "password" if wants_login(refusal) else "reply"
     said = WANTS_LOGIN if wants_login(refusal) else refusal
     error = StoreError(

@@ -1,7 +1,8 @@
-"""A peer: one server that a link is connected to, and the calls that are on their way there.
+"""A node: one server that a client is connected to, and the calls in flight on that connection.
 
-Here live sending and hearing on one connection, what a server may lack (the library, a moment), and the watch over its silence.
-Where a call goes when this is not the place, and what becomes of calls whose connection is lost, is the link's.
+A node sends calls and receives replies. It loads the library if the server lacks it. Calls to a
+server that is not ready wait in the node. A connection that stays silent for too long is cut. The
+client decides where a call goes instead, and what becomes of the calls of a lost connection.
 """
 
 from __future__ import annotations
@@ -35,32 +36,39 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
+# This stands for the library in `Node._loading`, beside the digests of scripts.
 LIBRARY = "library"
-IDLE = 60.0  # seconds after which one of several servers is left that nothing was said to
-UNREADY = (
-    "LOADING",
-    "BUSY ",
-    "CLUSTERDOWN The cluster",
-    "MASTERDOWN",
-)  # so the server refuses everybody before the script began
-ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")  # so it refuses one name, whose slot is on its way
+# A client of several servers closes a connection after so many seconds without a call.
+IDLE = 60.0
+# With these errors the server refuses every call, before the script begins.
+UNREADY = ("LOADING", "BUSY ", "CLUSTERDOWN The cluster", "MASTERDOWN")
+# With these errors it refuses the calls of one name, because the name's slot is moving.
+ELSEWHEN = ("CLUSTERDOWN", "TRYAGAIN")
+# After these errors the same call may succeed later, here or elsewhere.
 NOT_NOW = (*UNREADY, *ELSEWHEN, "READONLY")
+# With these errors the server says that it lacks the script or the library.
 MISSING = ("NOSCRIPT", "ERR Function not found")
-# What a key may hold of which a name takes no notice, new or known: see prelude.lua. It lives for a minute, or as long as the name.
-BEGINNINGS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
-MINUTE = 60_000
-# A server writes last to the connection that had something to hear first (putClientInPendingWriteQueue in networking.c, Redis and
-# Valkey). With a word before it, the reply to a call goes out behind what the call announces: who hears that does not wait for one
-# more write, and for one more process to wake up. Beside a fleet that is a quarter of a hand-off (python -m benchmarks.fleet).
-COURTESY = ("PING",)
+# A name, new or known, ignores these contents of its keys: see prelude.lua. A key with such
+# contents lives for a minute, or as long as the name.
+PLACEHOLDERS = ("HSET", "told", ""), ("ZADD", 0, "-"), ("ZADD", "inf", "end")
+MINUTE = 60_000  # milliseconds
+# A server writes last to the connection that first had a reply to write (Redis and Valkey,
+# putClientInPendingWriteQueue in networking.c). With a PING before it, the reply to a call goes
+# out behind the notifications of that call. So a notified process does not wait for one more
+# write, and for one more process to wake up. In a fleet that is a quarter of a hand-off
+# (python -m benchmarks.fleet).
+PING = ("PING",)
+# A Cluster redirects with these words: the kind, the slot, the host and the port.
 ELSEWHERE = re.compile(r"(MOVED|ASK) (\d+) (.*):(\d+)")
 
 
 class Sender(Protocol):
-    """The source of calls under one key. The transport knows no more of it."""
+    """The source of calls under one key. The transport knows nothing else about it."""
 
-    node: Node | None  # the connection that its calls use, as far as the client knows
-    met: bool | None  # whether its last call was answered; None: it has made none
+    # Its calls use this connection, as far as the client knows.
+    node: Node | None
+    # This says whether its last call was answered. None: it has made no call yet.
+    met: bool | None
 
     @property
     def key(self) -> str: ...
@@ -78,33 +86,36 @@ class Sender(Protocol):
 
 
 class Call(NamedTuple):
-    """One command on its way."""
+    """One command in flight, or about to be sent again."""
 
     sender: Sender
     command: Command
-    first: float  # when it was sent for the first time, by the loop's clock, and
-    sent: float  # for the last time
-    there: Endpoint | None = None  # it is to be asked for there this once: its slot is being moved
-    sent_on: bool = (
-        False  # by one server to another: two that disagree must not send it round and round
-    )
-    begun: bool = False  # its keys were made where it is to be asked for
-    by_text: bool = False  # it brings the script that it names
+    # It was sent first and last at these times, by the loop's clock.
+    first: float
+    sent: float
+    # This server gets the call once (ASKING), because the call's slot is moving there.
+    there: Endpoint | None = None
+    # One server has redirected it to another. Two servers that disagree must not do so for ever.
+    sent_on: bool = False
+    # Its keys were created on the server that its slot is moving to.
+    keys_created: bool = False
+    # It carries the text of its script (EVAL).
+    by_text: bool = False
 
 
 class Retrying(Protocol):
-    """What a node asks about calls that its server does not carry out now."""
+    """The part of Reconnection that a node uses, for calls that its server does not run now."""
 
-    def look_beyond(self, node: Node) -> None: ...
-    def strand(self, call: Call) -> None: ...
-    def hopes(self, call: Call) -> bool: ...
-    def hope_until(self, call: Call) -> None: ...
-    def is_there(self, call: Call) -> None: ...
-    def next_pause(self, server: Endpoint | None) -> float: ...
+    def check_topology(self, node: Node) -> None: ...
+    def add_unrouted(self, call: Call) -> None: ...
+    def may_retry(self, call: Call) -> bool: ...
+    def watch_deadline(self, call: Call) -> None: ...
+    def note_reply(self, call: Call) -> None: ...
+    def next_backoff(self, server: Endpoint | None) -> float: ...
 
 
 class Router(Protocol):
-    """What a node asks of the client that has made it."""
+    """The part of the client that a node uses."""
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
@@ -120,23 +131,36 @@ class Router(Protocol):
 
 
 class Node:
-    """One connection. Replies come in the order of what was sent: a call's, or what hears anything else."""
+    """One connection to a server, and the calls in flight on it.
+
+    Replies come in the order of the commands. Each goes to a call or to a callback.
+    """
 
     def __init__(self, client: Router, endpoint: Endpoint, connection: AbstractConnection) -> None:
         self.endpoint = endpoint
-        self.saying = False  # the collector may drop permits in the middle of sending, and they may not be sent in between
-        self.gone = False
+        # The node is in the middle of sending. The garbage collector may release permits there, and
+        # their calls must not be sent in between.
+        self.sending = False
+        # The connection is lost or closed.
+        self.closed = False
+        # These calls and callbacks get the next replies, in the order of the commands.
         self.calls: deque[Call | Callable[[Any], None]] = deque()
         self.client = client
         self._loop = client.loop
-        self._scripts_until = 0.0  # the library could not be loaded just now
-        self.held: deque[Call] = deque()  # until the server is ready
-        self._refusal = ""  # what it has said to the last of them
-        self._trial: asyncio.TimerHandle | None = None  # of the first of them
-        self._brought: set[str] = (
-            set()
-        )  # what is being loaded: who needs it too comes behind and need not bring it again
+        # Until this time calls use scripts, because the library could not be loaded just now.
+        self._scripts_until = 0.0
+        # These calls wait until the server is ready.
+        self.waiting: deque[Call] = deque()
+        # The server refused the last of them with this text.
+        self._refusal = ""
+        # This timer sends the first of them again.
+        self._retry_timer: asyncio.TimerHandle | None = None
+        # These scripts, or the library, are being loaded. A call that needs one comes behind, and
+        # need not load it again.
+        self._loading: set[str] = set()
+        # This timer checks whether the oldest call was answered in time.
         self._watch: asyncio.TimerHandle | None = None
+        # This timer closes an unused connection.
         self._idle: asyncio.TimerHandle | None = None
         self._connection = Connection(connection, self._replied, self._lose)
         self.keep, self.keeps, self.write = (
@@ -144,25 +168,30 @@ class Node:
             self._connection.keeps,
             self._connection.write,
         )
-        self._courteous = True
+        # The server's ACL allows PING, as far as is known.
+        self._may_ping = True
         self._eviction = Eviction(self._loop, client.topology, endpoint, self.send)
 
     @property
-    def busy_or_gone(self) -> bool:
-        """Whether nothing can be said this moment. In the middle of sending, the collector may have dropped a permit."""
-        return self.saying or self.gone
+    def cannot_send(self) -> bool:
+        """Whether no call can be sent this moment.
+
+        The caller may be the garbage collector, which releases a permit in the middle of sending.
+        """
+        return self.sending or self.closed
 
     @property
     def busy(self) -> bool:
-        return bool(self.held) or any(isinstance(call, Call) for call in self.calls)
+        """Whether calls are in flight, or wait for the server."""
+        return bool(self.waiting) or any(isinstance(call, Call) for call in self.calls)
 
-    # Sending -------------------------------------------------------------------------------------------------------------
+    # Sending --------------------------------------------------------------------------------------
 
     def say(self, call: Call) -> None:
         if self._watch is None:
             self._begin_watch()
         script, words, for_others = call.command
-        writes = for_others and self._courteous and self._lets_pass()
+        writes = for_others and self._may_ping and self._ping_first()
         if call.there is not None:
             self.send(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
@@ -170,22 +199,25 @@ class Node:
         if writes:
             self.write()
 
-    def _lets_pass(self) -> bool:
-        """Say a word before what comes now, in one write with it; whether nobody else will write."""
+    def _ping_first(self) -> bool:
+        """Send a PING before the next command, in one write with it.
+
+        True: the caller has to call `write`, because no other caller will.
+        """
         writes = self.keep()
-        self.send(self._heard_word, *COURTESY)
+        self.send(self._note_ping_reply, *PING)
         return writes
 
-    def _heard_word(self, reply: Any) -> None:
-        """Whom the server does not let say it goes without: each refusal would be a line of its ACL LOG."""
-        self._courteous = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
+    def _note_ping_reply(self, reply: Any) -> None:
+        """Send no PING if the ACL refuses it: each refusal would add a line of the ACL LOG."""
+        self._may_ping = not (isinstance(reply, HiredisError) and str(reply).startswith("NOPERM"))
 
     def send(self, hears: Call | Callable[[Any], None], *words: Any) -> None:
         command = packed(*words)
-        self.saying = True
+        self.sending = True
         self.calls.append(hears)
         self._connection.send(command)
-        self.saying = False
+        self.sending = False
 
     def _by_function(self) -> bool:
         return self.client.topology.functions and self._loop.time() >= self._scripts_until
@@ -197,7 +229,7 @@ class Node:
             self._idle = None
 
     def _look_at_calls(self) -> None:
-        """A server that does not answer in time is as good as gone."""
+        """Cut the connection if the server has not answered the oldest call in time."""
         self._watch = None
         oldest = next((call for call in self.calls if isinstance(call, Call)), None)
         if oldest is None:
@@ -211,12 +243,12 @@ class Node:
                 self.cut(TimeoutError(f"no reply within {REPLY_TIMEOUT:g} s"))
 
     def _rest(self) -> None:
-        """A process may have used names of all servers of a Cluster, each for a moment."""
+        """Close an unused connection: a process may use each server of a Cluster for a moment."""
         self._idle = None
-        if not (self.calls or self.held):
+        if not (self.calls or self.waiting):
             self.client.leave(self)
 
-    # Hearing -------------------------------------------------------------------------------------------------------------
+    # Replies --------------------------------------------------------------------------------------
 
     def _replied(self, reply: Any) -> None:
         call = self.calls.popleft()
@@ -224,14 +256,18 @@ class Node:
             call(reply)
             return
         if call.by_text:
-            self._brought.discard(call.command.script.digest)
+            self._loading.discard(call.command.script.digest)
         if isinstance(reply, HiredisError):
             self._refused(call, str(reply))
         else:
             self.client.answered(call, reply, self)
 
     def _refused(self, call: Call, refusal: str) -> None:
-        """The server may have refused before anything was done: then it gets what it lacks, or a moment, or another is asked."""
+        """The server refused a call, perhaps before it did anything.
+
+        In that case the server gets the script that it lacks, or some time, or another server gets
+        the call.
+        """
         elsewhere = ELSEWHERE.fullmatch(refusal)
         if has_no_functions(refusal):
             self.client.topology.functions = False
@@ -248,99 +284,110 @@ class Node:
             self.client.answered(call, ResponseError(refusal), self)
 
     def _without_scripts(self, call: Call, refusal: str, role: Any) -> None:
-        told = A_SENTINEL if said_by_sentinel(role) else refusal
-        self.client.answered(call, ResponseError(told), self)
+        text = A_SENTINEL if said_by_sentinel(role) else refusal
+        self.client.answered(call, ResponseError(text), self)
 
     def _not_now(self, call: Call, refusal: str) -> None:
-        """A server that is a replica by now is left in any case: another may be named instead, or its address lead to another."""
+        """The server cannot run the call now: retry later, here or elsewhere, or fail.
+
+        A server that has become a replica is left in any case. The topology may name another
+        server by now, or the same address may lead to another.
+        """
         if (
             refusal.startswith("TRYAGAIN")
             and call.there is not None
-            and not call.begun
+            and not call.keys_created
             and self.client.topology.functions
         ):
-            self._begin(call)
+            self._create_keys(call)
             return
         if refusal.startswith("CLUSTERDOWN"):
             call.sender.node = None
-            self.client.reconnection.look_beyond(self)
+            self.client.reconnection.check_topology(self)
         demoted = refusal.startswith("READONLY")
-        self.client.reconnection.is_there(call)
-        if not self.client.reconnection.hopes(call):
+        self.client.reconnection.note_reply(call)
+        if not self.client.reconnection.may_retry(call):
             self.client.answered(call, ResponseError(refusal), self)
         elif demoted:
-            self.client.reconnection.strand(call._replace(there=None))
+            self.client.reconnection.add_unrouted(call._replace(there=None))
         elif refusal.startswith(UNREADY):
-            self._hold(call._replace(there=None, sent_on=False), refusal)
+            self._postpone(call._replace(there=None, sent_on=False), refusal)
         else:
             self.client.send_later(call._replace(there=None, sent_on=False))
         if demoted:
             self.cut(ReadOnlyError(refusal))
 
-    def _begin(self, call: Call) -> None:
-        """A name that is new in a slot on its way: where that comes from there is no key of it, and where it goes a call is let in
-        that finds all its keys, or has but one. So each is made by itself, unless it is there.
+    def _create_keys(self, call: Call) -> None:
+        """Create the keys of a new name while its slot moves.
 
-        Not on Redis 6.2, which has no functions: it sends on who lacks one key, and the others must find their places free.
+        The server that gives the slot away has no key of this name. The server that takes the slot
+        runs a call only if all its keys exist, or if it has a single key. So each key is created by
+        a command of its own, unless it exists.
+
+        Redis 6.2, which has no functions, gets no such commands. It redirects a call that lacks one
+        key. The other keys are still to move, and must find no key in their place.
         """
         keys = call.command.words[1 : 1 + call.command.words[0]]
-        for key, (verb, *words) in zip(keys, BEGINNINGS, strict=False):
+        for key, (verb, *words) in zip(keys, PLACEHOLDERS, strict=False):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
                 self.send(_anything, "ASKING")
                 self.send(_anything, *command)
-        self.say(call._replace(begun=True))
+        self.say(call._replace(keys_created=True))
 
-    def _hold(self, call: Call, refusal: str) -> None:
-        """Who comes now comes later: one after the other, until one is answered."""
-        self.held.append(call)
+    def _postpone(self, call: Call, refusal: str) -> None:
+        """Let the call wait. The waiting calls are sent one by one, until one is answered."""
+        self.waiting.append(call)
         self._refusal = refusal
-        self.client.reconnection.hope_until(call)
-        if self._trial is None:
+        self.client.reconnection.watch_deadline(call)
+        if self._retry_timer is None:
             self._try_later()
 
     def _try_later(self) -> None:
-        self._trial = self._loop.call_later(
-            self.client.reconnection.next_pause(self.endpoint), self._try_one
+        self._retry_timer = self._loop.call_later(
+            self.client.reconnection.next_backoff(self.endpoint), self._try_one
         )
 
     def _try_one(self) -> None:
-        self._trial = None
-        if self.held:
-            call = self.held.popleft()
-            if self.held:
+        self._retry_timer = None
+        if self.waiting:
+            call = self.waiting.popleft()
+            if self.waiting:
                 self._try_later()
             self.client.send_again(call)
 
     def ready(self) -> None:
-        """It has answered somebody: all may ask."""
-        for call in self._let_go():
+        """The server has answered a call: send all that wait."""
+        for call in self._take_waiting():
             self.client.send_again(call)
 
     def send_on(self) -> None:
-        """Who has been held, and whose name is at another server by now, is sent there."""
-        held, where = self._let_go(), self.client.topology.where
-        self.held.extend(call for call in held if where(call.sender.key) is self.endpoint)
-        for call in held:
+        """Send each waiting call to its new server, if another one has its name by now."""
+        waiting, where = self._take_waiting(), self.client.topology.where
+        self.waiting.extend(call for call in waiting if where(call.sender.key) is self.endpoint)
+        for call in waiting:
             if where(call.sender.key) is not self.endpoint:
                 self.client.send_again(call)
 
-    def _let_go(self) -> deque[Call]:
-        held, self.held = self.held, deque()
-        return held
+    def _take_waiting(self) -> deque[Call]:
+        waiting, self.waiting = self.waiting, deque()
+        return waiting
 
-    def look_at_hopes(self) -> None:
-        """Who has been held for long enough is told what the server says."""
-        held, self.held = self.held, deque()
-        self.held.extend(call for call in held if self.client.reconnection.hopes(call))
-        for call in held:
-            if not self.client.reconnection.hopes(call):
+    def check_deadlines(self) -> None:
+        """Answer the calls that have waited for long enough with the server's refusal."""
+        waiting, self.waiting = self.waiting, deque()
+        self.waiting.extend(call for call in waiting if self.client.reconnection.may_retry(call))
+        for call in waiting:
+            if not self.client.reconnection.may_retry(call):
                 self.client.answered(call, ResponseError(self._refusal), self)
 
     def _redirect(self, call: Call, word: str, slot: str, host: str, port: str) -> None:
         server = self.client.topology.server(host, int(port), self.endpoint)
         if server is None:
-            told = f"it is one of a Cluster, and {word} says that this name is at another: begin its URL with redis+cluster://"
-            self.client.answered(call, ResponseError(told), self)
+            text = (
+                f"it is one of a Cluster, and {word} says that this name is at another: "
+                "begin its URL with redis+cluster://"
+            )
+            self.client.answered(call, ResponseError(text), self)
             return
         self.ready()
         if word == "MOVED":
@@ -353,25 +400,25 @@ class Node:
         else:
             self.client.send_again(onward)
 
-    def _disagreed(self, call: Call, told: str) -> None:
-        """While a slot changes hands each of two servers may name the other, for a moment."""
-        self.client.reconnection.is_there(call)
-        if self.client.reconnection.hopes(call):
+    def _disagreed(self, call: Call, text: str) -> None:
+        """Two servers name each other. They may do so for a moment while a slot moves."""
+        self.client.reconnection.note_reply(call)
+        if self.client.reconnection.may_retry(call):
             self.client.send_later(call)
         else:
             self.client.answered(
                 call,
-                ResponseError(f"TRYAGAIN its servers disagree about who has this name: {told}"),
+                ResponseError(f"TRYAGAIN its servers disagree about who has this name: {text}"),
                 self,
             )
 
     def _load(self, call: Call) -> None:
         script, words, _ = call.command
         missing = LIBRARY if self._by_function() else script.digest
-        if missing in self._brought:
+        if missing in self._loading:
             self.say(call)
             return
-        self._brought.add(missing)
+        self._loading.add(missing)
         if missing == LIBRARY:
             self.send(self._loaded, "FUNCTION", "LOAD", library().text)
             self.say(call)
@@ -381,15 +428,18 @@ class Node:
             self.send(call._replace(by_text=True), "EVAL", script.text, *words)
 
     def _loaded(self, reply: Any) -> None:
-        """The library is there, perhaps because somebody else was faster; where it cannot be now, or ever, scripts will do."""
-        self._brought.discard(LIBRARY)
+        """The library is loaded, perhaps by a faster process.
+
+        If it cannot be loaded, now or ever, calls use scripts instead.
+        """
+        self._loading.discard(LIBRARY)
         refusal = str(reply).lower() if isinstance(reply, HiredisError) else ""
         if refusal.startswith(("noperm", "err unknown")):
             self.client.topology.functions = False
         elif refusal and "already exists" not in refusal:
             self._scripts_until = self._loop.time() + REPLY_TIMEOUT
 
-    # Ending --------------------------------------------------------------------------------------------------------------
+    # Ending ---------------------------------------------------------------------------------------
 
     def cut(self, lost: Exception) -> None:
         self._connection.cut(lost)
@@ -398,7 +448,7 @@ class Node:
         self._end()
         calls, self.calls = self.calls, deque()
         self.client.lost(
-            self, [*(call for call in calls if isinstance(call, Call)), *self._let_go()], lost
+            self, [*(call for call in calls if isinstance(call, Call)), *self._take_waiting()], lost
         )
 
     def close(self) -> None:
@@ -406,20 +456,20 @@ class Node:
         self._connection.close()
 
     def _end(self) -> None:
-        self.gone = True
+        self.closed = True
         self._eviction.stop()
-        for timer in (self._watch, self._idle, self._trial):
+        for timer in (self._watch, self._idle, self._retry_timer):
             if timer is not None:
                 timer.cancel()
-        self._watch = self._idle = self._trial = None
+        self._watch = self._idle = self._retry_timer = None
 
 
 def has_no_functions(refusal: str) -> bool:
-    """A server that is too old for functions, or lets this user call none."""
+    """Whether the server is too old for functions, or this user may not call them."""
     return is_unknown("FCALL", refusal) or (
         refusal.startswith("NOPERM") and "'fcall'" in refusal.lower()
     )
 
 
 def _anything(reply: Any) -> None:
-    """Whatever the server says to this, the call behind it is answered."""
+    """Ignore this reply: the call behind it gets an answer in any case."""

@@ -1,6 +1,6 @@
-"""Outages: the log has one line when a server cannot be asked any more, and one when it answers again.
+"""Logs one line when a server becomes unavailable, and one when it answers again.
 
-Here lives the rule that each comes once, however many callers, limiters and event loops notice it.
+Each line appears once, however many callers, limiters and event loops notice the outage.
 """
 
 from __future__ import annotations
@@ -19,26 +19,34 @@ if TYPE_CHECKING:
 
     from headgate.stores.redis.transport.topology import Topology
 
-CALM = 1.0  # seconds without a failure after which a server is said to answer again: a flapping one fills no log
+# A server counts as recovered after so many seconds without a failure. So a flapping server does
+# not fill the log.
+CALM = 1.0
 
 
 class Outages:
-    """The outages of one store. A part is one server of a Cluster, which keeps names of its own; otherwise None."""
+    """The outages of one store.
+
+    A part is one server of a Cluster, because each keeps its own names. Elsewhere the part is None.
+    """
 
     def __init__(self, store: str) -> None:
-        self.since: dict[Hashable, float] = {}  # when the present outage of each part began
-        self._last: dict[Hashable, float] = {}  # when each part failed last
-        self._looked: dict[Hashable, float] = {}  # when each part answered first after that
+        # The present outage of each part began at this time.
+        self.since: dict[Hashable, float] = {}
+        # Each part failed last at this time.
+        self._last: dict[Hashable, float] = {}
+        # The last check of each part was scheduled at this time, when the part answered a call.
+        self._looked: dict[Hashable, float] = {}
         self._store = store
 
     def begins(self, part: Hashable, error: StoreError) -> None:
-        """A caller gets `error`: log it if it is the first of an outage."""
+        """A caller gets `error`. Log it if it is the first of an outage."""
         self._last[part] = now = monotonic()
         if self.since.setdefault(part, now) is now:
             log(logging.WARNING, "%s Acquires raise StoreError until it answers again.", error)
 
     def ends(self, part: Hashable, loop: AbstractEventLoop) -> None:
-        """A call was answered. A look some time later, in `loop`, shows whether more failed since."""
+        """A call was answered. After CALM seconds, check in `loop` whether another failed."""
         now = monotonic()
         if part in self.since and now - self._looked.get(part, 0.0) > CALM:
             self._looked[part] = now
@@ -60,6 +68,6 @@ _outages: WeakKeyDictionary[Topology, Outages] = WeakKeyDictionary()
 
 
 def outages_of(topology: Topology) -> Outages:
-    """The outages of a store, shared by all event loops."""
+    """The outages of a store. All event loops share them."""
     found = _outages.get(topology)
     return found or _outages.setdefault(topology, Outages(f"{topology}"))

@@ -1,10 +1,11 @@
-"""The portal: an event loop in a thread of its own, where threads without a loop have their calls made.
+"""The portal: an event loop in its own thread, which makes the calls of threads without a loop.
 
-Here lives the way from blocking code into asyncio, and nothing of limits. One portal serves a process; it starts with the first
-blocking call and ends with the process: see shutdown.py.
+This module leads from blocking code into asyncio, and knows no limits. One portal serves a process.
+It starts with the first blocking call and ends with the process: see shutdown.py.
 
-A signal handler can raise an exception at almost any point of a calling thread, and it can call the portal itself. So a calling
-thread takes no lock here: it leaves what it wants in a deque, rings, and waits at a queue of its own.
+A signal handler can raise an exception at almost any point of a calling thread. It can also call
+the portal itself. So a calling thread takes no lock here. It appends a callback to a deque, wakes
+the loop through a pipe, and waits at a queue of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ from headgate.forks import WAITING, forked
 from headgate.threads import begin
 
 T = TypeVar("T")
-GUARDIAN = "headgate-link"  # the name of the task that ends with a link
-CLOSING = (
-    1.0  # seconds for the links to close their connections, once all that they had to say is sent
-)
+# A client's lifecycle task has this name. Cancelling the task ends the client.
+LIFECYCLE = "headgate-client"
+# The clients have so many seconds to close their connections, after all calls were sent.
+CLOSING = 1.0
 
 
 class Resolver(ThreadPoolExecutor):
-    """Looks up host names while the interpreter ends: then ThreadPoolExecutor refuses all work, and perhaps no thread can start."""
+    """Looks up host names, even while the interpreter ends.
+
+    At that time ThreadPoolExecutor refuses all work, and perhaps no thread can start.
+    """
 
     def submit(
         self, function: Callable[..., T], /, *args: Any, **named: Any
@@ -59,25 +63,37 @@ class NoPortalError(RuntimeError):
 
 
 class Portal:
-    """A running loop for blocking callers. Where no thread can start, because the interpreter ends, it runs in the caller's."""
+    """A running loop for blocking callers.
+
+    If no thread can start, because the interpreter ends, the loop runs in the caller's thread.
+    """
 
     loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
-        self.thread = 0  # that runs the loop, once it does
+        # The thread with this identifier runs the loop. 0: the loop does not run yet.
+        self.thread = 0
+        # No thread could start: the loop runs in the threads of its callers.
         self.threadless = False
-        self._acts: deque[Callable[[], object]] = deque()
+        # Threads have left these callbacks for the loop.
+        self._callbacks: deque[Callable[[], object]] = deque()
+        # The first thread that takes this lock runs the loop.
         self._claim = threading.Lock()
-        self._ready = threading.Lock()  # locked until the loop is there
+        # This lock is held until the loop runs, or has failed to start.
+        self._ready = threading.Lock()
         self._ready.acquire()
+        # This error kept the loop from starting.
         self._trouble: BaseException | None = None
-        self._ended = threading.Lock()  # locked while the thread runs
-        self._of_parent = (
-            False  # this process is a child of a fork, and the thread runs in the parent
-        )
+        # This lock is held while the thread runs.
+        self._ended = threading.Lock()
+        # This process is a child of a fork, and the thread runs in the parent.
+        self._of_parent = False
 
     def start(self) -> None:
-        """Go on when the loop is there. Callers that come meanwhile start a thread, too: the first of these runs the loop."""
+        """Start the loop, and return when it runs.
+
+        Callers that arrive meanwhile start a thread, too. The first of these threads runs the loop.
+        """
         try:
             begin(self._run, "headgate-portal")
         except RuntimeError:
@@ -92,9 +108,9 @@ class Portal:
         try:
             self.loop = asyncio.new_event_loop()
             self.loop.set_default_executor(Resolver())
-            self._ear, self._bell = os.pipe()
-            os.set_blocking(self._bell, False)
-            self.loop.add_reader(self._ear, self._act)
+            self._wake_reader, self._wake_writer = os.pipe()
+            os.set_blocking(self._wake_writer, False)
+            self.loop.add_reader(self._wake_reader, self._run_callbacks)
             self.thread = threading.get_ident()
         except BaseException as trouble:
             self._trouble = trouble
@@ -112,27 +128,28 @@ class Portal:
                 self.loop.run_forever()
 
     def tell(self, act: Callable[[], object]) -> None:
-        """Have `act` done in the loop, soon.
+        """Run `act` in the loop soon.
 
-        Takes no lock. (asyncio's call_soon_threadsafe would hide an OSError that a signal handler raises.)
+        This takes no lock. asyncio's call_soon_threadsafe would hide an OSError that a signal
+        handler raises.
         """
-        self._acts.append(act)
-        with suppress(BlockingIOError):  # it rings already
-            os.write(self._bell, b"\0")
+        self._callbacks.append(act)
+        with suppress(BlockingIOError):  # The pipe is full: the loop wakes up in any case.
+            os.write(self._wake_writer, b"\0")
 
-    def _act(self) -> None:
-        os.read(self._ear, 4096)
-        while self._acts:
-            self.loop.call_soon(self._acts.popleft())
+    def _run_callbacks(self) -> None:
+        os.read(self._wake_reader, 4096)
+        while self._callbacks:
+            self.loop.call_soon(self._callbacks.popleft())
 
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `work` returns, as `answer` does it."""
+        """Return the result of `work`: see `answer`."""
         return self.answer(Call(work))
 
     def answer(self, call: Call[T], timeout: float | None = None) -> T:
-        """What the task of `call` returns. An exception that a signal handler raises here cancels it.
+        """Return the result of the task of `call`. Raise Empty after `timeout` seconds.
 
-        Raises Empty after `timeout` seconds.
+        An exception that a signal handler raises here cancels the task.
         """
         if self.threadless:
             return self.loop.run_until_complete(call.work())
@@ -151,20 +168,27 @@ class Portal:
             WAITING.discard(call)
 
     def fork(self) -> None:
-        """In the child of a fork: no thread answers here. A caller that waits for its start goes on, and starts another."""
+        """In the child of a fork, no thread answers here.
+
+        A caller that waits for the start of this portal goes on, and starts another portal.
+        """
         self._of_parent = True
-        with suppress(RuntimeError):  # it has started
+        with suppress(RuntimeError):  # The loop has started already.
             self._ready.release()
 
     def close(self) -> None:
-        """Let the links close. The loop itself runs on: threads that still wait are not woken by the end of the process."""
+        """End the clients of the portal.
+
+        The loop itself goes on running: the end of the process does not wake the threads that
+        still wait.
+        """
         if self.threadless:
-            self.loop.run_until_complete(farewell())
+            self.loop.run_until_complete(end_clients())
             self._close_pipe()
             self.loop.close()
         elif self._ended.locked():
             with suppress(Empty):
-                self.answer(Call(farewell), CLOSING)
+                self.answer(Call(end_clients), CLOSING)
 
     def stop(self) -> None:
         """End the loop and its thread."""
@@ -174,13 +198,13 @@ class Portal:
             self._close_pipe()
 
     def _close_pipe(self) -> None:
-        self.loop.remove_reader(self._ear)
-        os.close(self._ear)
-        os.close(self._bell)
+        self.loop.remove_reader(self._wake_reader)
+        os.close(self._wake_reader)
+        os.close(self._wake_writer)
 
 
 class Outcome(Generic[T]):
-    """What a call has come to: its result, or its error."""
+    """The result or the error of a call."""
 
     def __init__(self, task: asyncio.Task[T]) -> None:
         self.error = concurrent.futures.CancelledError() if task.cancelled() else task.exception()
@@ -188,11 +212,13 @@ class Outcome(Generic[T]):
 
 
 class Call(Generic[T]):
-    """One blocking call: a thread waits for what a task does in the loop.
+    """One blocking call: a thread waits for the result of a task in the loop.
 
-    `name` is that of the queue, for errors. `undo` gets the result when the thread has given up. `heed` gets, in the
-    thread, what the task says before it is done.
-    The thread never knows the task: the end of a task runs Python code, and would hide there what a signal handler raises.
+    `name` is the name of the queue, for errors. `undo` gets the result if the thread has stopped
+    waiting. `on_message` gets, in the thread, the messages of the task before its result.
+
+    The thread never has a reference to the task. The end of a task runs Python code, and would hide
+    there an exception that a signal handler raises.
     """
 
     def __init__(
@@ -200,51 +226,54 @@ class Call(Generic[T]):
         work: Callable[[], Coroutine[Any, Any, T]],
         name: str = "headgate/",
         undo: Callable[[T], object] | None = None,
-        heed: Callable[[Any], object] | None = None,
+        on_message: Callable[[Any], object] | None = None,
     ) -> None:
         self.work = work
-        self.of_parent = False  # this process is a child of a fork, and the parent gets the result
+        # This process is a child of a fork, and the parent gets the result.
+        self.of_parent = False
         self._name = name
         self._undo = undo
-        self._heed = heed
+        self._on_message = on_message
         self._task: asyncio.Task[T] | None = None
-        self._given_up = False
-        self._news: SimpleQueue[Any] = (
-            SimpleQueue()
-        )  # what the task says, and at the end its outcome
+        # The thread has stopped waiting.
+        self._abandoned = False
+        # The task puts its messages here, and at the end its outcome.
+        self._messages: SimpleQueue[Any] = SimpleQueue()
 
     def result(self, timeout: float | None) -> T:
-        """In the thread."""
+        """In the thread: wait for the result and return it."""
         while (
-            not isinstance(news := self._news.get(timeout=timeout), Outcome) and not self.of_parent
+            not isinstance(news := self._messages.get(timeout=timeout), Outcome)
+            and not self.of_parent
         ):
-            if self._heed is not None and self._news.empty():
-                self._heed(news)
+            if self._on_message is not None and self._messages.empty():
+                self._on_message(news)
         if self.of_parent:
             raise forked(self._name)
         if news.error is not None:
             try:
                 raise news.error
             finally:
-                del news  # or the error and this frame would know each other
-        self._news.put(news)  # for give_up, should the caller not get it after all
+                del news  # Otherwise the error and this frame would refer to each other.
+        # `give_up` finds the result here if the caller does not get it after all.
+        self._messages.put(news)
         return cast(T, news.result)
 
     def fork(self) -> None:
-        """In the child of a fork: wake the thread, whatever it waits for."""
+        """In the child of a fork: wake the thread, in whatever state it waits."""
         self.of_parent = True
-        self._news.put(None)
+        self._messages.put(None)
 
     def begin(self) -> None:
-        """In the loop, as is all that follows."""
+        """In the loop, as are all methods below: start the task."""
         self._task = asyncio.get_running_loop().create_task(self.work())
         self._task.add_done_callback(self._done)
 
     def say(self, news: object) -> None:
-        self._news.put(news)
+        self._messages.put(news)
 
     def give_up(self) -> None:
-        self._given_up = True
+        self._abandoned = True
         if self._task is not None:
             self._task.cancel()
         else:
@@ -252,44 +281,49 @@ class Call(Generic[T]):
 
     def _done(self, task: asyncio.Task[T]) -> None:
         self._task = None
-        self._news.put(Outcome(task))
-        if self._given_up:
+        self._messages.put(Outcome(task))
+        if self._abandoned:
             self._take_back()
 
     def _take_back(self) -> None:
-        while not self._news.empty():
-            news = self._news.get()
+        while not self._messages.empty():
+            news = self._messages.get()
             if isinstance(news, Outcome) and news.error is None and self._undo is not None:
                 self._undo(cast(T, news.result))
 
 
-async def farewell() -> None:
-    guardians = [task for task in asyncio.all_tasks() if task.get_name() == GUARDIAN]
-    for guardian in guardians:
-        guardian.cancel()
-    if guardians:
-        await asyncio.wait(guardians)
+async def end_clients() -> None:
+    """End all clients of the running loop, and wait for their ends."""
+    lifecycles = [task for task in asyncio.all_tasks() if task.get_name() == LIFECYCLE]
+    for lifecycle in lifecycles:
+        lifecycle.cancel()
+    if lifecycles:
+        await asyncio.wait(lifecycles)
 
 
-_ended: set[int] = set()  # processes that end: no thread can be started any more
-_portals: dict[int, Portal] = {}  # by process: a child of a fork has no thread of its parent's
-_threads: set[int] = set()  # that run portals
-STARTED: list[
-    Callable[[], None]
-] = []  # called when the portal of a process starts; twice is harmless
+# These processes are about to end: no thread can be started there any more.
+_ended: set[int] = set()
+# Each process has its own portal: a child of a fork has none of its parent's threads.
+_portals: dict[int, Portal] = {}
+# The threads with these identifiers run portals.
+_threads: set[int] = set()
+# These functions are called when the portal of a process starts. Twice is harmless.
+STARTED: list[Callable[[], None]] = []
 
 
 def portal() -> Portal:
-    """The portal of this process. Takes no lock: a signal handler may ask while its thread starts the portal."""
+    """The portal of this process, started if necessary.
+
+    This takes no lock, because a signal handler may ask while its thread starts the portal.
+    """
     process = os.getpid()
     if process in _ended:
         raise NoPortalError("this process is about to end, and no further call can be made")
     found = _portals.get(process) or _portals.setdefault(process, Portal())
     if not found.thread:
         _start(found)
-    return (
-        portal() if found._of_parent else found
-    )  # the process was forked while it started: the child needs its own
+    # If the process was forked during the start, the child needs a portal of its own.
+    return portal() if found._of_parent else found
 
 
 def _after_fork() -> None:
@@ -313,17 +347,18 @@ def _start(found: Portal) -> None:
 
 
 def portal_loop() -> asyncio.AbstractEventLoop | None:
-    """The loop of this process's portal, if there is one: takes no lock, so that a finalizer may ask."""
+    """The loop of this process's portal, if it runs. This takes no lock: a finalizer may ask."""
     found = _portals.get(os.getpid())
     return found.loop if found is not None and found.thread else None
 
 
 def check_thread() -> None:
-    """StoreError in the portal's own thread, which would wait for itself."""
+    """Raise StoreError in the portal's own thread, because it would wait for itself."""
     if threading.get_ident() in _threads:
         raise StoreError(
-            "A limiter was called in headgate's own thread, which cannot wait for an answer. A finalizer (__del__), a weakref "
-            "callback, a credential_provider or a warnings.showwarning of yours calls it: call it in a thread of your own instead.",
+            "A limiter was called in headgate's own thread, which cannot wait for an answer. "
+            "A finalizer (__del__), a weakref callback, a credential_provider or a "
+            "warnings.showwarning of yours calls it: call it in a thread of your own instead.",
             "thread",
         )
 
@@ -331,14 +366,15 @@ def check_thread() -> None:
 def blocking(
     work: Callable[[], Coroutine[Any, Any, T]], name: str, undo: Callable[[T], object] | None = None
 ) -> T:
-    """The result of `work`: see `Call`, and `answer_of`."""
+    """Return the result of `work`: see `Call` and `answer_of`."""
     return answer_of(Call(work, name, undo))
 
 
 def answer_of(call: Call[T]) -> T:
-    """What the task of `call` returns. A daemon thread that asks while its process ends goes no further.
+    """Return the result of the task of `call`.
 
-    Raises StoreError in the thread that would have to answer, and RuntimeError in a child that was forked meanwhile.
+    Raise StoreError in the portal's own thread, and RuntimeError in a child that was forked
+    meanwhile. A daemon thread that asks while its process ends waits for ever.
     """
     check_thread()
     try:
@@ -351,7 +387,7 @@ def answer_of(call: Call[T]) -> T:
 
 
 def close_portal() -> None:
-    """Close the connections of the portal. After that, no call can be made in this process."""
+    """Close the connections of the portal. After that, this process can make no call."""
     found = _portals.pop(os.getpid(), None)
     _ended.add(os.getpid())
     if found is not None:

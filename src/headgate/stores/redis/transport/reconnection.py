@@ -1,8 +1,8 @@
 """Which servers answer, and what becomes of the calls of those that do not.
 
-A call without a connection is stranded. It goes on when its server, or the one that has taken its
-place, is reached; its callers fail when they have waited for long enough. A server that was given
-up is asked from time to time until it answers again.
+A call without a connection is unrouted. It is sent when its server, or the server that replaced it,
+is connected. Its callers fail when their retry deadline has passed. The client asks an unavailable
+server from time to time until it answers again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Call, Node, Sender
     from headgate.stores.redis.transport.topology import Topology
 
-# Seconds for which a store that was there is looked for again, if unsaid: as long as the script
-# keeps the places of a silent session.
+# A store that has answered before is retried for so many seconds, unless the caller says
+# otherwise. The script keeps the places of a silent session for as long.
 OUTAGE = 10.0
-LONGEST = 1.0  # seconds before another attempt, at most
-REVIVAL = 5.0  # the same while the store is away and no caller waits for it
+# A pause before another attempt lasts so many seconds at most.
+LONGEST = 1.0
+# The same is true while the store is unavailable and no caller waits for it.
+REVIVAL = 5.0
 
 
 class Connections(Protocol):
-    """What the reconnection asks of the client that has made it."""
+    """The part of the client that its reconnection uses."""
 
     nodes: dict[Endpoint, Node]
 
@@ -43,22 +45,24 @@ class Connections(Protocol):
     async def connect(self, server: Endpoint) -> None: ...
     def leave_unused(self) -> None: ...
     def send_again(self, call: Call) -> None: ...
-    def stir(self) -> None: ...
+    def wake_drain(self) -> None: ...
 
 
 class Offers:
-    """The senders that owe something to a server that was away."""
+    """The senders with a backlog for a server that was unavailable."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._owing: dict[Sender, None] = {}
+        self._backlog: dict[Sender, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, sender: Sender, attempt: int) -> None:
-        """What `sender` owes to a server that is away is offered again, the more rarely the more often that was in vain: all that is
-        owed at once, so that many senders ask no more often than one.
+        """Send the backlog of `sender` again later.
+
+        The pause grows with the number of attempts. All backlogs are sent together, so that many
+        senders ask no more often than one.
         """
-        self._owing[sender] = None
+        self._backlog[sender] = None
         if self._timer is None:
             self._timer = self.loop.call_later(pause(attempt, REVIVAL), self.send_all)
 
@@ -66,8 +70,8 @@ class Offers:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        owing, self._owing = self._owing, {}
-        for sender in owing:
+        backlog, self._backlog = self._backlog, {}
+        for sender in backlog:
             sender.send_operations()
 
     def halt(self) -> None:
@@ -76,7 +80,7 @@ class Offers:
 
 
 class Reconnection:
-    """Of one client."""
+    """The reconnection of one client to its servers."""
 
     def __init__(
         self, client: Connections, topology: Topology, loop: asyncio.AbstractEventLoop
@@ -84,207 +88,241 @@ class Reconnection:
         self.topology = topology
         self.loop = loop
         self._client = client
-        self.met = False  # the store has answered before
-        # Calls on no connection, by server: it was lost, or is to be made.
-        self.stranded: dict[Endpoint | None, list[Call]] = {}
-        # Asked in vain. The topology is looked up before they are asked again.
-        self.doubted: dict[Endpoint | None, Exception] = {}
-        self.attempts: dict[Endpoint | None, int] = {}  # to reach each, since it has answered
-        # Parts of the store that have not answered a call since they were given up, and those
-        # that have not answered anything.
-        self.given_up: set[Endpoint | None] = set()
-        self.gone: set[Endpoint | None] = set()
+        # The store has answered before.
+        self.met = False
+        # These calls have no connection, by server: it was lost, or is still to be made.
+        self.unrouted: dict[Endpoint | None, list[Call]] = {}
+        # These servers failed, each with this last error. Before another attempt the client asks
+        # where the names are.
+        self.suspects: dict[Endpoint | None, Exception] = {}
+        # The client has made so many attempts to reach each server since its last answer.
+        self.attempts: dict[Endpoint | None, int] = {}
+        # These parts of the store have answered no call since a call to them was abandoned.
+        self.abandoned: set[Endpoint | None] = set()
+        # These parts of the store have answered neither a call nor a PING since they failed.
+        self.unavailable: set[Endpoint | None] = set()
+        # These backlogs are sent again later.
         self.offers = Offers(loop)
-        self._despair: asyncio.TimerHandle | None = None  # for the earliest retry deadline
+        # This timer ends at the earliest retry deadline.
+        self._deadline: asyncio.TimerHandle | None = None
+        # Each of these tasks connects to one server.
         self._seeking: dict[Endpoint | None, asyncio.Task[None]] = {}
-        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}  # by part
-        self._following: asyncio.Task[None] | None = None  # a Sentinel's announcements
+        # Each of these tasks asks one unavailable part from time to time.
+        self._reviving: dict[Endpoint | None, asyncio.Task[None]] = {}
+        # This task waits for the notifications of a Sentinel.
+        self._following: asyncio.Task[None] | None = None
+        # This task asks whether other servers have taken over the names of a node.
         self._looking: asyncio.Task[None] | None = None
 
-    def strand(self, call: Call) -> None:
-        server = self._place(call)
-        call = call._replace(
-            command=without_claim(call.command)
-        )  # the next connection may lead to another server
-        self.stranded.setdefault(server, []).append(call)
-        self.hope_until(call)
+    def add_unrouted(self, call: Call) -> None:
+        """Keep `call` until its server is connected."""
+        server = self._server_of(call)
+        # The next connection may lead to another server, which does not notify this session.
+        call = call._replace(command=without_claim(call.command))
+        self.unrouted.setdefault(server, []).append(call)
+        self.watch_deadline(call)
         self._seek_soon(server)
 
-    def go_another_way(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        """A password does not become right by being sent again."""
+    def reroute(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
+        """Retry a call that got no answer, or fail it.
+
+        A wrong password is not retried: sending it again does not make it right.
+        """
         passes = isinstance(lost, LOST) and not isinstance(
             lost.__cause__ or lost, AuthenticationError
         )
-        if passes and self.hopes(call):
-            self.strand(call)
+        if passes and self.may_retry(call):
+            self.add_unrouted(call)
         else:
-            self._give_up(call, server, lost)
+            self._fail(call, server, lost)
 
     def _seek_soon(self, server: Endpoint | None) -> None:
-        """Each server in a task of its own: one that says nothing keeps nobody waiting whose names are at another."""
+        """Connect to `server` in a task of its own.
+
+        So a silent server delays no call to another server.
+        """
         seeking = self._seeking.get(server)
         if (seeking is None or seeking.done()) and not self._client.closed:
             self._seeking[server] = begun(self._seek(server), "headgate-connect")
 
-    def _give_up(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
-        for parts in (self.given_up, self.gone):
+    def _fail(self, call: Call, server: Endpoint | None, lost: Exception) -> None:
+        for parts in (self.abandoned, self.unavailable):
             parts.add(self.part(server))
         call.sender.met = False
         call.sender.failed(cannot(self.topology, lost))
-        self._client.stir()
+        self._client.wake_drain()
 
-    # For how long ------------------------------------------------------------------------------------
+    # Retry deadlines ------------------------------------------------------------------------------
 
-    def hopes(self, call: Call) -> bool:
-        """Whether it is worth while to try a call again. Not where the store was never met: a wrong address is to be told at once;
-        nor where its server was given up, and has not answered since.
+    def may_retry(self, call: Call) -> bool:
+        """Whether a call may still be retried.
+
+        A store that was never reached is not retried: a wrong address fails at once. Nor is a
+        server that was abandoned and has not answered since.
         """
-        return self._knows(call) and self.loop.time() < self._despairs_at(call)
+        return self._knows(call) and self.loop.time() < self._retry_until(call)
 
     def _knows(self, call: Call) -> bool:
         if call.sender.met is not None:
             return call.sender.met
-        return self.met and self.part(self._place(call)) not in self.given_up
+        return self.met and self.part(self._server_of(call)) not in self.abandoned
 
     def part(self, server: Endpoint | None) -> Endpoint | None:
-        """What is away together with `server`, and back with it: where each has names of its own that is nobody else."""
+        """The part of the store that fails and recovers together with `server`.
+
+        In a Cluster each server is a part of its own, because each has its own names.
+        """
         return server if self.topology.several else None
 
-    def hope_until(self, call: Call) -> None:
-        """See to it that `call` learns when it has hoped for long enough: one timer for all who hope."""
-        moment = self._despairs_at(call)
+    def watch_deadline(self, call: Call) -> None:
+        """Fail `call` when its retry deadline has passed. One timer serves all calls."""
+        moment = self._retry_until(call)
         if not self._knows(call):
             return
-        if self._despair is None or self._despair.when() > moment:
-            self._nobody_hopes()
-            self._despair = self.loop.call_at(moment, self._look_at_hopes)
+        if self._deadline is None or self._deadline.when() > moment:
+            self._cancel_deadline()
+            self._deadline = self.loop.call_at(moment, self._check_deadlines)
 
-    def _despairs_at(self, call: Call) -> float:
-        """When the last caller whom `call` answers has retried for long enough."""
+    def _retry_until(self, call: Call) -> float:
+        """The latest retry deadline among the callers that `call` answers."""
         return call.first + max(map(retry_for, call.sender.retry_periods()), default=OUTAGE)
 
-    def _nobody_hopes(self) -> None:
-        if self._despair is not None:
-            self._despair.cancel()
-            self._despair = None
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
 
-    def _look_at_hopes(self) -> None:
-        """Who has hoped for long enough learns, whatever is still being tried."""
-        self._nobody_hopes()
+    def _check_deadlines(self) -> None:
+        """Fail each call after its retry deadline, even if an attempt is still under way."""
+        self._cancel_deadline()
         for node in list(self._client.nodes.values()):
-            node.look_at_hopes()
-        for server, calls in list(self.stranded.items()):
-            over = [self._knows(call) and not self.hopes(call) for call in calls]
-            self.stranded[server] = [
+            node.check_deadlines()
+        for server, calls in list(self.unrouted.items()):
+            over = [self._knows(call) and not self.may_retry(call) for call in calls]
+            self.unrouted[server] = [
                 call for call, is_over in zip(calls, over, strict=True) if not is_over
             ]
             for call in compress(calls, over):
-                self._give_up(call, server, self.doubted.get(server) or TimeoutError())
+                self._fail(call, server, self.suspects.get(server) or TimeoutError())
         for call in chain(
-            *self.stranded.values(), *(node.held for node in self._client.nodes.values())
+            *self.unrouted.values(), *(node.waiting for node in self._client.nodes.values())
         ):
-            self.hope_until(call)
+            self.watch_deadline(call)
 
-    def is_there(self, call: Call) -> None:
-        """Its server has answered, though not to the point."""
+    def note_reply(self, call: Call) -> None:
+        """The server of `call` has answered, though with a refusal."""
         if call.sender.met is None:
             self.met = True
-            self.given_up.discard(self.part(self._place(call)))
+            self.abandoned.discard(self.part(self._server_of(call)))
 
-    # Connecting again --------------------------------------------------------------------------------
+    # Reconnecting ---------------------------------------------------------------------------------
 
     async def _seek(self, server: Endpoint | None) -> None:
-        """Until all that was stranded for want of `server` is on its way again, or was given up. None: nobody knows of which."""
+        """Try to connect to `server` until all its unrouted calls are sent or have failed.
+
+        None stands for a server that is not known yet.
+        """
         in_vain = False
-        while server in self.stranded:
-            if in_vain or server in self.doubted:
-                await asyncio.sleep(self.next_pause(server))
+        while server in self.unrouted:
+            if in_vain or server in self.suspects:
+                await asyncio.sleep(self.next_backoff(server))
             trouble = await self._reach(server)
             on_their_way = [
-                self._go_on(call, server, trouble) for call in self.stranded.pop(server)
+                self._resend(call, server, trouble) for call in self.unrouted.pop(server)
             ]
             in_vain = not all(on_their_way)
             self._client.leave_unused()
-        self._look_at_hopes()
+        self._check_deadlines()
 
-    def next_pause(self, server: Endpoint | None) -> float:
-        """Seconds until a server is asked again that was asked in vain: the more often, the longer."""
+    def next_backoff(self, server: Endpoint | None) -> float:
+        """The seconds until the next attempt to reach `server`, longer after each failed one."""
         self.attempts[server] = attempts = self.attempts.get(server, 0) + 1
         return pause(attempts, LONGEST)
 
     def reached(self, node: Node) -> None:
-        if self.part(node.endpoint) in self.given_up:
+        if self.part(node.endpoint) in self.abandoned:
             self.offers.send_all()
         for known in (node.endpoint, None):
             self.attempts.pop(known, None)
-        for parts in (self.given_up, self.gone):
+        for parts in (self.abandoned, self.unavailable):
             parts -= {self.part(node.endpoint), None}
-        if node.held:
+        if node.waiting:
             node.ready()
 
     async def _reach(self, server: Endpoint | None) -> Exception | None:
-        """Look for everything, if that is in doubt, and connect to `server`, if it is still wanted. What stood in the way."""
+        """Connect to `server` if calls still need it. Return the error that prevented it.
+
+        If `server` is unknown or a suspect, find out first where all names are.
+        """
         trouble = None
-        if server is None or server in self.doubted:
-            trouble = await trouble_of(self.topology.look(self.doubted))
+        if server is None or server in self.suspects:
+            trouble = await trouble_of(self.topology.look(self.suspects))
             if trouble is None:
-                self.doubted.pop(server, None)
-        wanted = any(self._place(call) is server for call in self.stranded[server])
+                self.suspects.pop(server, None)
+        wanted = any(self._server_of(call) is server for call in self.unrouted[server])
         if server is not None and wanted and server not in self._client.nodes:
             trouble = await trouble_of(self._client.connect(server))
             if trouble is not None:
-                self.doubted[server] = trouble
+                self.suspects[server] = trouble
         return trouble
 
-    def _go_on(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
-        """Who has a connection now is sent; whose name is elsewhere by now is looked for there; who has neither hopes on, if the
-        store was there before, or learns.
+    def _resend(self, call: Call, server: Endpoint | None, trouble: Exception | None) -> bool:
+        """Send an unrouted call again, or keep it unrouted, or fail it.
+
+        The call is sent if its server has a connection now. If its name is on another server by
+        now, the client connects to that one. Otherwise the call is retried while it may be, and
+        fails after that. Return whether the call is on its way, or unrouted for another server.
         """
         if self._client.node_for(call) is not None:
             self._client.send_again(call._replace(by_text=False))
             return True
-        if self._place(call) is not server:
-            self.strand(call)
+        if self._server_of(call) is not server:
+            self.add_unrouted(call)
             return True
         lost = trouble or NotThereError("no server has this name's slot")
-        self.go_another_way(call._replace(there=None), server, lost)
+        self.reroute(call._replace(there=None), server, lost)
         call.sender.on_disconnect(lost, self.loop.time() - call.first)
         return False
 
-    def _place(self, call: Call) -> Endpoint | None:
+    def _server_of(self, call: Call) -> Endpoint | None:
         return call.there or self.topology.where(call.sender.key)
 
     async def _follow(self, sentinel: Sentinel) -> None:
-        """Leave a server as soon as it is announced that another one has taken its place."""
+        """Leave a server as soon as the Sentinel notifies that another one has replaced it."""
         while True:
             if await trouble_of(sentinel.switched()):
                 await asyncio.sleep(pause(10, REVIVAL))
-                await trouble_of(
-                    sentinel.look(self.doubted)
-                )  # it may have been announced meanwhile
+                # The Sentinel may have notified during the pause.
+                await trouble_of(sentinel.look(self.suspects))
             for server, node in list(self._client.nodes.items()):
                 if server is not sentinel.anywhere():
                     node.cut(NotThereError("another server has taken its place"))
 
-    def look_beyond(self, node: Node) -> None:
-        """Find out whether others have taken over what `peer` had: it is one of a minority, perhaps, and will not say so."""
+    def check_topology(self, node: Node) -> None:
+        """Find out whether other servers have taken over the names of `node`.
+
+        The node may be in a minority of a split Cluster, and would not say so itself.
+        """
         if self._looking is None or self._looking.done():
-            self._looking = begun(self._look_beyond(node), "headgate-look")
+            self._looking = begun(self._check_topology(node), "headgate-look")
 
-    async def _look_beyond(self, node: Node) -> None:
-        if await trouble_of(self.topology.look({*self.doubted, node.endpoint})) is None:
+    async def _check_topology(self, node: Node) -> None:
+        if await trouble_of(self.topology.look({*self.suspects, node.endpoint})) is None:
             node.send_on()
-        await asyncio.sleep(pause(10, LONGEST))  # before the next look
+        await asyncio.sleep(pause(10, LONGEST))  # The pause limits how often this is asked.
 
-    # Servers that were given up ----------------------------------------------------------------------
+    # Unavailable servers --------------------------------------------------------------------------
 
-    def away(self, key: str) -> bool:
-        """Whether who has `key` was looked for in vain. Whoever asks, from any thread, has it looked for until it answers."""
-        part = self.part(self.topology.where(key)) if self.gone else None
-        if part not in self.gone:
+    def is_unavailable(self, key: str) -> bool:
+        """Whether the server of `key` is unavailable. Any thread may ask.
+
+        If it is, the client asks that server from time to time, until it answers.
+        """
+        part = self.part(self.topology.where(key)) if self.unavailable else None
+        if part not in self.unavailable:
             return False
         if part not in self._reviving and not self._client.closed:
-            with suppress(RuntimeError):  # it was closed this moment
+            with suppress(RuntimeError):  # The loop was closed this moment.
                 self.loop.call_soon_threadsafe(self._revive_soon, part)
         return True
 
@@ -293,56 +331,63 @@ class Reconnection:
             self._reviving[part] = begun(self._revive(part), "headgate-revive")
 
     async def _revive(self, part: Endpoint | None) -> None:
-        """It is back when it is ready for calls: a server that is still loading says so to a PING, too."""
+        """Ask an unavailable part until it is ready for calls.
+
+        A server that is still loading its data refuses a PING, too.
+        """
         try:
             for attempt in count(1):
                 await asyncio.sleep(pause(attempt, REVIVAL))
-                if part not in self.gone or await trouble_of(self._ping(part)) is None:
+                if part not in self.unavailable or await trouble_of(self._ping(part)) is None:
                     break
-            self.gone.discard(part)
+            self.unavailable.discard(part)
         finally:
             del self._reviving[part]
 
     async def _ping(self, part: Endpoint | None) -> None:
-        """Others may have taken over all that it had: then there is nothing that is away."""
-        server = await self.anybody()
+        """PING the server of `part`.
+
+        Other servers may have taken over all its names. Then no part is unavailable, and the client
+        sends no PING.
+        """
+        server = await self.any_server()
         if part is None or part in self.topology.servers():
             await (part or server).asked("PING")
 
-    async def anybody(self) -> Endpoint:
-        """Any server of the store, after a look at where everything is."""
-        await self.topology.look(self.doubted)
+    async def any_server(self) -> Endpoint:
+        """Any server of the store, after asking where all names are."""
+        await self.topology.look(self.suspects)
         server = self.topology.anywhere()
         if server is None:
             raise NotThereError("no server of the store is known")
         return server
 
-    # Ending ------------------------------------------------------------------------------------------
+    # Ending ---------------------------------------------------------------------------------------
 
     def follow_sentinel(self) -> None:
         if self._following is None and isinstance(self.topology, Sentinel):
             self._following = begun(self._follow(self.topology), "headgate-follow")
 
     def seek_all(self) -> None:
-        """Look for every server that a call waits for."""
-        for server in self.stranded:
+        """Connect to every server with unrouted calls."""
+        for server in self.unrouted:
             self._seek_soon(server)
 
     @property
     def disturbed(self) -> bool:
-        return bool(self.attempts or self.given_up or self.gone)
+        return bool(self.attempts or self.abandoned or self.unavailable)
 
     def tasks(self) -> list[asyncio.Task[None] | None]:
         known = [*self._seeking.values(), *self._reviving.values()]
         return [*known, self._following, self._looking]
 
     def halt(self) -> None:
-        """Stop the timers. Their loop may run on."""
+        """Stop the timers: their loop may go on running."""
         self.offers.halt()
-        if self._despair is not None:
-            self._despair.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
 
 
 def retry_for(seconds: float | None) -> float:
-    """For how many seconds a caller lets a server be looked for. None: it has not said."""
+    """The seconds for which a caller's call is retried. None: the caller has set none."""
     return OUTAGE if seconds is None else seconds

@@ -1,6 +1,9 @@
-"""The end of a process: its last releases and settings reach the server first, or a line on stderr names the others and why.
+"""The end of a process: it delivers the last releases and settings before the process ends.
 
-It runs when the interpreter ends, and when a child of multiprocessing ends, because such a child runs no atexit callbacks.
+If the server does not confirm some of them in time, a line on stderr names them and the reason.
+
+Delivery runs when the interpreter ends. It also runs when a child of multiprocessing ends, because
+such a child runs no atexit callbacks.
 """
 
 from __future__ import annotations
@@ -18,11 +21,14 @@ from weakref import WeakSet
 
 from headgate.stores.redis.transport.portal import STARTED, close_portal, portal, portal_loop
 
-LONGEST = 5.0  # seconds that the end of a process waits for a server, at most
-LAST = -100  # the priority among multiprocessing's finalizers: after those of the user, before the last log lines
+# The end of a process waits for a server for so many seconds at most.
+LONGEST = 5.0
+# With this priority multiprocessing calls it after the user's finalizers, and before the last log
+# lines are written.
+LAST = -100
 
 
-# Of a limiter: its name, the reason, and each method with the number of its calls.
+# This names a limiter's unconfirmed calls: its title, the reason, and the number for each method.
 Unsent = tuple[str, str, Counter[str]]
 
 
@@ -39,18 +45,23 @@ class Client(Protocol):
     async def deliver(self, until: float) -> Sequence[Unsent]: ...
 
 
-LINKS: WeakSet[Client] = WeakSet()  # those of this process that are not closed
-_watched: set[int] = set()  # children of multiprocessing that deliver before they end
+# These clients were made in this process.
+CLIENTS: WeakSet[Client] = WeakSet()
+# The children of multiprocessing with these process ids deliver before they end.
+_watched: set[int] = set()
 
 
 def register(client: Client) -> None:
-    """From now on the end of this process waits until `link` has delivered."""
-    LINKS.add(client)
+    """From now on the end of this process waits until `client` has delivered."""
+    CLIENTS.add(client)
     watch_child()
 
 
 def watch_child() -> None:
-    """In a child of multiprocessing, deliver at its end. The module is there in each such child, so it is never imported here."""
+    """In a child of multiprocessing, deliver at its end.
+
+    Each such child has imported the module already, so this function never imports it.
+    """
     util, process = (
         sys.modules.get("multiprocessing.util"),
         sys.modules.get("multiprocessing.process"),
@@ -67,7 +78,10 @@ def watch_child() -> None:
 
 
 def _deliver_behind_threads() -> None:
-    """multiprocessing joins the threads of a child after its finalizers. So one more thread waits for them, and then delivers."""
+    """Start a thread that waits for all other threads, and then delivers.
+
+    multiprocessing joins the threads of a child only after its finalizers.
+    """
     threading.Thread(target=_join_and_deliver, name="headgate-shutdown", daemon=False).start()
 
 
@@ -84,22 +98,25 @@ def _join_and_deliver() -> None:
 
 
 def deliver() -> None:
-    """Wait until all calls of this process have arrived, for LONGEST seconds at most; report on stderr those that have not."""
-    if portal_loop() is not None or any(not client.ended for client in list(LINKS)):
+    """Wait until all calls of this process are confirmed, for LONGEST seconds at most.
+
+    Report on stderr those that are not.
+    """
+    if portal_loop() is not None or any(not client.ended for client in list(CLIENTS)):
         report(portal().run(lambda: _deliver(monotonic() + LONGEST)))
 
 
 async def _deliver(until: float) -> list[Unsent]:
-    """In the portal: it takes over the calls of loops that do not run any more."""
+    """In the portal: take over the calls of loops that do not run any more, and deliver all."""
     here = asyncio.get_running_loop()
-    for client in list(LINKS):
+    for client in list(CLIENTS):
         if client.loop is not here and not client.loop.is_running():
             client.end()
-    await asyncio.sleep(0)  # after this turn the portal has taken them over
+    await asyncio.sleep(0)  # After this turn the portal has taken them over.
     unsent: list[Unsent] = []
     delivered = [
         client.deliver(until) if client.loop is here else _elsewhere(client, until)
-        for client in list(LINKS)
+        for client in list(CLIENTS)
         if not client.closed
     ]
     for found in await asyncio.gather(*delivered):
@@ -108,7 +125,7 @@ async def _deliver(until: float) -> list[Unsent]:
 
 
 async def _elsewhere(client: Client, until: float) -> Sequence[Unsent]:
-    """In the loop of another thread, which may be blocked, or end at any moment."""
+    """Deliver in the loop of another thread, which may be blocked, or end at any moment."""
     work = client.deliver(until)
     try:
         found = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, client.loop))
@@ -119,7 +136,7 @@ async def _elsewhere(client: Client, until: float) -> Sequence[Unsent]:
 
 
 def report(unsent: Iterable[Unsent]) -> None:
-    """One line for each limiter."""
+    """Print one line for each limiter."""
     for title, why, words in unsent:
         what = ", ".join(
             f"{verb}()" if times == 1 else f"{verb}() ({times} times)"
@@ -141,8 +158,8 @@ def _end() -> None:
 
 
 def _forked() -> None:
-    """The links of the parent are the parent's."""
-    LINKS.clear()
+    """In the child of a fork: the parent goes on with its clients."""
+    CLIENTS.clear()
 
 
 STARTED.append(watch_child)

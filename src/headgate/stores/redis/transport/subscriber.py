@@ -1,16 +1,16 @@
-"""The subscriptions of a link: notifications of what other processes grant to this one.
+"""The subscriptions of a client: notifications of what other processes grant to this one.
 
-A subscription stands beside the connection for calls, on the same server. It ends when its server
-is left, and outlasts a connection for calls that is lost: a grant is heard of while that is made
-anew. A notification is a hint: it may come late, twice or never, and every lane asks by itself in
-time.
+A subscription has a connection of its own, beside the connection for calls to the same server. It
+ends when the client leaves the server. It outlasts a lost connection for calls, so a notification
+of a grant arrives while the client connects again. A notification is a hint: it may come late,
+twice or never. Every session also asks by itself in time.
 
-On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has a channel of its own,
-on the server that keeps the name. Everywhere else a link has one channel. A Cluster without sharded
-channels (Redis 6.2) carries a notification to all of its servers: one subscription is enough.
+On a Cluster with sharded channels (Redis 7, Valkey) each name with waiters has its own channel, on
+the server that keeps the name. Everywhere else a client has one channel. A Cluster without sharded
+channels (Redis 6.2) carries a notification to all of its servers, so one subscription is enough.
 
-While a slot moves, the server that gives it away takes the subscriptions, and the one that takes it
-answers the calls. Then the script notifies the channel of the link, which every subscription has.
+While a slot moves, its old server takes the subscriptions, and its new server answers the calls.
+Then the script notifies the channel of the client. Every subscription includes that channel.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.node import Sender
     from headgate.stores.redis.transport.topology import Topology
 
-LONGEST = 5.0  # seconds before another attempt, at most
+LONGEST = 5.0  # A pause before another attempt lasts so many seconds at most.
 
 
 class Listener(Protocol):
-    """What the subscriptions ask of the client that has made them."""
+    """The part of the client that its subscriptions use."""
 
     @property
     def id(self) -> str: ...
@@ -58,9 +58,9 @@ class Subscriptions:
         self._subscribers: dict[Endpoint, Subscriber] = {}
 
     def listen(self, sender: Sender) -> None:
-        """`lane` has waiters: subscribe for it, on the server that answers its calls."""
-        if sender.node is None or sender.node.gone:
-            return  # the next reply comes by another connection
+        """`sender` has waiters: subscribe for it, on the server that answers its calls."""
+        if sender.node is None or sender.node.closed:
+            return  # The next reply comes by another connection, and calls this again.
         subscriber = self._subscriber(sender.node.endpoint)
         if sender.key not in subscriber.keys:
             self._leave(sender.key)
@@ -68,18 +68,19 @@ class Subscriptions:
         subscriber.watch()
 
     def counts(self, sender: Sender) -> bool:
-        """Whether the server that keeps the name counts this link among those that it notifies."""
+        """Whether the server that keeps the name notifies this client."""
         node, topology = sender.node, self._client.topology
         if node is None or (topology.several and not (topology.sharded and topology.functions)):
-            return False  # a script does not know which server runs it
+            return False  # A script does not know which server runs it.
         subscriber = self._subscribers.get(node.endpoint)
         return subscriber is not None and subscriber.stands(sender.key)
 
     def lost(self, server: Endpoint, left: bool) -> None:
-        """The connection for calls to `server` is lost; `left`: another server may have its place.
+        """The connection for calls to `server` is lost. Drop its subscription, or check it.
 
-        On a Cluster a subscription that no name needs there is left as well. So is the only one,
-        because names that other servers keep need it.
+        `left` says that another server may have replaced it. Then the subscription is dropped. On a
+        Cluster a subscription that no name needs there is dropped as well. So is the only one,
+        because names on other servers need it.
         """
         subscriber, topology = self._subscribers.get(server), self._client.topology
         if subscriber is None:
@@ -90,9 +91,9 @@ class Subscriptions:
             subscriber.make_sure()
 
     def drop(self, server: Endpoint) -> None:
-        """No call goes to `server` any more.
+        """Close the subscription, because no call goes to `server` any more.
 
-        The lanes with waiters ask for news, and subscribe where they are answered.
+        The sessions with waiters ask for news, and subscribe on the server that answers them.
         """
         subscriber = self._subscribers.pop(server, None)
         if subscriber is not None:
@@ -100,19 +101,22 @@ class Subscriptions:
             self.look(subscriber.keys)
 
     def look(self, keys: Iterable[str]) -> None:
-        """The lanes of `keys` ask for what was announced while they were not subscribed."""
+        """Let the sessions of `keys` ask for what they missed while they were not subscribed."""
         for key in list(keys):
             if key in self._client.senders:
                 self._client.senders[key].look()
 
     def do_without_sharding(self) -> None:
-        """A server of the Cluster has no sharded channels, or this user may not use them."""
+        """Use unsharded channels from now on.
+
+        A server of the Cluster has no sharded channels, or this user may not use them.
+        """
         self._client.topology.sharded = False
         for server in list(self._subscribers):
             self.drop(server)
 
     def halt(self) -> None:
-        """Stop the timers. Their loop may run on."""
+        """Stop the timers: their loop may go on running."""
         for subscriber in self._subscribers.values():
             subscriber.halt()
 
@@ -124,7 +128,7 @@ class Subscriptions:
         return self._client.topology.several and not self._client.topology.sharded
 
     def _leave(self, key: str) -> None:
-        """The server that keeps `key` is another one now: leave the former, if no call goes there."""
+        """Another server keeps `key` now: leave the former one, if no call goes there."""
         for server, former in list(self._subscribers.items()):
             former.leave([key])
             if not (self._client.reaches(server) or former.is_needed()):
@@ -141,18 +145,24 @@ class Subscriptions:
 class Subscriber:
     """One connection, subscribed on one server for the names of `keys`."""
 
-    def __init__(self, ears: Subscriptions, client: Listener, server: Endpoint) -> None:
-        self.keys: set[str] = set()  # of lanes that had waiters at the last look
+    def __init__(self, subscriptions: Subscriptions, client: Listener, server: Endpoint) -> None:
+        # The sessions with these keys had waiters at the last check.
+        self.keys: set[str] = set()
+        # This task keeps the connection open.
         self.task: asyncio.Task[None] | None = None
-        self._subscriptions = ears
+        self._subscriptions = subscriptions
         self._client = client
         self._server = server
         self._sharded = client.topology.sharded
         self._verb = "SSUBSCRIBE" if self._sharded else "SUBSCRIBE"
         self._connection: Connection | None = None
-        self._channels: dict[str, bool] = {}  # of this connection, and whether each is confirmed
-        self._attempts = 0  # that ended since the server has confirmed a channel
-        self._asked: float | None = None  # when, by the loop's clock, if no reply came since
+        # This connection has these channels. True: the server has confirmed the channel.
+        self._channels: dict[str, bool] = {}
+        # So many attempts have ended since the server has confirmed a channel.
+        self._attempts = 0
+        # The oldest command since the last message was sent at this time, by the loop's clock.
+        self._asked: float | None = None
+        # This timer calls `make_sure`.
         self._timer: asyncio.TimerHandle | None = None
 
     def stands(self, key: str) -> bool:
@@ -165,29 +175,29 @@ class Subscriber:
             self._subscribe(self._connection, key)
 
     def leave(self, keys: Iterable[str]) -> None:
-        """These names have no waiters any more, or are kept elsewhere."""
+        """Leave the channels of `keys`: they have no waiters any more, or another server."""
         for key in self.keys.intersection(keys):
             self.keys.remove(key)
             if self._sharded:
                 self._unsubscribe(self._channel(key))
 
     def watch(self) -> None:
-        """A name has waiters: see to it that the connection stands, and that it answers."""
+        """A name has waiters: keep the connection open, and check that the server answers."""
         if self.task is None or self.task.done():
-            self.task = begun(self._run(), "headgate-ears")
+            self.task = begun(self._run(), "headgate-subscriber")
         if self._timer is None:
             self._timer = self._client.loop.call_later(REPLY_TIMEOUT, self.make_sure)
 
     def is_needed(self) -> bool:
-        """Whether a lane waits for news from here. Names without waiters are left."""
+        """Whether a session waits for news from here. Leave the names without waiters."""
         self.leave([key for key in self.keys if not self._waits(key)])
         return bool(self.keys)
 
     def make_sure(self) -> None:
-        """Ask whether the connection stands, and cut it if the server has not answered in time.
+        """Ask the server for a sign of life, and cut the connection if none came in time.
 
-        A network may forget a connection without a word. So a subscriber asks from time to time,
-        and when the connection for calls beside it is lost.
+        A network may drop a connection without telling either end. So a subscriber asks from time
+        to time, and when the connection for calls to the same server is lost.
         """
         if self._timer is not None:
             self._timer.cancel()
@@ -211,20 +221,20 @@ class Subscriber:
             stop(self.task)
 
     def _channel(self, key: str) -> str:
-        return f"{key}:{self._client.id}" if self._sharded else self._links_channel
+        return f"{key}:{self._client.id}" if self._sharded else self._client_channel
 
     @property
-    def _links_channel(self) -> str:
+    def _client_channel(self) -> str:
         return f"headgate:{self._client.id}"
 
     def _waits(self, key: str) -> bool:
         return key in self._client.senders and self._client.senders[key].waits
 
-    def _subscribe(self, wire: Connection, key: str) -> None:
+    def _subscribe(self, connection: Connection, key: str) -> None:
         if self._asked is None:
             self._asked = self._client.loop.time()
         self._channels.setdefault(self._channel(key), False)
-        wire.send(packed(self._verb, self._channel(key)))
+        connection.send(packed(self._verb, self._channel(key)))
 
     def _unsubscribe(self, channel: str) -> None:
         if channel in self._channels and self._connection is not None:
@@ -232,36 +242,40 @@ class Subscriber:
             self._connection.send(packed("SUNSUBSCRIBE", channel))
 
     async def _run(self) -> None:
-        """Until the connection is lost at a time when no lane waits: the next one that does begins again."""
+        """Keep a connection open until it is lost while no session waits.
+
+        The next session with waiters starts this again.
+        """
         while True:
             if self._attempts:
                 await asyncio.sleep(pause(self._attempts, LONGEST))
             await trouble_of(self._connect())
             if not self._attempts:
-                self._subscriptions.look(self.keys)  # and say that no notification is received here
+                # The sessions also tell the server that they receive no notifications now.
+                self._subscriptions.look(self.keys)
             self._attempts += 1
             if not any(map(self._waits, self.keys)):
                 return
 
     async def _connect(self) -> None:
-        """Until the connection is lost."""
+        """Connect, subscribe, and return when the connection is lost."""
         over: asyncio.Future[None] = self._client.loop.create_future()
         connection = await self._server.connected()
-        wire = self._connection = Connection(connection, self._replied, lambda lost: finished(over))
+        its = self._connection = Connection(connection, self._replied, lambda lost: finished(over))
         try:
             if self._sharded:
-                wire.send(packed("SUBSCRIBE", self._links_channel))
+                its.send(packed("SUBSCRIBE", self._client_channel))
             for channel, key in {self._channel(key): key for key in self.keys}.items():
                 if channel not in self._channels:
-                    self._subscribe(wire, key)
+                    self._subscribe(its, key)
             await over
         finally:
             self._connection, self._asked = None, None
             self._channels.clear()
-            wire.close()
+            its.close()
 
     def _replied(self, message: Any) -> None:
-        """A message that makes no sense ends the connection: the next one may do better."""
+        """Handle a message. A malformed one ends the connection, and the client connects again."""
         assert self._connection is not None, "it brought the message"
         self._asked = None
         try:
@@ -284,7 +298,9 @@ class Subscriber:
 
     def _confirmed(self, channel: str) -> None:
         if self._channels.get(channel, True):
-            return  # known already, or left since; the link's own beside sharded ones is not waited for
+            # The channel was confirmed already or left since. Or it is the client's own channel
+            # beside sharded ones: no session waits for its confirmation.
+            return
         self._attempts, self._channels[channel] = 0, True
         self._subscriptions.look([channel.rpartition(":")[0]] if self._sharded else self.keys)
 
@@ -293,25 +309,24 @@ class Subscriber:
         self._channels.pop(self._channel(key), None)
         if key in self.keys:
             self.keys.remove(key)
-            self._subscriptions.look([key])  # and the reply says where to subscribe
+            self._subscriptions.look([key])  # The reply shows where to subscribe.
 
     def _refused(self, refusal: str) -> None:
         if self._sharded and refusal.startswith("MOVED "):
             slot = int(refusal.split()[1])
             moved = {key for key in self.keys if slot_of(key) == slot}
-            self.keys -= moved  # the next call of each learns where it is
+            self.keys -= moved  # The next call of each name finds its new server.
             for key in moved:
                 self._channels.pop(self._channel(key), None)
         elif self._sharded and lacks_sharding(refusal):
             self._subscriptions.do_without_sharding()
-        elif not (
-            self._sharded and denied("SUBSCRIBE", refusal)
-        ):  # sharded channels suffice, but while a slot moves
+        # Without SUBSCRIBE, sharded channels are enough, except while a slot moves.
+        elif not (self._sharded and denied("SUBSCRIBE", refusal)):
             raise ResponseError(refusal)
 
 
 def lacks_sharding(refusal: str) -> bool:
-    """A server that is too old for sharded channels, or lets this user subscribe to none."""
+    """Whether the server is too old for sharded channels, or this user may subscribe to none."""
     return denied("SSUBSCRIBE", refusal) or is_unknown("SSUBSCRIBE", refusal)
 
 
@@ -321,5 +336,5 @@ def denied(command: str, refusal: str) -> bool:
 
 
 def finished(future: asyncio.Future[None]) -> None:
-    if not future.done():  # it may have been cancelled this moment
+    if not future.done():  # It may have been cancelled this moment.
         future.set_result(None)

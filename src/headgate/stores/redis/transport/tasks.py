@@ -1,7 +1,7 @@
-"""Chores: what headgate does in tasks of its own, for no caller in particular.
+"""Background tasks: work that headgate does in tasks of its own, for no particular caller.
 
-Here lives how such work is begun, how long it pauses between two attempts, and that whatever comes in its way is only trouble;
-nothing about servers.
+This module starts such work, sets the pause between two attempts, and turns the errors of such work
+into return values. It makes no connections itself.
 """
 
 from __future__ import annotations
@@ -16,38 +16,52 @@ from headgate.stores.redis.transport.failures import NotThereError
 
 T = TypeVar("T")
 S = TypeVar("S")
-TURN = 0.25  # seconds for which one is asked alone: who is silent for longer is still waited for, but not by the next one
-BACKOFF = 0.05  # seconds before another attempt, doubled for each further one, with full jitter
-JITTER = random.SystemRandom()  # not the user's own chance, and another one after a fork
+# One server is asked alone for so many seconds. After that the next one is asked, too, and a late
+# answer of the first still counts.
+TURN = 0.25
+# Another attempt comes after so many seconds, doubled for each further one, with full jitter.
+BACKOFF = 0.05
+# This generator leaves the user's random state alone, and differs after a fork.
+JITTER = random.SystemRandom()
 
 
 def begun(work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
-    """A task of our own: where a loop is closed without a word to its tasks, nobody has to hear that ours were left behind."""
+    """Start a background task.
+
+    If a loop is closed without cancelling its tasks, asyncio logs no warning about this one.
+    """
     task = asyncio.get_running_loop().create_task(work, name=name)
-    with suppress(
-        AttributeError
-    ):  # there is no public way, and tasks may be of the user's own making
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio does so for its own
+    # asyncio does the same for its own tasks. There is no public way, and a user's task factory may
+    # make tasks without this attribute.
+    with suppress(AttributeError):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
     return task
 
 
 def stop(task: asyncio.Task[Any]) -> None:
-    """Cancel `task`. Where its loop does not run, close its coroutine instead: it would never hear of a cancellation."""
+    """Cancel `task`. If its loop does not run, close its coroutine instead.
+
+    A cancellation never reaches a task of a stopped loop.
+    """
     coroutine = task.get_coro()
     if task.get_loop().is_running():
         task.cancel()
     elif isinstance(coroutine, Coroutine):
-        with suppress(RuntimeError):  # it wanted to wait for something at its end
+        with suppress(RuntimeError):  # The coroutine wanted to wait for something at its end.
             coroutine.close()
 
 
 def pause(attempt: int, longest: float) -> float:
-    """Seconds before another attempt, when so many were in vain."""
+    """The seconds before another attempt, after `attempt` failed ones."""
     return JITTER.uniform(0, min(longest, BACKOFF * 2 ** min(attempt, 10)))
 
 
 async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
-    """What came in the way of `work`: a user's credential_provider may raise anything, a cancellation that is not ours included."""
+    """Run `work` and return its error, if any.
+
+    A user's credential_provider may raise any error, even a CancelledError without a cancellation
+    of this task.
+    """
     try:
         await work
     except asyncio.CancelledError:
@@ -60,8 +74,11 @@ async def trouble_of(work: Coroutine[Any, Any, None]) -> Exception | None:
     return None
 
 
-class NobodyError(NotThereError):
-    """None of those who were asked had an answer: what came in the way of each, None for who had nothing to say."""
+class NoAnswerError(NotThereError):
+    """None of the servers had an answer.
+
+    `troubles` has the error of each server. None: the server replied that it does not know.
+    """
 
     def __init__(self, troubles: Mapping[Any, BaseException | None]) -> None:
         super().__init__("nobody answers")
@@ -71,9 +88,10 @@ class NobodyError(NotThereError):
 async def first_answer(
     asked: Iterable[S], ask: Callable[[S], Coroutine[Any, Any, T | None]]
 ) -> tuple[S, T]:
-    """Who gave the first answer, and what it was. Raises NobodyError.
+    """Return the server with the first answer, and the answer. Raise NoAnswerError if none has one.
 
-    They are asked in order: each as soon as the one before has failed, or has said nothing for a while.
+    The servers are asked in order. Each is asked as soon as the one before it has failed, or has
+    been silent for TURN seconds.
     """
     left, troubles = list(asked), dict[S, BaseException | None]()
     asking: dict[asyncio.Task[T | None], S] = {}
@@ -92,11 +110,11 @@ async def first_answer(
                     return who, answer
     finally:
         await ended(asking)
-    raise NobodyError(troubles)
+    raise NoAnswerError(troubles)
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Go on when they are over, as soon as can be."""
+    """Cancel the tasks, and wait until they have ended."""
     for task in tasks:
         task.cancel()
     if tasks:
@@ -106,5 +124,5 @@ async def ended(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 def error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    """What came in the way of it: a cancellation too, which is not ours."""
+    """The error of `task`. A cancellation that headgate did not ask for counts as one, too."""
     return NotThereError("it was cancelled") if task.cancelled() else task.exception()

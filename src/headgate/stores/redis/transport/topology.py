@@ -1,7 +1,8 @@
-"""Which server has a name's keys: the one there is, the one that Sentinel calls the primary, or one of a Cluster.
+"""Which server has a name's keys: a single one, the primary of a Sentinel, or one of a Cluster.
 
-Here lives knowing and finding out; connecting is the link's. What is known is a hint: a server that is asked in vain says so
-(MOVED, READONLY, no answer), and then it is looked for again.
+A topology knows the servers, and can ask them for the present state. The client connects to them.
+The knowledge is a hint: a wrong server answers MOVED or READONLY, or not at all. Then the client
+asks for the state again.
 """
 
 from __future__ import annotations
@@ -16,46 +17,60 @@ from redis.exceptions import AuthenticationError
 
 from headgate.stores.redis.transport.endpoint import Endpoint
 from headgate.stores.redis.transport.failures import NotThereError, words
-from headgate.stores.redis.transport.tasks import NobodyError, first_answer
+from headgate.stores.redis.transport.tasks import NoAnswerError, first_answer
 
-CHANCE = random.SystemRandom()  # not the user's own, and another one after a fork
-NAMED = 3  # servers that a message names at most
-# A Sentinel's channels, and the positions of the service and of the new primary's host in a message. The
-# Sentinel that leads a failover publishes +switch-master only when all replicas follow the new primary.
-ANNOUNCEMENTS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
-Doubted = Collection[Endpoint | None]  # who was asked in vain just now
+# This generator leaves the user's random state alone, and differs after a fork.
+CHANCE = random.SystemRandom()
+NAMED = 3  # An error names so many servers at most.
+# A Sentinel's channels, each with the positions of the service and of the new primary's host in a
+# message. The Sentinel that leads a failover publishes +switch-master only when all replicas follow
+# the new primary.
+NOTIFICATIONS = {"+switch-master": (0, 3), "+promoted-slave": (5, 2)}
+Suspects = Collection[Endpoint | None]  # These servers failed just now.
 
 
 class Topology(Protocol):
-    """The servers of one store. It may be asked from any loop and thread; only `look` takes time."""
+    """The servers of one store.
 
-    functions: bool  # until a server says that it has none for us
-    informs: bool  # until a server says that we may not ask it for INFO
-    several: bool  # servers, each with names of its own: one may be away while others are there
-    identity: Hashable  # equal for those that lead to the same servers with the same settings
-    sharded: bool  # a Cluster, until a server says that it has no sharded channels for us
+    Any loop and any thread may ask. Only `look` takes time.
+    """
+
+    # The servers have functions, until one refuses them to this user, or has none.
+    functions: bool
+    # The servers answer INFO, until one refuses it to this user.
+    informs: bool
+    # The store has several servers, each with its own names. One may be unavailable while the
+    # others answer.
+    several: bool
+    # It is equal for topologies with the same servers and the same settings.
+    identity: Hashable
+    # The store is a Cluster with sharded channels, until a server refuses them or has none.
+    sharded: bool
 
     def where(self, key: str) -> Endpoint | None:
-        """Who has `key`, as far as is known; None: look first."""
+        """The server of `key`, as far as is known. None: it is not known before a `look`."""
 
     def servers(self) -> Collection[Endpoint]:
-        """Who has names, as far as is known."""
+        """The servers with names, as far as is known."""
 
     def anywhere(self) -> Endpoint | None:
         """Any server of the store."""
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint | None:
-        """The server that another one has named; None: it is none of ours."""
+    def server(self, host: str, port: int, source: Endpoint) -> Endpoint | None:
+        """The server that the server `source` has named. None: it is none of this store."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
-        """From now on the slot is asked for there."""
+        """From now on calls for `slot` go to `server`."""
 
-    async def look(self, doubted: Doubted) -> None:
-        """Find out where everything is now; `doubted` are asked last. Raises what a server that is away looks like."""
+    async def look(self, suspects: Suspects) -> None:
+        """Find out where all names are now. `suspects` are asked last.
+
+        Raise the errors of an unavailable server (`LOST`).
+        """
 
 
 class Standalone:
-    """One server, always the same."""
+    """A single server, always the same."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.functions = self.informs = True
@@ -72,13 +87,13 @@ class Standalone:
     def anywhere(self) -> Endpoint:
         return self._endpoint
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> None:
+    def server(self, host: str, port: int, source: Endpoint) -> None:
         """There is but one."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
-    async def look(self, doubted: Doubted) -> None:
+    async def look(self, suspects: Suspects) -> None:
         """There is nothing to find out."""
 
     def __str__(self) -> str:
@@ -86,7 +101,7 @@ class Standalone:
 
 
 class Sentinel:
-    """The primary of a service, as its Sentinels have it."""
+    """The primary of a service, as its Sentinels name it."""
 
     def __init__(self, like: Endpoint, sentinels: Sequence[Endpoint], service: str) -> None:
         self.functions = self.informs = True
@@ -111,17 +126,21 @@ class Sentinel:
     def anywhere(self) -> Endpoint | None:
         return self._primary
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> None:
+    def server(self, host: str, port: int, source: Endpoint) -> None:
         """There is but one."""
 
     def moved(self, slot: int, server: Endpoint) -> None:
         """There is but one."""
 
-    async def look(self, doubted: Doubted) -> None:
-        """Who has answered is asked last the next time, lest one that lags is believed for ever."""
+    async def look(self, suspects: Suspects) -> None:
+        """Ask the Sentinels for the primary.
+
+        The Sentinel that answers is asked last the next time. So headgate does not rely for ever on
+        a Sentinel that lags behind.
+        """
         try:
             sentinel, address = await first_answer(self._sentinels, self._named_by)
-        except NobodyError as ignore_reply:
+        except NoAnswerError as ignore_reply:
             raise nothing_known(
                 ignore_reply.troubles, "Sentinel", f"a service named {self._service!r}"
             ) from cause_of(ignore_reply.troubles)
@@ -136,18 +155,18 @@ class Sentinel:
         return address
 
     async def switched(self) -> None:
-        """Until the Sentinel announces that another server is the primary.
+        """Wait until the Sentinel notifies that another server is the primary.
 
-        A planned failover cuts no connection, and for seconds the former primary goes on answering.
-        Raises what a Sentinel that is away looks like.
+        A planned failover cuts no connection, and the former primary goes on answering for seconds.
+        Raise the errors of an unavailable Sentinel (`LOST`).
         """
         async with self._sentinels[0].talk() as connection:
-            await connection.send_command("SUBSCRIBE", *ANNOUNCEMENTS)
+            await connection.send_command("SUBSCRIBE", *NOTIFICATIONS)
             while True:
                 kind, channel, said = await connection.read_response()
                 if kind != b"message":
                     continue
-                words, (service, host) = said.split(b" "), ANNOUNCEMENTS[channel.decode()]
+                words, (service, host) = said.split(b" "), NOTIFICATIONS[channel.decode()]
                 if words[service] == self._service.encode():
                     self._believe(*words[host : host + 2])
                     return
@@ -157,7 +176,8 @@ class Sentinel:
         self._primary = self._servers.setdefault(address, self._like.at(*address))
 
     def __str__(self) -> str:
-        return f"{self._service} by Sentinel at {', '.join(str(sentinel).partition('/')[0] for sentinel in self._sentinels)}"
+        places = ", ".join(str(sentinel).partition("/")[0] for sentinel in self._sentinels)
+        return f"{self._service} by Sentinel at {places}"
 
 
 class Cluster:
@@ -179,15 +199,18 @@ class Cluster:
     def anywhere(self) -> Endpoint | None:
         return CHANCE.choice(list(self._slots.values())) if self._slots else None
 
-    def server(self, host: str, port: int, told_by: Endpoint) -> Endpoint:
-        """Who names no host, or one that it does not know, means the one under which it was asked itself."""
-        address = (told_by.host if host in ("", "?") else host, port)
+    def server(self, host: str, port: int, source: Endpoint) -> Endpoint:
+        """The server that `source` has named.
+
+        If the named host is empty or unknown ("?"), it is the host of `source` itself.
+        """
+        address = (source.host if host in ("", "?") else host, port)
         return self._servers.setdefault(address, self._seeds[0].at(*address))
 
     def moved(self, slot: int, server: Endpoint) -> None:
         self._slots[slot] = server
 
-    async def look(self, doubted: Doubted) -> None:
+    async def look(self, suspects: Suspects) -> None:
         known = list(self.servers())
         known, seeds = (
             CHANCE.sample(known, len(known)),
@@ -195,21 +218,21 @@ class Cluster:
         )
         try:
             server, ranges = await first_answer(
-                sorted([*known, *seeds], key=doubted.__contains__), self._told_by
+                sorted([*known, *seeds], key=suspects.__contains__), self._slots_at
             )
-        except NobodyError as ignore_reply:
+        except NoAnswerError as ignore_reply:
             raise nothing_known(
                 ignore_reply.troubles, "server", "the slots of a Cluster"
             ) from cause_of(ignore_reply.troubles)
         self._slots = {slot: owner for slots, owner in self._read(ranges, server) for slot in slots}
 
-    async def _told_by(self, server: Endpoint) -> Sequence[Any] | None:
-        """None of one that was reset, or has met nobody yet."""
+    async def _slots_at(self, server: Endpoint) -> Sequence[Any] | None:
+        """The slots of the Cluster. None: the server was reset, or has joined no Cluster yet."""
         return await server.asked("CLUSTER", "SLOTS") or None
 
-    def _read(self, ranges: Sequence[Any], told_by: Endpoint) -> list[tuple[range, Endpoint]]:
+    def _read(self, ranges: Sequence[Any], source: Endpoint) -> list[tuple[range, Endpoint]]:
         return [
-            (range(first, last + 1), self.server((host or b"").decode(), port, told_by))
+            (range(first, last + 1), self.server((host or b"").decode(), port, source))
             for first, last, (host, port, *_), *_ in ranges
         ]
 
@@ -225,7 +248,7 @@ def slot_of(key: str) -> int:
 def nothing_known(
     troubles: Mapping[Endpoint, BaseException | None], kind: str, what: str
 ) -> NotThereError:
-    """Who could not be asked and why, out of how many."""
+    """The error that names the servers that could not be asked, out of how many, and why."""
     mute = [
         f"{server.place} ({words(trouble)})"
         for server, trouble in troubles.items()
@@ -233,7 +256,8 @@ def nothing_known(
     ]
     more = f" and {len(mute) - NAMED} more" if len(mute) > NAMED else ""
     told = (
-        f"{len(mute)} of {len(troubles)} {kind}s could not be asked, {', '.join(mute[:NAMED])}{more}"
+        f"{len(mute)} of {len(troubles)} {kind}s could not be asked, "
+        f"{', '.join(mute[:NAMED])}{more}"
         if mute
         else ""
     )
@@ -242,7 +266,10 @@ def nothing_known(
 
 
 def cause_of(troubles: Mapping[Endpoint, BaseException | None]) -> BaseException | None:
-    """Any of them but a wrong password, if there is one: that alone would be no reason to try again."""
+    """The cause of the error: any but a wrong password, if there is another.
+
+    The client does not retry when the cause is a wrong password.
+    """
     return max(
         filter(None, troubles.values()),
         key=lambda trouble: not isinstance(trouble, AuthenticationError),

@@ -1,7 +1,8 @@
-"""From what the user wrote, a URL or a client, to the servers that are meant.
+"""Makes the topology from the user's `store`: a URL or a client object.
 
-Here lives reading it, and the sentences for what cannot be read; nothing is sent. A client object is only looked at: redis-py's or
-valkey-py's, of one server, of Sentinel or of a Cluster, for asyncio or for threads.
+This module parses it, and has the errors for values that headgate cannot use. It sends nothing. It
+only reads the attributes of a client object. The object may come from redis-py or valkey-py. It may
+be made for one server, Sentinel or a Cluster, and for asyncio or threads.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from headgate.validation import seconds, show
 
 SENTINEL_PORT = 26379
 SERVER_PORT = 6379
+# A URL has one of these forms, by the part of its scheme behind the plus sign.
 FORMS = {
     "": "redis://user:password@host:6379/0",
     "sentinel": "redis+sentinel://user:password@host:26379,host:26379/service/0",
@@ -34,6 +36,7 @@ FORMS = {
 }
 
 
+# headgate uses these parameters of a URL.
 WRITTEN = (
     "client_name",
     "db",
@@ -41,16 +44,17 @@ WRITTEN = (
     "socket_connect_timeout",
     "socket_keepalive",
     "username",
-)  # the parameters that are used
+)
 TLS = ", ssl_ca_certs, ssl_certfile, ssl_keyfile and the other ssl_ parameters of redis-py"
-POOLED = {"max_connections", "timeout"}  # of redis-py's pools, which headgate does not use
+# redis-py's pools have these parameters. headgate accepts them, and uses no pool.
+POOLED = {"max_connections", "timeout"}
 
 
 def topology_of(where: Any) -> Topology:
     return of_url(where) if isinstance(where, str) else of_client(where)
 
 
-# URLs ------------------------------------------------------------------------------------------------------------------------
+# URLs ---------------------------------------------------------------------------------------------
 
 
 def of_url(where: str) -> Topology:
@@ -60,14 +64,18 @@ def of_url(where: str) -> Topology:
     found = read(READERS[form], where)
     if found is None:
         raise ValueError(
-            f"store='{scheme}://...' is not a URL that headgate can read; write it as {FORMS[form]}, with what is special in a "
-            "password percent-encoded (urllib.parse.quote)."
+            f"store='{scheme}://...' is not a URL that headgate can read; write it as "
+            f"{FORMS[form]}, with what is special in a password percent-encoded "
+            "(urllib.parse.quote)."
         )
     return found
 
 
 def check_words(where: str, scheme: str) -> None:
-    """ValueError for a parameter that nothing would read. One that redis-py reads is known, though headgate may not need it."""
+    """Raise ValueError for a parameter that neither redis-py nor headgate reads.
+
+    A parameter that redis-py reads is accepted, even if headgate does not use it.
+    """
     secure, sentinel = scheme.startswith("rediss"), scheme.endswith("+sentinel")
     names = words_of(
         SSLConnection if secure else UnixDomainSocketConnection if scheme == "unix" else Connection
@@ -87,13 +95,16 @@ def check_words(where: str, scheme: str) -> None:
                 ", and each with sentinel_ before it for the Sentinels"
             ] * sentinel
             raise ValueError(
-                f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not know; {hint}{tls}"
-                f"it knows {', '.join(WRITTEN)}{''.join(more)}."
+                f"store='{scheme}://...' has the parameter {show(name)}, which headgate does not "
+                f"know; {hint}{tls}it knows {', '.join(WRITTEN)}{''.join(more)}."
             )
 
 
 def query_of(where: str) -> list[str]:
-    """The names of a URL's parameters; none where a part of a password may have been taken for them."""
+    """The names of a URL's parameters.
+
+    The list is empty if a part of a password may look like parameters.
+    """
     try:
         query = urlsplit(where).query
     except ValueError:
@@ -106,12 +117,14 @@ def query_of(where: str) -> list[str]:
 
 
 def read(reader: Callable[[str], Topology], where: str) -> Topology | None:
-    """None when it cannot be read, by redis-py or by us: what is wrong may be part of a password, so its error stays here."""
+    """The topology of the URL. None: redis-py or headgate cannot parse the URL.
+
+    The wrong part may belong to a password, so the error of the parser is not shown.
+    """
     try:
         parts = urlsplit(where)
-        cut = (
-            "#" in where or "@" in parts.query
-        )  # a password that nobody encoded, of which the rest was taken for something else
+        # A password that was not percent-encoded: its rest was taken for another part of the URL.
+        cut = "#" in where or "@" in parts.query
         return None if cut else reader(where)
     except (ValueError, TypeError, redis.RedisError):
         return None
@@ -126,7 +139,10 @@ def of_server(where: str) -> Standalone:
 
 
 def of_sentinel(where: str) -> Sentinel:
-    """redis+sentinel://user:password@host:port,host:port/service/db: the credentials are the servers'."""
+    """Parse redis+sentinel://user:password@host:port,host:port/service/db.
+
+    The credentials are for the servers, not for the Sentinels.
+    """
     parts = urlsplit(where)
     service, _, database = parts.path.strip("/").partition("/")
     if not service or not is_number(database):
@@ -141,7 +157,7 @@ def of_sentinel(where: str) -> Sentinel:
 
 
 def split_words(query: str) -> tuple[dict[str, str], dict[str, str]]:
-    """The options for the servers, and those for the Sentinels, which begin with sentinel_."""
+    """The options for the servers, and those for the Sentinels (sentinel_...)."""
     words = dict(parse_qsl(query, keep_blank_values=True))
     its = {
         name.removeprefix("sentinel_"): words.pop(name)
@@ -169,12 +185,12 @@ READERS: dict[str, Callable[[str], Topology]] = {
 
 
 def endpoint_of(url: str) -> Endpoint:
-    """As redis-py reads it."""
+    """The endpoint of a URL, as redis-py parses it."""
     pool = redis.asyncio.ConnectionPool.from_url(url)
     timeout = pool.connection_kwargs.get("socket_connect_timeout")
     seconds("store", "socket_connect_timeout", CONNECT_TIMEOUT if timeout is None else timeout)
     endpoint = Endpoint(pool.connection_class, pool.connection_kwargs)
-    endpoint.connection()  # nothing is sent: its settings are read
+    endpoint.connection()  # This checks the settings, and sends nothing.
     return endpoint
 
 
@@ -184,7 +200,7 @@ def login_of(netloc: str) -> str:
 
 
 def addresses(netloc: str, port: int) -> list[tuple[str, int]]:
-    """host:port,host:port; without a port the usual one."""
+    """The addresses in host:port,host:port. `port` is the default."""
     parts = [urlsplit(f"//{part}") for part in netloc.rpartition("@")[2].split(",")]
     if not all(part.hostname and part.port != 0 and " " not in part.netloc for part in parts):
         raise ValueError("no host")
@@ -195,7 +211,7 @@ def is_number(text: str) -> bool:
     return not text or text.isdecimal()
 
 
-# Clients ---------------------------------------------------------------------------------------------------------------------
+# Clients ------------------------------------------------------------------------------------------
 
 
 def of_client(where: Any) -> Topology:
@@ -212,20 +228,25 @@ def of_client(where: Any) -> Topology:
     if hasattr(pool, "connection_class"):
         return Standalone(endpoint_like(pool.connection_class, pool.connection_kwargs))
     raise TypeError(
-        f"store= got a {type(where).__module__}.{type(where).__qualname__}, which headgate cannot use as a store: give it a URL "
-        "(memory://, redis://, rediss://, unix://, redis+sentinel://, redis+cluster://), or a client: redis.asyncio.Redis "
-        "and its like, of redis-py or of valkey-py."
+        f"store= got a {type(where).__module__}.{type(where).__qualname__}, which headgate cannot "
+        "use as a store: give it a URL (memory://, redis://, rediss://, unix://, "
+        "redis+sentinel://, redis+cluster://), or a client: redis.asyncio.Redis and its like, of "
+        "redis-py or of valkey-py."
     )
 
 
 def refuse_imitations(*kinds: type[Any]) -> None:
-    """A client without a server: headgate would look for one under an address that was made up."""
+    """Raise TypeError for a client without a server.
+
+    headgate would try to connect to the made-up address of such a client.
+    """
     if any(
         base.__module__.partition(".")[0] == "fakeredis" for kind in kinds for base in kind.__mro__
     ):
         raise TypeError(
-            "store= got a client of fakeredis, which no other process shares and which does not run headgate's script; in tests "
-            "leave store out, with headgate.testing.ManualClock for the time, or give it the URL of a redis-server."
+            "store= got a client of fakeredis, which no other process shares and which does not "
+            "run headgate's script; in tests leave store out, with headgate.testing.ManualClock "
+            "for the time, or give it the URL of a redis-server."
         )
 
 
@@ -242,7 +263,8 @@ def of_cluster_client(nodes: Any) -> Cluster:
 def of_sentinel_pool(pool: Any) -> Sentinel:
     if not pool.is_master:
         raise TypeError(
-            "store= got a client of a service's replicas, which must not be written: give it Sentinel.master_for(...)."
+            "store= got a client of a service's replicas, which must not be written: give it "
+            "Sentinel.master_for(...)."
         )
     refuse_other_addresses(
         "force_master_ip", getattr(pool.sentinel_manager, "_force_master_ip", None)
@@ -259,14 +281,14 @@ def endpoint_like(connection_class: type[Any], settings: Mapping[str, Any]) -> E
     refuse_what_is_lost(kind, settings.items())
     its = {name: value for name, value in settings.items() if name in words_of(kind)}
     if connection_class.__module__.startswith("valkey") and not its.get("ssl_check_hostname"):
-        its.pop(
-            "ssl_check_hostname", None
-        )  # False is what valkey-py's clients have when nobody said anything: host names are checked
+        # False is the default of valkey-py's clients, not the user's choice: headgate checks host
+        # names.
+        its.pop("ssl_check_hostname", None)
     return Endpoint(kind, its)
 
 
 def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
-    """The asyncio connection that goes where a client's own connections go."""
+    """The asyncio connection class that connects as the client's own class does."""
     name = connection_class.__name__
     if "Unix" in name:
         return UnixDomainSocketConnection
@@ -275,14 +297,18 @@ def kind_of(connection_class: type[Any]) -> type[AbstractConnection]:
     if name.endswith("Connection"):
         return Connection
     raise TypeError(
-        f"store= got a client whose connections are {name}s, which headgate cannot follow: give it a URL instead."
+        f"store= got a client whose connections are {name}s, which headgate cannot follow: give it "
+        "a URL instead."
     )
 
 
 def refuse_what_is_lost(
     kind: type[AbstractConnection], settings: Iterable[tuple[str, Any]]
 ) -> None:
-    """A check of certificates that our connections cannot make must not be dropped without a word."""
+    """Raise TypeError if headgate's connections lack a certificate check of the client.
+
+    Dropping such a check silently would be unsafe.
+    """
     lost = [
         name
         for name, value in settings
@@ -290,20 +316,21 @@ def refuse_what_is_lost(
     ]
     if lost and kind is SSLConnection:
         raise TypeError(
-            f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio connections do not have: "
-            "give headgate a rediss:// URL, or a client without."
+            f"store= got a client with {', '.join(sorted(lost))}, which redis-py's asyncio "
+            "connections do not have: give headgate a rediss:// URL, or a client without."
         )
 
 
 def refuse_other_addresses(name: str, value: object) -> None:
     if value is not None:
         raise TypeError(
-            f"store= got a client with {name}, and headgate goes by the addresses that its servers tell: let them announce those "
-            "that can be reached from here (cluster-announce-ip, sentinel announce-ip)."
+            f"store= got a client with {name}, and headgate goes by the addresses that its servers "
+            "tell: let them announce those that can be reached from here (cluster-announce-ip, "
+            "sentinel announce-ip)."
         )
 
 
 def words_of(kind: type[AbstractConnection]) -> set[str]:
-    """The settings that a connection can be given."""
+    """The names of the settings that a connection of this class accepts."""
     makers = [vars(base)["__init__"] for base in kind.__mro__[:-1] if "__init__" in vars(base)]
     return {name for maker in makers for name in inspect.signature(maker).parameters}
