@@ -1,0 +1,80 @@
+"""The documents are in plain English: short sentences with a named subject, in short lines.
+
+Here live the words and forms that the documents do not use. Add a file to `PAGES` when its text is done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES: list[str] = [
+    "docs/http.md",
+]
+MOST_WORDS, MOST_COLUMNS = 25, 100
+
+# A form that the pages do not use, and what to write instead. Headings are free of the first one.
+BANNED = {
+    r"(?:^|[;:] )\W*(?:who|whoever|whom|whose|what|whatever)\b": "name the subject: the caller, the process, the server",
+    r"\bwhoever\b": "name the subject",
+    r"\b(?:nobody|somebody|anybody|everybody)(?:'s)?\b": "no caller, another process, all waiters",
+    r"\b(?:is|are|was|were|be|been|being) told\b": "say which call or error tells it",
+    r"\bheed(?:s|ed|ing)?\b": "apply, follow",
+    r"\blet(?:s|ting)? (?:us |them |it |one |\w+ )?in\b": "grant, accept",
+    r"\bmint(?:s|ed|ing)?\b": "grant extra tokens",
+    r"\bfrom hand to hand\b": "local hand-off",
+    r"\b(?:announcement|booking|errand|ticket)s?\b": "notification, reservation, operation, pending acquire",
+}
+HEADING = re.compile(r"#+ ")
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4,}\S.*\n+)+")
+CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
+
+
+def passages(text: str) -> Iterator[str]:
+    """Each paragraph, item of a list, heading and cell of a table, without code and addresses."""
+    for block in (BLOCK, COMMENT, INDENTED):
+        text = block.sub("\n", text)
+    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\|)\n|(?<=\n)(?=#+ )", f"{text}\n\n")
+    for part in map(str.strip, parts):
+        cells = part.strip("|").split(" | ") if part.startswith("|") else [ITEM.sub("", part, count=1)]
+        yield from filter(has_words, cells)
+
+
+def has_words(passage: str) -> bool:
+    """A list of links and names, as a command writes it, has none."""
+    return bool(re.search(r"\w", LINK.sub("", CODE.sub("", passage))))
+
+
+def sentences(passage: str) -> list[str]:
+    """A piece of code counts as one word."""
+    plain = LINK.sub(r"\1", CODE.sub("`code`", passage)).replace("**", "")
+    return [each for each in re.split(r"(?<=[.!?])[\"')*]*\s+", " ".join(plain.split())) if each]
+
+
+def found(path: str) -> Iterator[str]:
+    """What is wrong with a page, with its reason."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for passage in passages(text):
+        for sentence in sentences(passage):
+            words = len(sentence.split())
+            if words > MOST_WORDS:
+                yield f"{words} words: {sentence}"
+            for number, (form, instead) in enumerate(BANNED.items()):
+                if re.search(form, sentence, re.IGNORECASE) and not (number == 0 and HEADING.match(passage)):
+                    yield f"{instead}: {sentence}"
+    for line in INDENTED.sub("\n", COMMENT.sub("", text)).splitlines():
+        if len(LINK.sub(r"[\1]", line)) > MOST_COLUMNS and not line.startswith("|"):
+            yield f"{len(line)} columns: {line}"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_the_page_is_in_plain_english(path: str) -> None:
+    assert list(found(path)) == []
