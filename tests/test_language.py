@@ -13,11 +13,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES: list[str] = [
+    "docs/frameworks.md",
     "docs/http.md",
+    "docs/testing.md",
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
 
-# A form that the pages do not use, and what to write instead. Headings are free of the first one.
+# A form that the pages do not use, and what to write instead. Headings are free of the first one,
+# and the heads of tables of all.
 BANNED = {
     r"(?:^|[;:] )\W*(?:who|whoever|whom|whose|what|whatever)\b": "name the subject: the caller, the process, the server",
     r"\bwhoever\b": "name the subject",
@@ -30,6 +33,7 @@ BANNED = {
     r"\b(?:announcement|booking|errand|ticket)s?\b": "notification, reservation, operation, pending acquire",
 }
 HEADING = re.compile(r"#+ ")
+TABLE_HEAD = re.compile(r"^\|.*\n(?=\|[-|]+\|$)", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4,}\S.*\n+)+")
@@ -40,7 +44,7 @@ ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
 def passages(text: str) -> Iterator[str]:
     """Each paragraph, item of a list, heading and cell of a table, without code and addresses."""
-    for block in (BLOCK, COMMENT, INDENTED):
+    for block in (BLOCK, COMMENT, INDENTED, TABLE_HEAD):
         text = block.sub("\n", text)
     parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\|)\n|(?<=\n)(?=#+ )", f"{text}\n\n")
     for part in map(str.strip, parts):
