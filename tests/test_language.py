@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 PAGES: list[str] = [
     "docs/frameworks.md",
     "docs/http.md",
+    "docs/promises.md",
     "docs/testing.md",
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
