@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES: list[str] = [
     "docs/frameworks.md",
+    "docs/guarantees.md",
     "docs/http.md",
     "docs/promises.md",
     "docs/testing.md",
@@ -34,6 +35,7 @@ BANNED = {
     r"\b(?:announcement|booking|errand|ticket)s?\b": "notification, reservation, operation, pending acquire",
 }
 HEADING = re.compile(r"#+ ")
+MEASURED = re.compile(r"<!-- (peers|loops) -->.*<!-- end of \1 -->", re.DOTALL)  # as a command prints it
 TABLE_HEAD = re.compile(r"^\|.*\n(?=\|[-|]+\|$)", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -45,7 +47,7 @@ ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
 
 def passages(text: str) -> Iterator[str]:
     """Each paragraph, item of a list, heading and cell of a table, without code and addresses."""
-    for block in (BLOCK, COMMENT, INDENTED, TABLE_HEAD):
+    for block in (MEASURED, BLOCK, COMMENT, INDENTED, TABLE_HEAD):
         text = block.sub("\n", text)
     parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\|)\n|(?<=\n)(?=#+ )", f"{text}\n\n")
     for part in map(str.strip, parts):

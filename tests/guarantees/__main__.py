@@ -19,11 +19,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from textwrap import fill
 
 from tests.guarantees import table
 from tests.mutants.__main__ import mutants, reasons_given
 
 PAGE = table.ROOT / "docs/guarantees.md"
+WIDTH = 100  # columns, which tests/test_language.py checks
 
 
 def main() -> int:
@@ -65,22 +67,22 @@ def count() -> None:
 
 def seeds(asked: argparse.Namespace) -> None:
     first, end = asked.seeds
-    said = output("tests.simulation", "--seeds", str(first), str(end), "--jobs", "2").splitlines()[
-        -1
-    ]
-    write("seeds", f"- **Simulation**: seeds {first} to {end - 1}, {today()}: {said}.")
+    printed = output("tests.simulation", "--seeds", str(first), str(end), "--jobs", "2")
+    result = printed.splitlines()[-1].replace("; ", ". ")
+    write("seeds", wrapped(f"- **Simulation**: seeds {first} to {end - 1}, {today()}: {result}."))
 
 
 def mutants_made(_asked: argparse.Namespace) -> None:
     made = sum(map(len, mutants().values()))
     reasons = reasons_given().values()
     alike = sum(reason.startswith("equivalent") for reason in reasons)
-    write(
-        "mutants",
-        f"- **Mutants**: {made - len(reasons):,} killed of {made:,} made, as long as `python -m tests.mutants` is content: "
-        "it fails when one survives of which [survivors.toml](../tests/mutants/survivors.toml) does not say why. "
-        f"It does of {len(reasons)}, and {alike} of these change neither an answer nor a promise.",
+    text = (
+        f"- **Mutants**: {made - len(reasons):,} killed of {made:,} made, "
+        "as long as `python -m tests.mutants` succeeds. It fails for a survivor "
+        "without a reason in [survivors.toml](../tests/mutants/survivors.toml). There are reasons "
+        f"for {len(reasons)}; {alike} of these mutants change neither an answer nor a promise."
     )
+    write("mutants", wrapped(text))
 
 
 def loops(_asked: argparse.Namespace) -> None:
@@ -119,6 +121,10 @@ def write(section: str, text: str) -> None:
     PAGE.write_text(
         re.sub(f"{begin}.*?{end}", lambda _: f"{begin}\n{text}\n{end}", page, flags=re.DOTALL)
     )
+
+
+def wrapped(item: str) -> str:
+    return fill(item, WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def output(module: str, *arguments: str) -> str:
