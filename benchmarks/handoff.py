@@ -32,7 +32,7 @@ PAUSE = 0.01  # seconds: who asks has come to stand in the queue, and all are as
 TOO_LONG = 20.0  # seconds for one answer of a side
 WIRE, REDIS_PY = "EVALSHA by headgate's wire", "by redis-py"
 BARE = {WIRE: wire.evalsha, REDIS_PY: bare.evalsha}
-FLOOR = "a bare announcement"
+FLOOR = "a bare notification"
 ENTRANTS = (*SEMAPHORES, Entrant(FLOOR, alone.baton))
 
 

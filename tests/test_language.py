@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES: list[str] = [
+    "benchmarks/README.md",
     "docs/frameworks.md",
     "docs/guarantees.md",
     "docs/http.md",
@@ -42,7 +43,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4,}\S.*\n+)+")
 CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-ITEM = re.compile(r"\s*(?:[-*]|\d+\.) ")
+ITEM = re.compile(r"\A\s*(?:[-*]|\d+\.) ")
 
 
 def passages(text: str) -> Iterator[str]:
