@@ -13,6 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES: list[str] = [
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "benchmarks/README.md",
     "docs/frameworks.md",
     "docs/guarantees.md",
