@@ -19,6 +19,7 @@ PAGES: list[str] = [
     "docs/frameworks.md",
     "docs/guarantees.md",
     "docs/http.md",
+    "docs/limits.md",
     "docs/promises.md",
     "docs/testing.md",
 ]
