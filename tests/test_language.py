@@ -21,6 +21,7 @@ PAGES: list[str] = [
     "docs/http.md",
     "docs/limits.md",
     "docs/promises.md",
+    "docs/redis.md",
     "docs/testing.md",
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
