@@ -15,10 +15,12 @@ ROOT = Path(__file__).parents[1]
 PAGES: list[str] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "README.md",
     "benchmarks/README.md",
     "docs/frameworks.md",
     "docs/guarantees.md",
     "docs/http.md",
+    "docs/in-your-process.md",
     "docs/limits.md",
     "docs/promises.md",
     "docs/redis.md",
