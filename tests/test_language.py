@@ -1,6 +1,7 @@
 """The documents are in plain English: short sentences with a named subject, in short lines.
 
-Here live the words and forms that the documents do not use. Add a file to `PAGES` when its text is done.
+Here live the words and forms that the documents do not use. Add a file to `PAGES` when its text is
+done.
 """
 
 from __future__ import annotations
@@ -28,39 +29,53 @@ PAGES: list[str] = [
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
 
-# Each form that the pages do not use: a sentence with it, and what to write instead. Headings are free
-# of the first one, and the heads of tables of all.
+# Each form that the pages do not use: a sentence with it, and what to write instead. The first one
+# is allowed in headings. The heads of tables are not read.
 BARE = r"(?:^|[;:] )\W*(?:who|whoever|whom|whose|what|whatever)\b"
 BANNED = {
-    BARE: ("Whose lease is lost must stop.", "name the subject: the caller, the process, the server"),
+    BARE: (
+        "Whose lease is lost must stop.",
+        "name the subject: the caller, the process, the server",
+    ),
     r"\bwhoever\b": ("The next permit goes to whoever waits.", "name the subject"),
-    r"\b(?:no|some|any|every)body\b": ("Nobody overtakes.", "no caller, another process, all waiters"),
-    r"\b(?:is|are|was|were|be|been|being) told\b": ("A holder is told.", "say which call or error tells it"),
+    r"\b(?:no|some|any|every)body\b": (
+        "Nobody overtakes.",
+        "no caller, another process, all waiters",
+    ),
+    r"\b(?:is|are|was|were|be|been|being) told\b": (
+        "A holder is told.",
+        "say which call or error tells it",
+    ),
     r"\bheed(?:s|ed|ing)?\b": ("A pause is heeded.", "apply, follow"),
     r"\blet(?:s|ting)? (?:\w+ )?in\b": ("The server lets us in.", "grant, accept"),
     r"\bmint(?:s|ed|ing)?\b": ("Another rate mints nothing.", "grant extra tokens"),
     r"\bfrom hand to hand\b": ("A permit goes from hand to hand.", "local hand-off"),
-    r"\b(?:announcement|booking|errand|ticket)s?\b": ("A booking is lost.", "the glossary's word: a reservation"),
+    r"\b(?:announcement|booking|errand|ticket)s?\b": (
+        "A booking is lost.",
+        "the glossary's word: a reservation",
+    ),
 }
 HEADING = re.compile(r"#+ ")
-MEASURED = re.compile(r"<!-- (peers|loops) -->.*<!-- end of \1 -->", re.DOTALL)  # as a command prints it
+# A command prints what stands between these comments of docs/guarantees.md.
+PRINTED = re.compile(r"<!-- (peers|loops) -->.*<!-- end of \1 -->", re.DOTALL)
 TABLE_HEAD = re.compile(r"^\|.*\n(?=\|[-|]+\|$)", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4,}\S.*\n+)+")
 CODE = re.compile(r"``.+?``|`[^`]+`", re.DOTALL)
 LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+# Where a passage begins: after an empty line, with an item of a list, around rows of a table.
+BEGIN = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\n)(?=#+ )")
 ITEM = re.compile(r"\A\s*(?:[-*]|\d+\.) ")
 
 
 def passages(text: str) -> Iterator[str]:
     """Each paragraph, item of a list, heading and cell of a table, without code and addresses."""
-    for block in (MEASURED, BLOCK, COMMENT, INDENTED, TABLE_HEAD):
+    for block in (PRINTED, BLOCK, COMMENT, INDENTED, TABLE_HEAD):
         text = block.sub("\n", text)
-    parts = re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=\|)|(?<=\|)\n|(?<=\n)(?=#+ )", f"{text}\n\n")
-    for part in map(str.strip, parts):
-        cells = part.strip("|").split(" | ") if part.startswith("|") else [ITEM.sub("", part, count=1)]
-        yield from filter(has_words, cells)
+    for part in map(str.strip, BEGIN.split(f"{text}\n\n")):
+        row = part.startswith("|")
+        yield from filter(has_words, part.strip("|").split(" | ") if row else [ITEM.sub("", part)])
 
 
 def has_words(passage: str) -> bool:
@@ -77,13 +92,13 @@ def sentences(passage: str) -> list[str]:
 def wrong(text: str) -> Iterator[str]:
     """Each breach in a page, with its reason."""
     for passage in passages(text):
+        forms = [form for form in BANNED if form != BARE or not HEADING.match(passage)]
         for sentence in sentences(passage):
-            words = len(sentence.split())
-            if words > MOST_WORDS:
-                yield f"{words} words: {sentence}"
-            for form, (_, instead) in BANNED.items():
-                if re.search(form, sentence, re.IGNORECASE) and not (form == BARE and HEADING.match(passage)):
-                    yield f"{instead}: {sentence}"
+            if len(sentence.split()) > MOST_WORDS:
+                yield f"{len(sentence.split())} words: {sentence}"
+            for form in forms:
+                if re.search(form, sentence, re.IGNORECASE):
+                    yield f"{BANNED[form][1]}: {sentence}"
     for line in INDENTED.sub("\n", COMMENT.sub("", text)).splitlines():
         if len(LINK.sub(r"[\1]", line)) > MOST_COLUMNS and not line.startswith("|"):
             yield f"{len(line)} columns: {line}"
@@ -97,11 +112,17 @@ def test_the_page_is_in_plain_english(path: str) -> None:
 @pytest.mark.parametrize("form", BANNED)
 def test_each_banned_form_is_found(form: str) -> None:
     example, instead = BANNED[form]
-    for page in (f"{example}\n", f"- A list.\n- {example}\n", f"| a | b |\n|---|---|\n| cell | {example} |\n"):
+    for page in (
+        f"{example}\n",
+        f"- A list.\n- {example}\n",
+        f"| a | b |\n|---|---|\n| cell | {example} |\n",
+    ):
         assert f"{instead}: {example}" in list(wrong(page))
 
 
 def test_long_sentences_and_long_lines_are_found() -> None:
     long, allowed = "word " * 25 + "`two words`.", "word " * 24 + "`two words`."
-    page = f"{allowed[:60]}\n{allowed[60:]}\n\n- Short.\n- {long[:60]}\n  {long[60:]}\n\n{'-' * 101}\n"
+    page = (
+        f"{allowed[:60]}\n{allowed[60:]}\n\n- Short.\n- {long[:60]}\n  {long[60:]}\n\n{'-' * 101}\n"
+    )
     assert [breach.partition(":")[0] for breach in wrong(page)] == ["26 words", "101 columns"]

@@ -25,7 +25,9 @@ def stated() -> list[tuple[str, ...]]:
 
 def test_each_statement_names_a_test_that_exists() -> None:
     assert stated()
-    wrong = [said for said, file, test in stated() if not file or test not in defined_in(ROOT / file)]
+    wrong = [
+        said for said, file, test in stated() if not file or test not in defined_in(ROOT / file)
+    ]
     assert wrong == []
 
 
