@@ -1,6 +1,7 @@
 """What the documents say is so: their Python runs, their commands exist, their links lead somewhere.
 
 Every block of Python is run here, on a memory store where it names a server; `call`, `ask` and `work` are the reader's own.
+Programs are run by test_tutorial.py, and the pages of docs/migration and docs/recipes by tests of their own.
 Tables and lines that follow a comment such as `<!-- table: text, limit -->` are read too.
 """
 
@@ -27,7 +28,7 @@ from tests.faults.scene import eventually
 from tests.servers import Server
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks/README.md"])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"])
 PROSE = [*DOCUMENTS, *sorted(ROOT.glob("examples/*.py"))]
 SERVER = "redis://localhost:6379"
 LEASE = 4.5  # seconds: short enough to be renewed, and longer than a busy machine stands still
@@ -36,6 +37,8 @@ SITES = (
     "https://semver.org/",
 )  # all that a document may link to outside
 
+BESIDE = {ROOT / "docs/migration", ROOT / "docs/recipes"}  # folders whose blocks are run by other tests
+PROGRAM = re.compile(r"# (\w+\.py)\n")  # how a block begins that is a program of its own
 TWICE = "<!-- run twice -->"  # before a block whose second run takes the branches that the first did not
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,8 +58,10 @@ def without_blocks(text: str) -> str:
 def python_blocks() -> list[Any]:
     blocks = []
     for path in DOCUMENTS:
+        if path.parent in BESIDE:
+            continue
         text = path.read_text()
-        found = [match for match in BLOCK.finditer(text) if match[1] == "python"]
+        found = [match for match in BLOCK.finditer(text) if match[1] == "python" and not PROGRAM.match(match[2])]
         for match in found:
             line = text.count("\n", 0, match.start()) + 1
             times = 2 if text[: match.start()].endswith(f"{TWICE}\n\n") else 1
