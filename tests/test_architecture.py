@@ -104,6 +104,7 @@ LUA = re.compile(
 )
 LONGEST_MODULE, LONGEST_FUNCTION = 800, 65
 FILE_NAME = re.compile(r"(?<![\w/-])[\w/-]*\w\.(?:py|lua|md)\b")
+PROGRAM = re.compile(r"^```python\n# (\w+\.py)$", re.MULTILINE)  # in a document, by its name
 HOSTS = {
     "keepachangelog.com",
     "semver.org",
@@ -525,6 +526,7 @@ def test_a_file_opens_with_its_law() -> None:
 
 def test_a_file_that_is_named_exists() -> None:
     known = {each.name for each in ours()} | {"x.py", "x.lua"}  # any pair of twins
+    known |= {name for path in DOCUMENTS for name in PROGRAM.findall(path.read_text(encoding="utf-8"))}
 
     def breach(path: Path) -> set[str]:
         return {
