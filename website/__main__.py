@@ -41,7 +41,7 @@ def build(root: Path, folder: Path) -> list[str]:
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     done = subprocess.run(
         [*command, "-f", str(folder / "zensical.toml")],
-        cwd=root,
+        cwd=ROOT,  # where Zensical finds website.docstrings
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

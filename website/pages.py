@@ -11,7 +11,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -28,7 +27,8 @@ PROJECT = {  # documents outside of docs/, and their places in the site
 HIGHLIGHTED = {".py": "python", ".lua": "lua", ".md": "markdown", ".toml": "toml", ".sh": "bash"}
 
 Nav = list[tuple[str, "str | Nav"]]
-# A page by its path in the site, or a folder (with a slash) with all its pages, index.md first.
+# A page by its path in the site, or a folder (with a slash): all its pages, index.md first. A folder
+# that does not exist is left out.
 NAVIGATION: Nav = [
     ("Home", "index.md"),
     ("Tutorial", "tutorial.md"),
@@ -96,7 +96,9 @@ def write(root: Path, folder: Path) -> None:
         path.write_text(text)
     settings = (root / "website/zensical.toml").read_text()
     nav = f"[project]\nnav = {in_toml(navigation(pages))}\n"
-    (folder / "zensical.toml").write_text(settings.replace("[project]\n", nav, 1))
+    settings = settings.replace("[project]\n", nav, 1)
+    settings = settings.replace('"src"', json.dumps(f"{root}/src"), 1)
+    (folder / "zensical.toml").write_text(settings)
 
 
 def collect(root: Path) -> dict[str, str]:
@@ -152,11 +154,10 @@ def shown(site: Site, file: str) -> str:
     path = site.root / file
     head = f"---\nsearch:\n  exclude: true\n---\n\n# {file}\n\n"
     if path.is_dir():
-        tracked = ["git", "-C", str(path), "ls-files", "."]
-        files = subprocess.run(tracked, capture_output=True, text=True, check=True).stdout
-        site.linked.update(f"{file}/{each}" for each in files.splitlines())
-        folder = path.name
-        return head + "".join(f"- [{each}]({folder}/{each}.md)\n" for each in files.splitlines())
+        files = [each.relative_to(path).as_posix() for each in sorted(path.rglob("*.*"))]
+        files = [each for each in files if "__pycache__" not in each]
+        site.linked.update(f"{file}/{each}" for each in files)
+        return head + "".join(f"- [{each}]({path.name}/{each}.md)\n" for each in files)
     fence = "`" * 6
     return f"{head}{fence}{HIGHLIGHTED.get(path.suffix, 'text')}\n{path.read_text()}{fence}\n"
 

@@ -30,8 +30,8 @@ def texts_in(tree: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.JoinedStr):
             parts = [part.value if isinstance(part, ast.Constant) else HOLE for part in node.values]
             yield "".join(map(str, parts)).replace("\n", " ")
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
-            yield PLACEHOLDER.sub(HOLE, node.value).replace("\n", " ")
+        elif isinstance(node, ast.Constant) and id(node) not in documents:
+            yield PLACEHOLDER.sub(HOLE, str(node.value)).replace("\n", " ")
 
 
 def is_a_text(symptom: str) -> bool:

@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its programs print what the page says, in the order in which a reader runs them.
+"""docs/tutorial.md: its programs print what the page says.
 
 A block that begins with the name of a file, `# loop.py`, is a program. An indented line such as
 `$ python loop.py` runs it, and the lines below are its output. The shorter blocks are run by
@@ -37,7 +37,8 @@ def programs(page: Path) -> dict[str, str]:
 
 def runs(page: Path) -> list[tuple[list[str], str]]:
     """The command lines of a page after `python`, each with the output that the page shows."""
-    return [(shlex.split(match[1]), match[2].replace("    ", "")) for match in RUN.finditer(page.read_text())]
+    found = RUN.findall(page.read_text())
+    return [(shlex.split(command), shown.replace("    ", "")) for command, shown in found]
 
 
 def pattern(shown: str) -> str:
@@ -53,13 +54,15 @@ def test_a_zero_is_exact_and_other_numbers_are_not() -> None:
 
 
 def test_only_the_tutorial_has_programs_and_it_runs_each_of_them() -> None:
-    assert [path for path in DOCUMENTS if programs(path) and path.parent not in BESIDE] == [TUTORIAL]
-    assert list(programs(TUTORIAL)) == list(dict.fromkeys(command[0] for command, _ in runs(TUTORIAL)))
+    pages = [path for path in DOCUMENTS if path.parent not in BESIDE]
+    assert [path for path in pages if programs(path)] == [TUTORIAL]
+    run = dict.fromkeys(command[0] for command, _ in runs(TUTORIAL))
+    assert list(programs(TUTORIAL)) == list(run)
 
 
 @pytest.mark.proof
 def test_the_programs_print_what_the_page_says(own_server: Server, tmp_path: Path) -> None:
-    """Given the service on a free port and a Redis server, when each program runs, its output is the page's."""
+    """Given the service and a Redis server, each program prints what stands below its command."""
     changes = {PORT: str(free_port()), SERVER: own_server.url}
     for name, source in programs(TUTORIAL).items():
         (tmp_path / name).write_text(changed(source, changes))
@@ -67,7 +70,9 @@ def test_the_programs_print_what_the_page_says(own_server: Server, tmp_path: Pat
     for command, shown in others:
         words = [changed(word, changes) for word in command]
         with started(tmp_path, service, ready):  # anew, because it remembers the calls of a second
-            done = subprocess.run([sys.executable, *words], **there(tmp_path), timeout=scaled_now(PATIENCE), check=False)
+            python = [sys.executable, *words]
+            patience = scaled_now(PATIENCE)
+            done = subprocess.run(python, **there(tmp_path), timeout=patience, check=False)
         assert (done.returncode, done.stderr) == (0, ""), command
         assert re.fullmatch(pattern(shown), done.stdout), (command, done.stdout)
 
@@ -81,7 +86,8 @@ def changed(text: str, changes: dict[str, str]) -> str:
 def there(folder: Path) -> dict[str, Any]:
     """How a program is started in a folder: it finds what this Python finds."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return {"cwd": folder, "env": environment, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return {"cwd": folder, "env": environment, **outputs}
 
 
 @contextmanager
