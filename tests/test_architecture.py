@@ -526,7 +526,9 @@ def test_a_file_opens_with_its_law() -> None:
 
 def test_a_file_that_is_named_exists() -> None:
     known = {each.name for each in ours()} | {"x.py", "x.lua"}  # any pair of twins
-    known |= {name for path in DOCUMENTS for name in PROGRAM.findall(path.read_text(encoding="utf-8"))}
+    known |= {
+        name for path in DOCUMENTS for name in PROGRAM.findall(path.read_text(encoding="utf-8"))
+    }
 
     def breach(path: Path) -> set[str]:
         return {

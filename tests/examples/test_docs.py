@@ -37,7 +37,10 @@ SITES = (
     "https://semver.org/",
 )  # all that a document may link to outside
 
-BESIDE = {ROOT / "docs/migration", ROOT / "docs/recipes"}  # folders whose blocks are run by other tests
+BESIDE = {
+    ROOT / "docs/migration",
+    ROOT / "docs/recipes",
+}  # folders whose blocks are run by other tests
 PROGRAM = re.compile(r"# (\w+\.py)\n")  # how a block begins that is a program of its own
 TWICE = "<!-- run twice -->"  # before a block whose second run takes the branches that the first did not
 
@@ -61,7 +64,11 @@ def python_blocks() -> list[Any]:
         if path.parent in BESIDE:
             continue
         text = path.read_text()
-        found = [match for match in BLOCK.finditer(text) if match[1] == "python" and not PROGRAM.match(match[2])]
+        found = [
+            match
+            for match in BLOCK.finditer(text)
+            if match[1] == "python" and not PROGRAM.match(match[2])
+        ]
         for match in found:
             line = text.count("\n", 0, match.start()) + 1
             times = 2 if text[: match.start()].endswith(f"{TWICE}\n\n") else 1
