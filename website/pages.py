@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from website import reference
+from website.lists import as_zensical_reads
 
 DOCS = "docs"
 PROJECT = {  # documents outside of docs/, and their places in the site
@@ -125,7 +126,7 @@ def place(file: str) -> str:
 
 
 def with_links(site: Site, document: str) -> str:
-    """Return the text of a document with its links changed to those of the site."""
+    """Return the text of a document with the links of the site, and lists for Zensical."""
     text = (site.root / document).read_text()
     fences = [match.span() for match in FENCE.finditer(text)]
 
@@ -133,7 +134,7 @@ def with_links(site: Site, document: str) -> str:
         within = any(begin <= match.start() < end for begin, end in fences)
         return match[0] if within else link(site, document, match[0])
 
-    return LINK.sub(changed, text)
+    return as_zensical_reads(LINK.sub(changed, text))
 
 
 def link(site: Site, document: str, target: str) -> str:
