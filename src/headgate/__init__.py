@@ -19,6 +19,8 @@ from headgate.permit import Permit, Refusal
 from headgate.stores.status import LimitStatus, Status
 from headgate.waiting import Waiting
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Concurrency",
     "CostExceedsCapacityError",
