@@ -11,7 +11,6 @@ import fnmatch
 import inspect
 import re
 import tomllib
-import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -692,26 +691,6 @@ def silent(offered: ModuleType) -> list[str]:
 
 
 # What ships --------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_wheel_has_every_file_of_the_package_and_no_other(tmp_path: Path) -> None:
-    """py.typed, every .lua file and the fixtures for pytest, built as a release is: by the project's own build backend."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert any(
-        need.startswith("hatchling") for need in project["project"]["optional-dependencies"]["dev"]
-    ), "this test needs it"
-    from hatchling.builders.wheel import WheelBuilder
-
-    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
-    with zipfile.ZipFile(wheel) as archive:
-        shipped = {name for name in archive.namelist() if ".dist-info/" not in name}
-
-    assert shipped == {
-        path.relative_to(SOURCE).as_posix() for path in ours() if path.is_relative_to(SOURCE)
-    }
-    assert {name for name in shipped if not name.startswith("headgate/")} == {"headgate_pytest.py"}
-    assert "headgate/py.typed" in shipped
-    assert {path.relative_to(SOURCE).as_posix() for path in SCRIPTS} <= shipped
 
 
 def test_the_core_depends_on_nothing() -> None:
