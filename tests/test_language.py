@@ -17,15 +17,20 @@ PAGES: list[str] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
+    "SECURITY.md",
     "benchmarks/README.md",
     "docs/frameworks.md",
+    "docs/glossary.md",
     "docs/guarantees.md",
     "docs/http.md",
     "docs/in-your-process.md",
+    "docs/index.md",
     "docs/limits.md",
     "docs/promises.md",
     "docs/redis.md",
     "docs/testing.md",
+    "docs/troubleshooting.md",
+    "docs/tutorial.md",
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
 
