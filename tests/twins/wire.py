@@ -422,9 +422,9 @@ class Wire:
         self.key = f"headgate:{{{name}}}"
         self.keys = [self.key, f"{self.key}:who"]
         self.log = f"{self.key}:log"
-        self.ears = client.pubsub(ignore_subscribe_messages=True)
-        self.ears.psubscribe(f"headgate:{self.token}-*")
-        self.ears.get_message(timeout=PATIENCE)
+        self.subscriptions = client.pubsub(ignore_subscribe_messages=True)
+        self.subscriptions.psubscribe(f"headgate:{self.token}-*")
+        self.subscriptions.get_message(timeout=PATIENCE)
 
     def call(self, call: Call, now: int) -> Reply:
         """What the script replies to `call` at `now`."""
@@ -458,7 +458,7 @@ class Wire:
         self.client.publish(end, "")
         heard = []
         while True:
-            message = self.ears.get_message(timeout=PATIENCE)
+            message = self.subscriptions.get_message(timeout=PATIENCE)
             assert message is not None, "the last announcement did not come"
             if message["channel"].decode() == end:
                 return heard
@@ -483,5 +483,5 @@ class Wire:
         self.client.unlink(f"{self.key}:{part}" if part else self.key)
 
     def forget(self) -> None:
-        self.ears.close()
+        self.subscriptions.close()
         self.client.unlink(*self.keys, self.log)
