@@ -3,7 +3,6 @@
     names     the table of faults as it stands in tests/guarantees/faults.toml and in the docstrings of tests; nothing is run
     faults    run every test that cites a fault (five minutes), or one of those after `--only`, and write down what came of it
     seeds     simulate fleets, seed by seed, for as long as `--seeds FIRST END` says
-    mutants   count those made, and those that tests/mutants/survivors.toml says to survive
     loops     python -m tests.interpreters --quick: other Pythons and event loops (minutes)
     peers     python -m benchmarks.faults (minutes)
 
@@ -22,7 +21,6 @@ from datetime import UTC, datetime
 from textwrap import fill
 
 from tests.guarantees import table
-from tests.mutants.__main__ import mutants, reasons_given
 
 PAGE = table.ROOT / "docs/guarantees.md"
 WIDTH = 100  # columns, which tests/test_language.py checks
@@ -72,19 +70,6 @@ def seeds(asked: argparse.Namespace) -> None:
     write("seeds", wrapped(f"- **Simulation**: seeds {first} to {end - 1}, {today()}: {result}."))
 
 
-def mutants_made(_asked: argparse.Namespace) -> None:
-    made = sum(map(len, mutants().values()))
-    reasons = reasons_given().values()
-    alike = sum(reason.startswith("equivalent") for reason in reasons)
-    text = (
-        f"- **Mutants**: {made - len(reasons):,} killed of {made:,} made, "
-        "as long as `python -m tests.mutants` succeeds. It fails for a survivor "
-        "without a reason in [survivors.toml](../tests/mutants/survivors.toml). There are reasons "
-        f"for {len(reasons)}; {alike} of these mutants change neither an answer nor a promise."
-    )
-    write("mutants", wrapped(text))
-
-
 def loops(_asked: argparse.Namespace) -> None:
     write(
         "loops",
@@ -103,7 +88,6 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "names": names,
     "faults": faults,
     "seeds": seeds,
-    "mutants": mutants_made,
     "loops": loops,
     "peers": peers,
 }

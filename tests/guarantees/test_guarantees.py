@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.guarantees import table
 from tests.guarantees.__main__ import PAGE
-from tests.mutants.__main__ import mutants, reasons_given
 
 NAMED = re.compile(r"\[[^]]*]\(\.\./(tests/[^)]+\.py)\): ((?:`test_\w+`(?:, )?)+)")
 
@@ -44,9 +41,3 @@ def test_every_fault_has_a_test_that_has_held_or_a_reason_why_not() -> None:
         assert fault.not_here or measured[fault.number].startswith(table.HELD), (
             f"{fault.number}: {measured[fault.number]}"
         )
-
-
-@pytest.mark.proof("makes mutants")
-def test_the_mutants_are_counted_right() -> None:
-    made = sum(map(len, mutants().values()))
-    assert f"{made - len(reasons_given()):,} killed of {made:,} made" in PAGE.read_text()

@@ -78,6 +78,8 @@ def main(words: list[str]) -> int:
         for name in reasons
         if name not in everywhere or (name in known and name not in survivors)
     ]
+    made = sum(map(len, picked.values()))
+    print(f"{made - len(survivors)} of {made} killed")
     return told(survivors, stale, reasons)
 
 
