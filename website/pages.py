@@ -23,6 +23,7 @@ PROJECT = {  # documents outside of docs/, and their places in the site
     "README.md": "project/readme.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
+    "SECURITY.md": "project/security.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 HIGHLIGHTED = {".py": "python", ".lua": "lua", ".md": "markdown", ".toml": "toml", ".sh": "bash"}
@@ -63,6 +64,7 @@ NAVIGATION: Nav = [
             ("Decisions", "decisions/"),
             ("Contributing", "project/contributing.md"),
             ("Changelog", "project/changelog.md"),
+            ("Security", "project/security.md"),
             ("README", "project/readme.md"),
         ],
     ),
