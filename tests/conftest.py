@@ -15,7 +15,7 @@ import pytest
 
 from headgate import logs
 from headgate.stores.memory.queue import MemoryStore
-from tests import loops
+from tests import loops, peers
 from tests.alone import set_apart
 from tests.machine import Stalls, scaled
 from tests.places import PLACES, SERVERS, Place, missing
@@ -62,7 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> list[str]:
-    return [f"not here: {place}: {reason}" for place, reason in missing().items()]
+    absent = {**missing(), **peers.missing()}
+    return [f"not here: {name}: {reason}" for name, reason in absent.items()]
 
 
 @pytest.hookimpl(wrapper=True)
