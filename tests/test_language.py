@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("docs/migration", "docs/recipes")  # all their pages are in plain English
 PAGES: list[str] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -31,6 +32,11 @@ PAGES: list[str] = [
     "docs/testing.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
+    *(
+        str(path.relative_to(ROOT))
+        for each in FOLDERS
+        for path in sorted((ROOT / each).glob("*.md"))
+    ),
 ]
 MOST_WORDS, MOST_COLUMNS = 25, 100
 

@@ -15,7 +15,6 @@ SHOWN = re.compile(
     r"^<!-- program: (\S+) -->$((?:\n+```python\n.*?\n```$)+)", re.MULTILINE | re.DOTALL
 )
 BLOCK = re.compile(r"^```python\n(.*?\n)```$", re.MULTILINE | re.DOTALL)
-WIDE = 100
 PROGRAMS = sorted(path.name for path in RECIPES.iterdir() if path.is_file())
 
 
@@ -49,10 +48,3 @@ def test_the_pages_show_no_python_but_the_programs() -> None:
     """The tests of this folder run the programs, and tests/examples/test_docs.py no block of these pages."""
     blocks = [block for page in PAGES.glob("*.md") for block in BLOCK.findall(page.read_text())]
     assert len(blocks) == sum(map(len, shown().values()))
-
-
-@pytest.mark.parametrize("page", sorted(PAGES.glob("*.md")), ids=lambda page: page.name)
-def test_no_line_of_a_page_is_too_wide(page: Path) -> None:
-    lines = [line for line in page.read_text().splitlines() if not line.startswith("|")]
-    wide = [line for line in lines if len(line) > WIDE]
-    assert wide == []
