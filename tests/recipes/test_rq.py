@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Iterator
+from math import ceil
 
 import pytest
 from redis import Redis
@@ -14,6 +15,7 @@ from rq.job import Job
 from headgate import Limiter
 from tests.faults.scene import eventually
 from tests.http.service import Service
+from tests.machine import scaled_now
 from tests.recipes.programs import Program, used
 from tests.servers import Server
 
@@ -88,7 +90,8 @@ async def test_a_time_out_of_a_job_ends_its_wait(
 ) -> None:
     await succeeded(queue.enqueue("rq_jobs.fetch", "any"))  # declares the limits
     held = [await limiter.acquire() for _ in range(CAPACITY)]
-    late = queue.enqueue("rq_jobs.fetch", "any", job_timeout=1)
+    # Long enough to import the job on a busy machine; a wait ends after 10 s, the recipe's max_sleep.
+    late = queue.enqueue("rq_jobs.fetch", "any", job_timeout=min(8, ceil(scaled_now(1))))
     await eventually(lambda: limiter.status().waiting == 1)
     await eventually(lambda: late.get_status() == "failed")
     await eventually(lambda: limiter.status().waiting == 0)
