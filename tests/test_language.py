@@ -13,13 +13,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("docs/migration", "docs/recipes")  # all their pages are in plain English
+FOLDERS = (
+    "docs/decisions",
+    "docs/migration",
+    "docs/recipes",
+)  # all their pages are in plain English
 PAGES: list[str] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "README.md",
     "SECURITY.md",
     "benchmarks/README.md",
+    "docs/architecture.md",
     "docs/frameworks.md",
     "docs/glossary.md",
     "docs/guarantees.md",
@@ -32,6 +37,7 @@ PAGES: list[str] = [
     "docs/testing.md",
     "docs/troubleshooting.md",
     "docs/tutorial.md",
+    "docs/wire-format.md",
     *(
         str(path.relative_to(ROOT))
         for each in FOLDERS

@@ -62,6 +62,7 @@ NAVIGATION: Nav = [
         [
             ("Architecture", "architecture.md"),
             ("Decisions", "decisions/"),
+            ("Wire format", "wire-format.md"),
             ("Contributing", "project/contributing.md"),
             ("Changelog", "project/changelog.md"),
             ("Security", "project/security.md"),
