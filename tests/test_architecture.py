@@ -317,6 +317,33 @@ def test_no_module_imports_itself_through_others() -> None:
     assert_kept([path for path in PYTHON if not in_folder(path, *CIRCLES)], breach)
 
 
+REDIS = PACKAGE / "stores/redis"
+# From the lowest. A layer knows those below it; what stands beside it in one line, it does not.
+REDIS_LAYERS = [
+    ["protocol"],
+    ["transport", "limit_sync.py"],
+    ["session", "fast_path.py"],
+    ["queue.py"],
+    ["store.py"],
+    ["__init__.py"],
+]
+
+
+def test_each_layer_of_the_redis_store_imports_only_those_below_it() -> None:
+    """Imports for types count, too. The table is that of docs/architecture.md."""
+
+    def place(path: Path) -> tuple[int, str]:
+        name = path.relative_to(REDIS).parts[0]
+        return next(i for i, names in enumerate(REDIS_LAYERS) if name in names), name
+
+    def breach(path: Path) -> list[str]:
+        known = [MODULES[name] for name in imported(path, ast.walk) & MODULES.keys()]
+        own, ours = place(path), [each for each in known if each.is_relative_to(REDIS)]
+        return [title(each) for each in ours if place(each) != own and place(each)[0] >= own[0]]
+
+    assert_kept([path for path in PYTHON if path.is_relative_to(REDIS)], breach)
+
+
 def test_what_is_for_tests_is_known_to_tests_alone() -> None:
     """Only headgate.testing imports its modules, and only the fixtures import pytest.
 
