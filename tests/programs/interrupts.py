@@ -142,7 +142,7 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
             signal.setitimer(
                 signal.ITIMER_REAL, chance.uniform(0.0003, 0.004 if uses.inside else 0.001)
             )
-        if uses.armed:
+        if uses.armed and raised < interrupts:
             error = Interrupt(raised + 1)
             raised += 1  # another signal cannot come between this and the raise
             try:
