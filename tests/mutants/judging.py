@@ -122,7 +122,7 @@ class Jury:
             self.stories.insert(0, story)
             return repr(difference)
         finally:
-            spoken.ears.close()
+            spoken.subscriptions.close()
         return None
 
     def _start_anew(self) -> None:
