@@ -59,6 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     except loops.LoopMissing as lacking:
         raise pytest.UsageError(f"--loop {config.getoption('loop')}: {lacking}") from None
     config.pluginmanager.register(Proofs(config))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts its background jobs so. The programs of the tests would ignore SIGINT, too.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> list[str]:
