@@ -191,6 +191,7 @@ def test_nothing_is_left_of_keys_after_their_ttl(
     assert " 0 Redis keys are left" in capsys.readouterr().out
 
 
+@pytest.mark.proof
 def test_the_floor_is_measured_with_all_its_parts(
     own_server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -55,7 +55,17 @@ def forked_while_it_waited(what: str) -> str:
     )
 
 
-@pytest.mark.parametrize("how", ["block", "permits", "on_wait", "granted", "open", "task"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "block",
+        "on_wait",
+        *(
+            pytest.param(how, marks=pytest.mark.proof)
+            for how in ("permits", "granted", "open", "task")
+        ),
+    ],
+)
 def test_a_child_that_returns_into_a_waiting_acquire_gets_an_error_and_can_acquire_again(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest
 ) -> None:

@@ -89,6 +89,7 @@ WITH_A_SERVER = ["fleet", "classics"]
 SLOW = {
     "with_anthropic",
     "with_langchain",
+    "with_openai",
     "with_pydantic_ai",
 }  # their libraries take seconds to import
 WITHOUT = [

@@ -68,7 +68,8 @@ async def test_the_last_words_reach_a_far_server_that_does_not_know_the_library(
     assert await seen(Limiter(name, Rate(100, per=10**6), store=own_server.url), what)
 
 
-@pytest.mark.parametrize(("what", "where"), CASES)
+@pytest.mark.proof
+@pytest.mark.parametrize(("what", "where"), ALL)
 def test_without_a_server_one_line_says_what_was_not_sent(name: str, what: str, where: str) -> None:
     """L6: which limiter, what, and why; and the process ends in bounded time."""
     complaints, seconds = run(f"redis://127.0.0.1:{free_port()}", name, what, where)

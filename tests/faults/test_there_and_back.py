@@ -25,6 +25,7 @@ from tests.faults.absence import (
     forbidden,
     found,
     inside,
+    killed,
     local,
     opened,
 )
@@ -40,6 +41,7 @@ Doors = Callable[[Limiter], Any]
 # There and back ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(
     name: str, own_server: Server
 ) -> None:
@@ -252,7 +254,10 @@ async def test_who_has_to_queue_twice_hears_of_it_once(
     assert len(told) == 2
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, marks=[pytest.mark.proof] * (fault is not killed)) for fault in FAULTS],
+)
 async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
     name: str, own_server: Server, fault: Doors
 ) -> None:

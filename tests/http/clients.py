@@ -7,6 +7,7 @@ differs between the clients, and no assertion.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -22,6 +23,8 @@ import headgate.http.httpx2
 import headgate.http.requests
 
 Finder = Callable[[Any], str]
+# One for all clients: each of its own would read the certificates anew.
+TLS = ssl.create_default_context()
 
 
 class Stream:
@@ -50,7 +53,9 @@ class AsyncHttpx:
         timeout: float = 5,
     ) -> None:
         self.client = limit(
-            library.AsyncClient(timeout=timeout, follow_redirects=True), *limiters, **options
+            library.AsyncClient(timeout=timeout, follow_redirects=True, verify=TLS),
+            *limiters,
+            **options,
         )
 
     async def get(self, url: str) -> int:
@@ -82,7 +87,9 @@ class SyncHttpx:
         timeout: float = 5,
     ) -> None:
         self.client = limit(
-            library.Client(timeout=timeout, follow_redirects=True), *limiters, **options
+            library.Client(timeout=timeout, follow_redirects=True, verify=TLS),
+            *limiters,
+            **options,
         )
 
     async def get(self, url: str) -> int:

@@ -59,7 +59,13 @@ def one(name: str) -> Limiter:
     return everything(name)
 
 
-@pytest.fixture(params=KINDS)
+# The responses of OpenAI go the way of its chat completions.
+QUICK = {"chat, coroutines", "chat, threads", "messages, coroutines"}
+
+
+@pytest.fixture(
+    params=[pytest.param(kind, marks=[pytest.mark.proof] * (kind not in QUICK)) for kind in KINDS]
+)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -360,6 +360,7 @@ def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
     assert run(planned(seed)).broken == []
 
 
+@PROOF
 def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -26,7 +26,11 @@ LIMITS = Concurrency(1), Window(PLENTY, HOUR), Window(1000 * PLENTY, HOUR, unit=
 
 
 CASES = [
-    pytest.param(store, calling, way, id=f"{name}-{store}-{way}")
+    pytest.param(
+        *(store, calling, way),
+        id=f"{name}-{store}-{way}",
+        marks=[pytest.mark.proof] * (way not in ("asked", "woken")),
+    )
     for name, calling in CALLINGS.items()
     for store in calling.stores
     for way in WAYS

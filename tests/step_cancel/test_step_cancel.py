@@ -211,6 +211,7 @@ async def interrupted(
 # Whether that is all -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proof
 def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.FixtureRequest) -> None:
     """Whoever writes another `async def` that a caller may wait for is reminded to drive it here."""
     ran, numbers = set[tuple[str, int]](), count()

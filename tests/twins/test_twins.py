@@ -37,6 +37,12 @@ def told(wire: Wire, story: Story) -> str:
     return ""
 
 
+# The short run keeps one story in three. The way over functions is every sixth.
+DRAWN = [
+    pytest.param(seed, marks=[pytest.mark.proof] * (seed % 6 not in (0, 3))) for seed in range(60)
+]
+
+
 def agree(made: Callable[[], Wire], story: Story) -> None:
     """Fail with the shortest story that shows the difference."""
     if told(made(), story):
@@ -44,7 +50,7 @@ def agree(made: Callable[[], Wire], story: Story) -> None:
         pytest.fail(f"{told(made(), story)}\n\nfor tests/seeds: {json.dumps(story)}")
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", DRAWN)
 def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) -> None:
     """Given any limits and any talk of three sessions at any times, when both twins hear it, then they say and remember the same.
 

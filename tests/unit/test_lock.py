@@ -238,13 +238,11 @@ def test_the_child_of_a_fork_at_a_lock_that_another_thread_had_goes_on(name: str
     assert finished("fork_at_the_lock", name) == ""
 
 
-LONGER = [
-    pytest.param(story, marks=pytest.mark.proof)
-    for story in ("block", "permits", "attempt", "wait_for_all", "update")
-]
+STORIES = ["wait", "block", "permits", "attempt", "wait_for_all", "update"]
 
 
-@pytest.mark.parametrize("story", ["wait", *LONGER])
+@pytest.mark.proof
+@pytest.mark.parametrize("story", STORIES)
 def test_a_child_of_a_fork_at_any_step_goes_on_with_a_free_limiter(name: str, story: str) -> None:
     """F10, promise 10: given a signal handler that forks in a call, then the child ends it, and no capacity stays taken."""
     assert finished("fork_at_steps", name, story, within=300) == "steps\n"

@@ -173,7 +173,7 @@ def test_a_permit_is_neither_copied_nor_pickled(name: str, send: Callable[[Any],
         assert permit.held
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.proof)])
 def test_a_pool_of_processes_shares_the_limits_of_a_limiter_on_redis(
     name: str, redis_url: str, method: str
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_test_that_needs_a_cluster_or_sentinels_is_a_proof(test: Any, kind: st
     assert kind_of(test) == kind
 
 
+@pytest.mark.proof("starts test suites")
 @pytest.mark.signals
 def test_a_test_of_signals_runs_in_a_process_of_its_own() -> None:
     assert alone.INSIDE in os.environ
