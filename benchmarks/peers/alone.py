@@ -60,7 +60,7 @@ class Calls:
     """What a lane says of one name, numbered as a lane does it."""
 
     def __init__(self, talk: Talk, name: str, program: str) -> None:
-        from headgate.stores.redis.protocol.messages import keys_with
+        from headgate.stores.redis.protocol.calls import keys_with
 
         self._talk = talk
         self._keys = keys_with(f"headgate:{{{name}}}", log=False)
@@ -80,8 +80,8 @@ class Calls:
         return self._say(library().back.function, "release", self._session, first, count, "-")
 
     def _say(self, function: str, *words: Any) -> asyncio.Future[Any]:
-        from headgate.stores.redis.protocol.messages import DECLARED, KNOWN
-        from headgate.stores.redis.session.session import HORIZON
+        from headgate.stores.redis.protocol.calls import HORIZON
+        from headgate.stores.redis.protocol.operations import DECLARED, KNOWN
 
         self._number += 1
         said = KNOWN if self._number > 1 else DECLARED

@@ -12,7 +12,8 @@ from headgate import Concurrency, Limiter, MaxSleepExceededError, Permit, Rate, 
 from headgate.declaring import Undeclared
 from headgate.internals import queue_of, store_of
 from headgate.request import Request
-from headgate.stores.redis.session import session, traffic
+from headgate.stores.redis.protocol import calls
+from headgate.stores.redis.session import traffic
 from headgate.stores.redis.session.session import Session
 from tests.faults.proxy import Proxy
 from tests.faults.scene import (
@@ -33,7 +34,7 @@ SLOW = Rate(1, per=PER)
 @pytest.fixture(autouse=True)
 def _far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody's moment comes while a test lasts, however slow the machine is."""
-    monkeypatch.setattr(session, "HORIZON", round(AHEAD * 1_000_000))
+    monkeypatch.setattr(calls, "HORIZON", round(AHEAD * 1_000_000))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from headgate.gate.gate import Rule
 from headgate.gate.sliding_window import SlidingWindowRule
 from headgate.gate.token_bucket import TokenBucketRule
 from headgate.request import units_of
-from headgate.stores.redis.protocol.messages import read_answers, read_grants
+from headgate.stores.redis.protocol.replies import Answer, read_answers, read_outbox
 from headgate.stores.redis.protocol.script import library
 from tests.simulation.loop import SECOND, ProcessLoop, World
 
@@ -294,9 +294,7 @@ class Witness:
         own, _, mail = " ".join(words[6:]).partition("|")
         found = dict(self._answered(call, requests, own.split(), now))
         for whose, text, at in [(session, mail, now), *letters]:
-            for caller, t, fence, _ in read_grants(
-                [word for word in text.split() if word[0] != "!"], at
-            ):  # "!": and all are paused
+            for caller, t, fence, _ in read_outbox(text.split(), at).grants:
                 if t >= 0:
                     found.setdefault((whose, caller), (t, fence))
         return sorted(self._new(name, found, now), key=lambda each: each[1].fence)
@@ -343,10 +341,11 @@ class Witness:
         ]
         answers = list(read_answers(iter(words), call.args[0], now))
         for (who, most), answer in zip(asked, answers[len(answers) - len(asked) :], strict=True):
-            if answer[0] == "grant":
-                yield who, (answer[1], answer[2])
-            elif answer[0] == "wait" and 0 <= most <= answer[2]:
-                self.blame("S9", f"{who} waits behind {answer[2]} others, and allowed {most}")
+            assert isinstance(answer, Answer), "it is no status"
+            if answer.kind == "grant":
+                yield who, (answer.number, answer.fence)
+            elif answer.kind == "wait" and 0 <= most <= answer.fence:
+                self.blame("S9", f"{who} waits behind {answer.fence} others, and allowed {most}")
 
     def _new(
         self, name: Name, found: dict[Who, tuple[int, int]], now: int

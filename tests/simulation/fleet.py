@@ -26,9 +26,9 @@ from headgate.limits import Limit
 from headgate.permit import Permit
 from headgate.stores import registry
 from headgate.stores.redis import queue
-from headgate.stores.redis.protocol.messages import PendingAcquire
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session import delivery, session
+from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.store import RedisStore, _by_identity
 from headgate.stores.redis.transport import client

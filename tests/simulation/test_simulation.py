@@ -16,8 +16,8 @@ import pytest
 
 from headgate.limits import Concurrency
 from headgate.stores.redis.protocol import script
-from headgate.stores.redis.protocol.messages import PendingAcquire
 from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headgate.permit import Permit
-from headgate.stores.redis.protocol.messages import PendingAcquire
 from headgate.stores.redis.queue import RedisQueue
+from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.session import Session
 

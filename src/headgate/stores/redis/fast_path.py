@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError, Reader
 
 from headgate.forks import forked
-from headgate.gate.gate import Grant
-from headgate.stores.redis.protocol.messages import keys_of
+from headgate.stores.redis.protocol.calls import QuickCall, keys_of
+from headgate.stores.redis.protocol.operations import Caller
+from headgate.stores.redis.protocol.replies import parse_quick
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import packed
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, SILENCE
@@ -31,6 +32,7 @@ from headgate.threads import begin
 if TYPE_CHECKING:
     import socket
 
+    from headgate.gate.gate import Grant
     from headgate.permit import Permit
     from headgate.request import Request
     from headgate.stores.redis.limit_sync import LimitSync
@@ -48,7 +50,7 @@ class Passed(NamedTuple):
     """
 
     grant: Grant
-    caller: str
+    caller: Caller
     believed: float | None
     lease: int
 
@@ -65,7 +67,7 @@ class Asking(Protocol):
     def make_quick_permit(
         self, request: Request, found: Passed, waited: float, home: FastPath
     ) -> Permit: ...
-    def cancel_uncertain(self, caller: str) -> None: ...
+    def cancel_uncertain(self, caller: Caller) -> None: ...
 
 
 class FastPath:
@@ -116,12 +118,12 @@ class FastPath:
         if server not in self._connections and not self._open(server, timeout):
             return None
         self._calls += 1
-        caller = f"{self.id}:{self._calls}:{request.text}"
+        caller = Caller(self.id, self._calls, request.text)
         declared, permit = queue.limits.declared, None
         believed = monotonic() + declared.lease / 1_000_000 if declared.holds else None
         keys = keys_of(queue.key, declared)
-        header = (len(keys), *keys, declared.program, self.id, self._calls)
-        words = (*header, self._calls, request.text, *declared.costs(request.units))
+        asked = (self._calls, request.text, *declared.costs(request.units))
+        words = QuickCall(keys, declared.program, self.id, self._calls, asked).words
         try:
             reply = self._exchange_surely(server, words, timeout)
             if str(reply).startswith("READONLY"):
@@ -235,15 +237,15 @@ def is_ours(error: BaseException) -> bool:
     return isinstance(error, (OSError, HiredisError, ValueError)) and raised_in in OURS
 
 
-def read_quick_reply(reply: Any, caller: str, believed: float | None, lease: int) -> Passed | None:
-    """Read the reply of the quick script: "session number ok now -1 0 grant 1 0 fence |".
+def read_quick_reply(
+    reply: Any, caller: Caller, believed: float | None, lease: int
+) -> Passed | None:
+    """The grant of the quick script, if there is one.
 
-    The script may also have granted nothing, or not known the limits. Then there is no grant to
-    return.
+    The script may also have granted nothing, or not known the limits.
     """
     # For a reply that is an error, the portal raises the right exception.
-    words = reply.decode().split(" ") if isinstance(reply, bytes) else []
-    if len(words) < 10 or words[2] != "ok" or caller.split(":")[:2] != words[:2]:
+    found = parse_quick(reply) if isinstance(reply, bytes) else None
+    if found is None or (found.session_id, found.number) != caller[:2]:
         return None
-    now = int(words[3])
-    return Passed(Grant(now + int(words[8]), now + int(words[9])), caller, believed, lease)
+    return Passed(found.grant, caller, believed, lease)

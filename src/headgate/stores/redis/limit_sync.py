@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 from headgate.gate.compile import Declaration, read_program
 from headgate.stores.limit_history import HOLD, Declarations, warn_of_processes
-from headgate.stores.redis.protocol.messages import ASKED, DECLARED, KNOWN, UPDATED, how_said
+from headgate.stores.redis.protocol.calls import choose_statement
+from headgate.stores.redis.protocol.operations import ASKED, DECLARED, KNOWN, UPDATED
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from headgate.stores.redis.protocol.messages import Operation
+    from headgate.stores.redis.protocol.operations import Operation
 
 
 class LimitSync:
@@ -85,9 +86,9 @@ class LimitSync:
             if asks and self.declares == ASKED:
                 self.declares = DECLARED
             if self._in_store is not None and self.declares == ASKED:
-                return self._in_store, how_said(ASKED, asks, operations or [])
+                return self._in_store, choose_statement(ASKED, asks, operations or [])
         declares = self.declares
-        return self.declared, how_said(declares, asks, operations or [])
+        return self.declared, choose_statement(declares, asks, operations or [])
 
     def note_carried(self, program: str, how: int) -> None:
         """A call with these limits was carried out. They are known, unless others were declared
@@ -158,9 +159,9 @@ class LimitSync:
             self.declared, self.declares = declared, KNOWN if known else ASKED
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> str:
-        """Declare limits that overrule all others. Returns the operation to send with them.
+        """Declare limits that overrule all others. Return those that were declared before.
 
-        It names the limits that it overrules, because the server may never have seen them.
+        The operation names them, because the server may never have seen them.
         """
         if former is not None or self.declares == ASKED:
             self._history.declare((former or self.declared).program)
@@ -170,4 +171,4 @@ class LimitSync:
         # limits.
         history.overruling = program
         self._turned_down, self.declared, self.declares = None, declared, UPDATED
-        return f"update {self._history.last.replace(' ', ',') or '-'}"
+        return self._history.last.replace(" ", ",") or "-"

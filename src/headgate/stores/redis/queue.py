@@ -30,13 +30,20 @@ from headgate.stores.limit_history import in_words
 from headgate.stores.loops import waits_for_ever, warn_of_blocking
 from headgate.stores.memory.fast_path import shut
 from headgate.stores.redis.limit_sync import LimitSync
-from headgate.stores.redis.protocol.messages import (
-    UNKNOWN,
-    Operation,
-    Statement,
-    ignore_reply,
-    with_on_wait,
+from headgate.stores.redis.protocol.operations import (
+    AskDeclared,
+    AskStatus,
+    Cancel,
+    Drain,
+    Pause,
+    Release,
+    Reset,
+    Resume,
+    Settle,
+    Update,
 )
+from headgate.stores.redis.protocol.replies import UNKNOWN
+from headgate.stores.redis.session.acquires import with_on_wait
 from headgate.stores.redis.session.delivery import move
 from headgate.stores.redis.session.lost_leases import log_lost
 from headgate.stores.redis.session.session import Session
@@ -57,11 +64,13 @@ from headgate.stores.status import Status, status_of, unused
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Coroutine, Hashable, Sequence
+    from collections.abc import Callable, Coroutine, Hashable
 
     from headgate.gate.gate import Grant, Units
     from headgate.stores.redis.fast_path import FastPath, Passed
-    from headgate.stores.redis.protocol.messages import Answer, PendingAcquire
+    from headgate.stores.redis.protocol.operations import Caller, Operation, Outcome
+    from headgate.stores.redis.protocol.replies import Answer
+    from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.topology import Topology
     from headgate.waiting import Waiting
@@ -132,14 +141,14 @@ class RedisQueue:
     async def learn(self) -> Declaration:
         """The limits of the name. Raises UnknownLimiterError when no process has declared any."""
         if not self.limits.known:
-            self._check_known(await self.session().ask("declared"))
+            self._check_known(await self.session().ask(AskDeclared()))
         return self.limits.present
 
     def learn_sync(self) -> Declaration:
         return self.blocking(self.learn)
 
-    def _check_known(self, answer: Sequence[Any]) -> None:
-        if answer == UNKNOWN or not answer[1]:
+    def _check_known(self, answer: Answer) -> None:
+        if answer == UNKNOWN or not answer.number:
             raise unknown_limiter(self.name)
 
     def once_known(self, said: str, act: Callable[[], None]) -> None:
@@ -148,11 +157,11 @@ class RedisQueue:
             act()
             return
 
-        def on_reply(answer: Answer) -> None:
+        def on_reply(answer: Outcome) -> None:
             try:
                 if isinstance(answer, StoreError):
                     raise answer
-                self._check_known(answer)
+                self._check_known(cast("Answer", answer))
             except HeadgateError as unknown:
                 log(
                     logging.WARNING,
@@ -164,7 +173,7 @@ class RedisQueue:
             else:
                 act()
 
-        self._post(Operation("declared", on_reply))
+        self._post(AskDeclared(on_reply))
 
     # Statements about the name --------------------------------------------------------------------
 
@@ -173,38 +182,34 @@ class RedisQueue:
         check_windows(self.name, declared)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        self._post(Operation(self._updated(declared, former), ignore_reply))
+        self._post(self._updated(declared, former))
 
     async def aupdate(self, declared: Declaration, former: Declaration | None = None) -> None:
         await self.session().ask(self._updated(declared, former))
 
     def pause(self, time: int) -> None:
         self._no_fast_path = max(self._no_fast_path, monotonic() + time / 1_000_000)
-        self._post(Statement(f"pause {time}", ignore_reply, monotonic() + time / 1_000_000))
+        self._post(Pause(time, monotonic() + time / 1_000_000))
 
     async def apause(self, time: int) -> None:
-        await self.session().ask(f"pause {time}")
+        await self.session().ask(Pause(time))
 
     def resume(self) -> None:
         self._no_fast_path = 0.0
-        self._post(Statement("resume", ignore_reply, monotonic() + STATEMENT_TTL))
+        self._post(Resume(monotonic() + STATEMENT_TTL))
 
     async def aresume(self) -> None:
         self._no_fast_path = 0.0
-        await self.session().ask("resume")
+        await self.session().ask(Resume())
 
     def reset(self) -> None:
-        self._post(Statement("reset", ignore_reply, monotonic() + STATEMENT_TTL))
+        self._post(Reset(monotonic() + STATEMENT_TTL))
 
     async def areset(self) -> None:
-        await self.session().ask("reset")
+        await self.session().ask(Reset())
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._post(
-            Statement(
-                f"drain {unit} {limit} {left} {since}", ignore_reply, monotonic() + STATEMENT_TTL
-            )
-        )
+        self._post(Drain(unit, limit, left, since, monotonic() + STATEMENT_TTL))
 
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:
@@ -225,16 +230,16 @@ class RedisQueue:
         loop = asyncio._get_running_loop()
         if loop is None:
             if not self._by_portal(lambda session: session.run([operation])):
-                report([(title(self.name), ENDED, Counter(operation.words.split(" ")[:1]))])
+                report([(title(self.name), ENDED, Counter([operation.verb]))])
         elif (session := self._store.known_session(self, loop)) is None:
             loop.call_soon_threadsafe(lambda: self.session().run([operation]))
         else:
             session.note(operation)
             loop.call_soon_threadsafe(session.send_noted)
 
-    def _updated(self, declared: Declaration, former: Declaration | None = None) -> str:
+    def _updated(self, declared: Declaration, former: Declaration | None = None) -> Update:
         self.check(declared)
-        return self.limits.update(declared, former)
+        return Update(self.limits.update(declared, former))
 
     def session(self) -> Session:
         """The session in the running loop: mostly the same as before."""
@@ -413,9 +418,9 @@ class RedisQueue:
             self._by_portal(lambda session: session.renewal.hold(permit, found.lease))
         return permit
 
-    def cancel_uncertain(self, caller: str) -> None:
+    def cancel_uncertain(self, caller: Caller) -> None:
         """Undo the grant that `caller` may have got."""
-        self._by_portal(lambda session: session.post(f"cancel 0 {caller}"))
+        self._by_portal(lambda session: session.run([Cancel(caller)]))
 
     async def atake(self, request: Request) -> Permit | Refusal:
         rest = request.retry_for, request.raises, request.closing
@@ -443,8 +448,9 @@ class RedisQueue:
         elif not session.handoff.hand_over(permit):
             if permit.lost:
                 log_lost(self.name, [permit])
+            release = release_of(permit)
             permit.held = False
-            session.post(f"release {permit.key}")
+            session.run([release])
 
     def _visitor(self) -> Hashable:
         session = self._last
@@ -452,13 +458,12 @@ class RedisQueue:
 
     def release(self, permit: Permit) -> None:
         if self._claimed(permit):
-            words = f"release {permit.key}"
             try:
-                self._send_home(permit, words)
+                self._send_home(permit, release_of(permit))
             # A signal handler raised, before or after the release was sent. A second one is
             # harmless.
             except BaseException:
-                self._send_home(permit, words)
+                self._send_home(permit, release_of(permit))
                 raise
 
     async def arelease(self, permit: Permit) -> bool:
@@ -471,7 +476,7 @@ class RedisQueue:
         session = permit.home
         if not isinstance(session, Session) or session.client.loop is not loop:
             session = self.session()
-        return bool((await session.ask(f"release {permit.key}"))[1])
+        return bool((await session.ask(release_of(permit))).number)
 
     def abandon(self, permit: Permit) -> None:
         """Release from a finalizer, which may run in the middle of any code: so a little later.
@@ -486,7 +491,7 @@ class RedisQueue:
 
     def settle(self, permit: Permit, extras: Units) -> None:
         if extras:
-            self._send_home(permit, f"settle {permit.t} {cost_text(extras)}")
+            self._send_home(permit, Settle(permit.t, cost_text(extras)))
 
     def _claimed(self, permit: Permit) -> bool:
         """Whether this caller may give the permit back: once, and never in the child of a fork."""
@@ -502,8 +507,8 @@ class RedisQueue:
         held, permit.held = permit.held, False
         return held and ours
 
-    def _send_home(self, permit: Permit, words: str) -> None:
-        """Send `words` from the loop that renews the permit.
+    def _send_home(self, permit: Permit, operation: Operation) -> None:
+        """Send `operation` from the loop that renews the permit.
 
         The portal sends them if that loop is closed, or belongs to the parent of a fork.
         """
@@ -513,16 +518,16 @@ class RedisQueue:
             or session.client.closed
             or session.client.process != os.getpid()
         ):
-            self._by_portal(lambda its: its.post(words))
+            self._by_portal(lambda its: its.run([operation]))
         elif (
             session.client.loop is portal_loop() and session.client.thread != threading.get_ident()
         ):
-            portal().tell(lambda: session.post(words))
+            portal().tell(lambda: session.run([operation]))
         elif session.client.task is not None:
-            session.post(words)
+            session.run([operation])
         else:
             # If this loop never runs again, the portal sends the operation.
-            session.note(Operation(words, ignore_reply))
+            session.note(operation)
             try:
                 session.client.loop.call_soon_threadsafe(session.send_noted)
             except RuntimeError:  # the loop was closed just now
@@ -542,10 +547,10 @@ class RedisQueue:
         """The status in the store. If no process has declared limits, the status of unused `own`
         limits.
         """
-        answer = await self.session().ask("status -")
+        answer = await self.session().ask(AskStatus())
         if answer == UNKNOWN:
             return self._note_status(unused(self.name, own or self.declared))
-        program, waiting, delay, paused, *left = answer
+        program, waiting, delay, paused, left = answer
         declared = self.declared if self.declared.program == program else read_program(program)
         return self._note_status(
             status_of(self.name, declared, declared.rules(), left, waiting, delay, paused)
@@ -565,6 +570,10 @@ class RedisQueue:
         status, moment = self._last_status
         age = monotonic() - moment
         return f"{status.line()}{f' ({age:.0f} s ago)' if age >= 1 else ''}, on {self._store}"
+
+
+def release_of(permit: Permit) -> Release:
+    return Release(cast("Caller", permit.key))
 
 
 def give_back(answer: object) -> None:

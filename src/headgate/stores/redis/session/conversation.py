@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
     from headgate.errors import StoreError
     from headgate.gate.compile import Declaration
-    from headgate.stores.redis.protocol.messages import Operation, PendingAcquire
+    from headgate.stores.redis.protocol.operations import Operation
+    from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.traffic import Traffic
 
 

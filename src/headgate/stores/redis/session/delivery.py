@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, cast
 
 from headgate.errors import StoreError
 from headgate.keys import title
-from headgate.stores.redis.protocol.messages import abandon
+from headgate.stores.redis.protocol.operations import AskStatus
+from headgate.stores.redis.session.acquires import abandon, forget
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
 from headgate.stores.redis.session.reservations import Reservations
-from headgate.stores.redis.session.undelivered import SAID
 from headgate.stores.redis.transport.portal import portal
 from headgate.stores.redis.transport.shutdown import report
 from headgate.stores.redis.transport.tasks import pause
@@ -54,7 +54,7 @@ class Delivery:
 
     async def deliver(self, client: Client, until: float) -> list[Unsent]:
         """Wait until the calls have arrived, until `until` at most. Return what has not."""
-        sessions = [session for session in sessions_of(client) if session.traffic.undelivered()]
+        sessions = [session for session in sessions_of(client) if session.traffic.must_deliver]
         await asyncio.gather(*(deliver(session, until) for session in sessions))
         return unsent(sessions)
 
@@ -67,7 +67,7 @@ def lasts(session: Session) -> bool:
     """Whether the session must go on when its loop ends."""
     renewal = session.renewal
     waits = session.traffic.waiting or session.traffic.reserved.queue
-    return bool(session.traffic.undelivered() or waits or renewal.expected or renewal.holds)
+    return bool(session.traffic.must_deliver or waits or renewal.expected or renewal.holds)
 
 
 def halt(session: Session) -> None:
@@ -88,7 +88,7 @@ def cancel_callers(session: Session) -> None:
     for pending in session.traffic.unfinished():
         abandon(pending.future)
     for operation in session.traffic.undelivered():
-        operation.forget()
+        forget(operation)
 
 
 def adopt(sessions: Iterable[Session]) -> None:
@@ -124,7 +124,7 @@ async def flush(sessions: Iterable[Session]) -> None:
     leave them pending.
     """
     await asyncio.gather(
-        *(session.answer_to("status -") for session in sessions if session.traffic.undelivered())
+        *(session.answer_to(AskStatus()) for session in sessions if session.traffic.must_deliver)
     )
 
 
@@ -144,7 +144,7 @@ def unsent(sessions: Iterable[Session]) -> list[Unsent]:
     """For each limiter with undelivered calls: its name, the reason, and each method's calls."""
     found = []
     for session in sessions:
-        verbs = (operation.words.partition(" ")[0] for operation in session.traffic.undelivered())
-        if words := Counter(verb for verb in verbs if verb in SAID):
+        undelivered = session.traffic.undelivered()
+        if words := Counter(operation.verb for operation in undelivered if operation.logged):
             found.append((title(session.name), session.why, words))
     return found

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import ReferenceType, ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import ONE_EACH
 from headgate.permit import renew_lease
-from headgate.stores.redis.protocol.messages import Operation
+from headgate.stores.redis.protocol.operations import Caller, Renew
+from headgate.stores.redis.protocol.replies import Answer
 from headgate.stores.redis.session.lost_leases import log_lost
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
-    from headgate.stores.redis.protocol.messages import Answer, PendingAcquire
+    from headgate.stores.redis.protocol.operations import Outcome
+    from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.conversation import Conversation
 
 
@@ -100,13 +101,13 @@ class LeaseRenewal:
             else min(believed, monotonic() + (t + lease - server) / 1_000_000)
         )
 
-    def numbers_of(self, session_id: str) -> set[str]:
+    def numbers_of(self, session_id: str) -> set[int]:
         """The numbers under which the session was granted the permits that are held now."""
-        keys = [
-            *(str(permit.key) for permit, _ in self._known() if permit.held),
+        callers = [
+            *(cast(Caller, permit.key) for permit, _ in self._known() if permit.held),
             *(pending.caller for pending in self.expected),
         ]
-        return {key.split(":", 2)[1] for key in keys if key.startswith(f"{session_id}:")}
+        return {caller.number for caller in callers if caller.session_id == session_id}
 
     def renew(self) -> None:
         """Renew all permits, at a third of the lease, or sooner if the lease has become shorter.
@@ -123,11 +124,7 @@ class LeaseRenewal:
             self._renew_in(
                 (self._session.declared.lease or min(lease for _, lease in held)) / 3_000_000
             )
-            operations = [
-                Operation(f"renew {permit.key} {lease}", partial(self._renewed, permit, lease))
-                for permit, lease in held
-            ]
-            self._session.run(operations)
+            self._session.run([Renew(permit, lease) for permit, lease in held])
 
     def halt(self) -> None:
         """Plan no renewal."""
@@ -152,10 +149,11 @@ class LeaseRenewal:
                 self._timer.cancel()
             self._timer = loop.call_at(moment, renew, self._weak)
 
-    def _renewed(self, permit: Permit, lease: int, answer: Answer) -> None:
+    def on_answer(self, renew: Renew, answer: Outcome) -> None:
         if isinstance(answer, StoreError):
             return  # the lease runs on, and the next renewal may be in time
-        if answer[1]:
+        permit, lease = renew.permit, renew.lease
+        if cast(Answer, answer).number:
             self._held[ref(permit)] = lease = self._session.lease or lease
             self._renew_in(lease / 3_000_000)
             renew_lease(permit, self._session.asked_at + lease / 1_000_000)

@@ -13,13 +13,16 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from headgate.gate.gate import Grant
+from headgate.stores.redis.protocol.operations import DECLARED, UPDATED
 
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
     from headgate.permit import Permit
-    from headgate.stores.redis.protocol.messages import PendingAcquire, Sent
+    from headgate.stores.redis.protocol.calls import Command
+    from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.conversation import Conversation
+    from headgate.stores.redis.session.traffic import Sent
 
 # Seconds without a reply, after which places and limits may be others'. This is twice the session's
 # heartbeat.
@@ -104,10 +107,10 @@ class LocalHandoff:
         if ahead == 0 or (ahead == sent.ahead and self.outbox_grants == sent.outbox_grants):
             self._first_to = sent.acquires[-1].number
 
-    def note_answer(self, sent: Sent, now: int, declared: bool) -> None:
+    def note_answer(self, command: Command, now: int) -> None:
         """The server has answered under limits that may be new to it, or to this session."""
-        if declared or sent.program != self._program:
-            self._program, self._since, self._open = sent.program, now, False
+        if command.how in (DECLARED, UPDATED) or command.program != self._program:
+            self._program, self._since, self._open = command.program, now, False
 
     def note_grant(self, pending: PendingAcquire) -> None:
         """The acquires sent together with `pending` are behind it.

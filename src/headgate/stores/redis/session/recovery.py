@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.protocol.messages import Operation, ignore_reply
+from headgate.stores.redis.protocol.operations import Operation, Quit
 
 if TYPE_CHECKING:
     from headgate.stores.redis.session.conversation import Conversation
@@ -70,11 +70,8 @@ class Recovery:
         self._ended[session_id] = now
         self._ended = {each: at for each, at in self._ended.items() if now - at <= lasting}
         return [
-            Operation(f"quit {each} {self._held_in(each)}", ignore_reply) for each in self._ended
+            Quit(each, ",".join(map(str, self._renewal.numbers_of(each)))) for each in self._ended
         ]
-
-    def _held_in(self, session_id: str) -> str:
-        return ",".join(self._renewal.numbers_of(session_id)) or "-"
 
     # Grants that no caller waits for --------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from headgate.stores.refusals import too_long
 if TYPE_CHECKING:
     from asyncio import TimerHandle
 
-    from headgate.stores.redis.protocol.messages import PendingAcquire
+    from headgate.stores.redis.session.acquires import PendingAcquire
     from headgate.stores.redis.session.conversation import Conversation
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
 
     from headgate.gate.gate import Grant
-    from headgate.stores.redis.protocol.messages import PendingAcquire
+    from headgate.stores.redis.session.acquires import PendingAcquire
 
 
 # Microseconds by which fences may be ahead of the clock: one for each grant of a call.

@@ -7,42 +7,50 @@ method runs in the session's own loop, unless its docstring says otherwise.
 
 from __future__ import annotations
 
-import functools
 import os
+from asyncio import Future
 from collections import OrderedDict
 from contextlib import suppress
-from itertools import islice
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from weakref import ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import Grant
 from headgate.request import Request
-from headgate.stores.redis.protocol.messages import (
-    Answer,
+from headgate.stores.redis.protocol.calls import (
+    HORIZON,
     Command,
-    Operation,
-    PendingAcquire,
-    Sent,
-    abandon,
-    await_grant,
-    ignore_reply,
+    QuickCall,
+    WholeCall,
     keys_of,
-    read_answers,
-    read_grants,
-    settle,
-    write_acquires,
-    write_operations,
-    write_rejoin,
+    write_requests,
+)
+from headgate.stores.redis.protocol.operations import KNOWN, Leave, Operation, Rejoin, Renew
+from headgate.stores.redis.protocol.replies import (
+    UNKNOWN,
+    Answer,
+    Done,
+    Lapsed,
+    Notification,
+    NotQuick,
+    Outbox,
+    Overruled,
+    QuickGrant,
+    Unknown,
+    has_begun,
+    parse_notification,
+    parse_quick,
+    parse_reply,
 )
 from headgate.stores.redis.protocol.script import library
+from headgate.stores.redis.session.acquires import PendingAcquire, abandon, await_grant, settle
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
 from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
-from headgate.stores.redis.session.traffic import Traffic
+from headgate.stores.redis.session.traffic import Sent, Traffic
 from headgate.stores.redis.session.undelivered import keep_owed, keep_refused
 from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT
 from headgate.stores.redis.transport.failures import refused
@@ -51,16 +59,16 @@ from headgate.stores.redis.transport.reconnection import retry_for
 from headgate.stores.refusals import never, queue_full, too_long
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, TimerHandle
-    from collections.abc import Iterable, Sequence
+    from asyncio import AbstractEventLoop, TimerHandle
+    from collections.abc import Iterable
 
     from headgate.gate.compile import Declaration
     from headgate.stores.redis.limit_sync import LimitSync
+    from headgate.stores.redis.protocol.operations import Outcome
+    from headgate.stores.redis.protocol.replies import Reply
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.node import Node
 
-# Microseconds. The script reserves a moment only this far ahead. The caller sleeps until it.
-HORIZON = 50_000
 # The head of the queue asks so many seconds before its moment.
 MARGIN = 0.5 * HORIZON / 1_000_000
 # Seconds without a call after which a session with waiters sends one, to show that it is alive.
@@ -99,7 +107,7 @@ class Session:
         self._known, self._server = 0, 0
         self.traffic = Traffic(client.loop)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
-        self._out_of_order: list[str] = []
+        self._out_of_order: list[Notification] = []
         self._queued = False  # the client knows that this session has something to send
         # A reply is being read. Nothing is sent until its end is known too.
         self._reading_reply = False
@@ -153,19 +161,15 @@ class Session:
             if pending.deadline is not None:
                 pending.deadline.cancel()
 
-    async def ask(self, words: str) -> Sequence[Any]:
+    async def ask(self, operation: Operation) -> Any:
         """The answer to any other request."""
-        return await self.answer_to(words)
+        return await self.answer_to(operation)
 
-    def answer_to(self, words: str) -> Future[Sequence[Any]]:
-        """A future for the reply to `words`."""
-        future: Future[Sequence[Any]] = self.client.loop.create_future()
-        self.run([Operation(words, functools.partial(settle, future))])
+    def answer_to(self, operation: Operation) -> Future[Any]:
+        """A future for the answer to `operation`."""
+        future = operation.asker = self.client.loop.create_future()
+        self.run([operation])
         return future
-
-    def post(self, words: str) -> None:
-        """Send a request. No caller waits for its answer."""
-        self.run([Operation(words, ignore_reply)])
 
     def run(self, operations: list[Operation]) -> None:
         self.traffic.operations += operations
@@ -259,8 +263,8 @@ class Session:
         difference. Otherwise its caller may ask again in the same turn, and both travel in one
         call.
         """
-        if self.traffic.operations and self.traffic.operations[-1].words.startswith("settle "):
-            return False  # the release of that permit follows in the same turn
+        if self.traffic.operations and self.traffic.operations[-1].leads_release:
+            return False
         if self.traffic.acquires:
             return self._sent_one_request
         return (self._sent_one_request and self._uncontended) or (
@@ -288,12 +292,12 @@ class Session:
         for pending in acquires:
             pending.session_id, pending.last = self.id, acquires[-1].number
             self.traffic.waiting[pending.number] = pending
-        at = self.id, self._call, declared.program, declared.lease, monotonic()
+        at = declared.lease, monotonic()
         return Sent(command, *at, acquires, operations, ahead, outbox_grants)
 
     def _load(self) -> tuple[list[PendingAcquire], list[Operation]]:
         if self.traffic.leaving:
-            return [], [Operation(f"quit {self.id} *", self._on_leave_reply)]
+            return [], [Leave(self.id)]
         return self.traffic.load()
 
     def _write_command(
@@ -301,27 +305,24 @@ class Session:
         acquires: list[PendingAcquire],
         operations: list[Operation],
         declared: Declaration,
-        declares: int,
+        how: int,
     ) -> Command:
-        waits, keys = bool(self.traffic.waiting), keys_of(self.key, declared, declares)
-        header: tuple[Any, ...] = (len(keys), *keys, declared.program, self.id, self._call)
+        waits, keys = bool(self.traffic.waiting), keys_of(self.key, declared, how)
         if (
             self._uncontended
             and len(acquires) == 1
-            and not (operations or waits or declares or self.recovery.doubts)
+            and not (operations or waits or how or self.recovery.doubts)
         ):
             request = acquires[0].request
-            return Command(
-                library().quick,
-                (*header, acquires[0].number, request.text, *declared.costs(request.units)),
-            )
-        script = library().whole if acquires else library().back
-        last_reply = self.recovery.last_reply(self._known, self._server)
-        stands = int(waits) + 2 * self.client.counts(self)
-        header = (*header, declares, last_reply, stands, HORIZON)
-        return Command(
-            script,
-            (*header, *write_operations(operations), *write_acquires(acquires)),
+            asked = (acquires[0].number, request.text, *declared.costs(request.units))
+            return QuickCall(keys, declared.program, self.id, self._call, asked)
+        return WholeCall(
+            library().whole if acquires else library().back,
+            *(keys, declared.program, self.id, self._call, how),
+            self.recovery.last_reply(self._known, self._server),
+            waits,
+            self.client.counts(self),
+            write_requests(operations, acquires),
             bool(operations) and not self._uncontended,
         )
 
@@ -332,27 +333,24 @@ class Session:
         sent = self.traffic.sent
         assert sent is not None, "a reply answers a call"
         if isinstance(reply, Exception):
-            self._on_refusal(f"{reply}", reply)
+            self._on_refusal(f"{reply}", reply, has_begun(reply))
             return
-        verdict, words = "more", []
-        if reply is not None:
-            session_id, number, verdict, *words = reply.decode().split(" ")
-            if (session_id, int(number)) != (sent.session_id, sent.number):
-                raise StoreError("it gave the reply to another call")
+        found = self._parse(reply, sent)
         self.traffic.sent = None
-        if verdict == "ok":
-            self._known, self._failed_offers = sent.number, 0
-        self._sent_one_request = verdict == "ok" and len(sent.acquires) + len(sent.operations) == 1
+        done = isinstance(found, (Done, QuickGrant))
+        if done:
+            self._known, self._failed_offers = sent.command.number, 0
+        self._sent_one_request = done and len(sent.acquires) + len(sent.operations) == 1
         self._sent_one_operation = (
             len(sent.operations) == 1 if sent.operations else self._sent_one_operation
         )
         self._reading_reply, self._send_after_reading = True, False
         try:
-            self._act_on(sent, verdict, words)
+            self._act_on(sent, found)
         except Exception as senseless:
             # Some of its callers may not have their answers yet.
             self.traffic.sent = sent
-            self._on_refusal("what it replied to a script makes no sense", senseless)
+            self._on_refusal("what it replied to a script makes no sense", senseless, True)
             raise
         finally:
             self._reading_reply = False
@@ -362,47 +360,52 @@ class Session:
         if self._send_after_reading or self.traffic.acquires or self.traffic.operations:
             self._send()
 
-    def _act_on(self, sent: Sent, verdict: str, words: list[str]) -> None:
-        if self._sent_one_request and sent.command.script is library().quick:
-            self._accept_quick(sent, words)
-        elif verdict == "ok":
-            self._accept(sent, words)
-        elif verdict == "unknown":
-            sent.answer_unknown()
+    def _parse(self, reply: bytes | None, sent: Sent) -> Reply:
+        command = sent.command
+        if isinstance(command, QuickCall) and reply is not None:
+            found = parse_quick(reply)
+            if found is not None and found[:2] == (command.session_id, command.number):
+                return found
+        return parse_reply(reply, command.session_id, command.number, command.program)
+
+    def _act_on(self, sent: Sent, reply: Reply) -> None:
+        if isinstance(reply, QuickGrant):
+            self._accept_quick(sent, reply)
+        elif isinstance(reply, Done):
+            self._accept(sent, reply)
+        elif isinstance(reply, Unknown):
+            for operation in sent.operations:
+                self._on_answer(operation, UNKNOWN)
         else:
-            self._retry(sent, verdict, words)
+            self._retry(sent, reply)
 
-    def _accept_quick(self, sent: Sent, words: list[str]) -> None:
-        """Read the reply to a quick call: "now -1 0 grant 1 0 fence |"."""
-        if words[3] != "grant":
-            raise StoreError("it gave the reply to another call")
-        self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.handoff.note_answer(sent, self._server, declared=False)
-        pending, now = sent.acquires[0], self._server
+    def _accept_quick(self, sent: Sent, reply: QuickGrant) -> None:
+        self._note_answered(sent, reply.now)
+        pending = sent.acquires[0]
         if self.traffic.waiting.pop(pending.number, None) or pending.future.done():
-            self._apply_grant(
-                pending, Grant(now + int(words[5]), now + int(words[6])), sent.lease, now
-            )
+            self._apply_grant(pending, reply.grant, sent.lease, reply.now)
 
-    def _accept(self, sent: Sent, words: list[str]) -> None:
-        self.limits.note_carried(sent.program, sent.how)
-        self.asked_at, self.lease, self._server = sent.at, sent.lease, int(words[0])
-        self.handoff.note_answer(sent, self._server, declared=sent.declares)
-        head, mine = int(words[1]), words[2] == "1"
-        ahead, at_once, rest = None, True, iter(words[3:])
-        answers = read_answers(rest, sent.program, self._server)
+    def _note_answered(self, sent: Sent, now: int) -> None:
+        self.asked_at, self.lease, self._server = sent.at, sent.lease, now
+        self.handoff.note_answer(sent.command, now)
+
+    def _accept(self, sent: Sent, reply: Done) -> None:
+        self.limits.note_carried(sent.command.program, sent.command.how)
+        self._note_answered(sent, reply.now)
+        answers = iter(reply.answers)
         for operation, answer in zip(sent.operations, answers, strict=False):
-            operation.on_reply(answer)
-        for pending, (kind, number, fence) in zip(sent.acquires, answers, strict=False):
+            self._on_answer(operation, answer)
+        ahead, at_once = None, True
+        for pending, (kind, number, fence) in zip(
+            sent.acquires, cast("Iterable[Answer]", answers), strict=True
+        ):
             if pending.number in self.traffic.waiting or pending.future.done():
                 self._apply_answer(pending, kind, number, fence)
             if kind != "grant":
                 at_once = False
                 if kind == "wait" and ahead is None:
                     ahead = fence
-        unclaimed = self.recovery.unclaimed(
-            self._apply_grants(islice(rest, 1, None), self._server), self._server
-        )
+        unclaimed = self.recovery.unclaimed(self._apply_outbox(reply.outbox, reply.now), reply.now)
         self.handoff.note_queued(sent, ahead)
         self._far_from_head = (ahead or 0) >= FAR if sent.acquires else self._far_from_head
         # Without waiters, a reply to releases alone does not show whether callers would pass.
@@ -411,9 +414,23 @@ class Session:
                 self.traffic.waiting or self.traffic.reserved.queue
             )
         self.traffic.forget_abandoned()
-        self._plan(head if mine else None)
+        self._plan(reply.head)
         if unclaimed:
             self._ask_again(list(self.traffic.waiting.values()))
+
+    def _on_answer(self, operation: Operation, answer: Outcome) -> None:
+        if isinstance(operation.asker, Future):
+            settle(operation.asker, answer)
+        elif operation.asker is not None:
+            operation.asker(answer)
+        elif isinstance(operation, Renew):
+            self.renewal.on_answer(operation, answer)
+        elif isinstance(operation, Rejoin):
+            self._on_rejoined(operation, answer)
+        elif isinstance(operation, Leave) and not isinstance(answer, StoreError):
+            # The reply to the last call of a session carries the last of its outbox.
+            self.traffic.leaving = False
+            self._begin_again()
 
     def _apply_answer(self, pending: PendingAcquire, kind: str, number: int, fence: int) -> None:
         if pending.t:
@@ -443,46 +460,41 @@ class Session:
         self._reply_timeouts.limit_wait(pending)
 
     def on_notification(self, notification: str) -> None:
-        """Act on a notification: "session now head outbox...". It may come late, twice or never."""
-        session_id, server, head, *outbox = notification.split()
-        if session_id != self.id:
+        """Act on a notification. It may come late, twice or never."""
+        found = parse_notification(notification)
+        if found.session_id != self.id:
             return
-        if (
-            self.traffic.waiting
-            and outbox
-            and outbox[0].isdigit()
-            and next(iter(self.traffic.waiting)) < int(outbox[0])
-        ):
+        grants, waiting = found.outbox.grants, self.traffic.waiting
+        if waiting and grants and next(iter(waiting)) < grants[0].number:
             # The acquires before it were granted, too, and a reply says so. They take effect in
             # order (S6, FIFO).
-            self._out_of_order.append(notification)
+            self._out_of_order.append(found)
             self._send()
         else:
-            self._apply_notification(outbox, server, head)
+            self._apply_notification(found)
 
-    def _apply_notification(self, outbox: list[str], server: str, head: str) -> None:
-        claims = self._apply_grants(outbox, int(server))
-        self.recovery.note_announced(claims, int(server))
-        self._plan(int(head) if head != "-1" else None)
-        if not all(claims.values()) and int(server) > self._server:
+    def _apply_notification(self, found: Notification) -> None:
+        claims = self._apply_outbox(found.outbox, found.now)
+        self.recovery.note_announced(claims, found.now)
+        self._plan(found.head)
+        if not all(claims.values()) and found.now > self._server:
             # No reply has named these grants yet. The next reply shows whether they are new.
             self._send()
 
     def _apply_out_of_order(self) -> None:
         notifications, self._out_of_order = self._out_of_order, []
-        for session_id, server, head, *outbox in map(str.split, notifications):
-            if session_id == self.id:
-                self._apply_notification(outbox, server, head)
+        for found in notifications:
+            if found.session_id == self.id:
+                self._apply_notification(found)
 
-    def _apply_grants(self, words: Iterable[str], server: int) -> dict[int, bool]:
+    def _apply_outbox(self, outbox: Outbox, server: int) -> dict[int, bool]:
         """Apply what the server noted in this session's outbox: grants, and at the end a pause.
 
         A reply or a notification carries the outbox. Return, by fence, whether a caller claims the
         grant.
         """
-        words, claims = list(words), {}
-        pause = int(words.pop()[1:]) if words and words[-1][0] == "!" else None
-        for number, t, fence, lease in read_grants(words, server):
+        claims = {}
+        for number, t, fence, lease in outbox.grants:
             self.handoff.outbox_grants += 1
             if number in self.traffic.waiting and fence <= self.traffic.waiting[number].fence:
                 continue  # this grant was taken back
@@ -496,9 +508,9 @@ class Session:
                 pending.settle(never(self.limits.name, self.limits.declared, pending.request))
             else:
                 self._apply_grant(pending, Grant(t, fence), lease, server)
-        if pause is not None:
+        if outbox.pause is not None:
             self.handoff.stop()  # the callers held back come before all others
-            if self.traffic.reserved.pause(server, pause):
+            if self.traffic.reserved.pause(server, outbox.pause):
                 self._hold_back()
         return claims
 
@@ -509,12 +521,7 @@ class Session:
         """
         held = self.traffic.reserved.held_back(self.id)
         for pending, grant in held:
-            self.traffic.operations.append(
-                Operation(
-                    write_rejoin(pending, grant),
-                    functools.partial(self._on_rejoin_reply, pending, pending.session_id),
-                )
-            )
+            self.traffic.operations.append(Rejoin(pending.caller, grant.t, grant.fence))
             pending.t, pending.fence = 0, grant.fence
             pending.due = monotonic() + self.traffic.reserved.pause_left
             self._reply_timeouts.limit_wait(pending)
@@ -524,17 +531,14 @@ class Session:
             )
             self._send()
 
-    def _on_rejoin_reply(self, pending: PendingAcquire, session_id: str, answer: Answer) -> None:
+    def _on_rejoined(self, rejoin: Rejoin, answer: Outcome) -> None:
         """Ask anew for a grant that the server does not know any more.
 
         Its caller comes last then (S6, FIFO).
         """
-        lost = not isinstance(answer, StoreError) and not answer[1]
-        if (
-            lost
-            and pending.session_id == session_id
-            and self.traffic.waiting.get(pending.number) is pending
-        ):
+        pending = self.traffic.waiting.get(rejoin.caller.number)
+        lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
+        if lost and pending is not None and pending.session_id == rejoin.caller.session_id:
             del self.traffic.waiting[pending.number]
             self._number = pending.number = self._number + 1
             self.traffic.acquires.append(pending)
@@ -590,7 +594,7 @@ class Session:
             return
         with suppress(RuntimeError):  # the process ends, and its leases too
             if client.closed or client.of_portal:
-                portal().tell(functools.partial(self._leave, pending))
+                portal().tell(lambda: self._leave(pending))
             else:
                 client.loop.call_soon_threadsafe(self._leave, pending)
 
@@ -625,7 +629,7 @@ class Session:
         operations, self.traffic.operations = self.traffic.operations, []
         self.traffic.operations[:0] = keep_owed(self.name, operations, error)
         for operation in operations + (sent.operations if sent else []):
-            operation.on_reply(error)
+            self._on_answer(operation, error)
         # These are given up as soon as a reply shows their outcome.
         on_its_way = {pending.number for pending in sent.acquires} if sent else set()
         self.traffic.cancel_all(
@@ -663,12 +667,6 @@ class Session:
         """For how many seconds each caller lets a server be looked for."""
         return [pending.request.retry_for for pending in self.traffic.unanswered()]
 
-    def _on_leave_reply(self, answer: Answer) -> None:
-        """Read the reply to the last call of a session. It carries the last of its outbox."""
-        if not isinstance(answer, StoreError):
-            self.traffic.leaving = False
-            self._begin_again()
-
     def _begin_again(self) -> None:
         """Begin another session, in which no caller has a place yet."""
         self.traffic.operations += self.recovery.ended(self.id)
@@ -676,13 +674,14 @@ class Session:
         self.handoff.forget()
         self.renewal.renew()  # the server may have forgotten the permits, too
 
-    def _on_refusal(self, refusal: str, lost: Exception) -> None:
-        """The server answered with an error: undo by name what the call did before that."""
+    def _on_refusal(self, refusal: str, lost: Exception, begun: bool) -> None:
+        """The server answered with an error: undo by name what the call did if it had `begun`."""
         sent, self.traffic.sent = self.traffic.sent, None
-        # Otherwise the server refused the call as a whole: it may not write, or its memory is full.
-        begun = "script" in refusal
         error = refused(self.client.topology, self.limits.name, refusal, lost)
-        self.traffic.operations += keep_refused(self.name, sent.operations if sent else [], error)
+        operations = sent.operations if sent else []
+        for operation in operations:
+            self._on_answer(operation, error)
+        self.traffic.operations += keep_refused(self.name, operations, error)
         self.fail(sent.acquires if sent else (), error)
         for pending in sent.acquires if sent else []:
             self.traffic.waiting.pop(pending.number, None)
@@ -690,33 +689,36 @@ class Session:
                 self.traffic.cancel(pending)
         self.failed(error)
 
-    def _retry(self, sent: Sent, verdict: str, words: list[str]) -> None:
+    def _retry(self, sent: Sent, reply: Overruled | Lapsed | NotQuick) -> None:
         """The script has done nothing yet, and the call must be made in another way.
 
         The server does not know the session, or names other limits, or needs a whole call instead
         of a quick one.
         """
         self._uncontended = False
-        acquires = sent.acquires
+        acquires, overruled = sent.acquires, isinstance(reply, Overruled)
         # Send the same requests as a whole call with the same number. Should the server run the
         # quick call late after all, it knows the number.
-        if verdict == "more":
-            header = sent.command.words[: sent.command.words[0] + 4]
-            last_reply = self.recovery.last_reply(self._known, self._server)
-            command = Command(
-                library().whole, (*header, 0, last_reply, 0, HORIZON, *write_acquires(acquires))
+        if isinstance(reply, NotQuick):
+            quick = sent.command
+            command = WholeCall(
+                library().whole,
+                *(quick.keys, quick.program, quick.session_id, quick.number, KNOWN),
+                self.recovery.last_reply(self._known, self._server),
+                waits=False,
+                notified=False,
+                requests=write_requests([], acquires),
             )
             self.traffic.owed = sent._replace(command=command)
             self._send()
             return
-        if verdict in ("stale", "held"):
-            wait = int(words.pop(0)) if verdict == "held" else None
-            self._learn(sent, wait, self.limits.read(" ".join(words)))
+        if isinstance(reply, Overruled):
+            self._learn(sent, reply.wait, self.limits.read(reply.program))
         else:
             acquires = list(self.traffic.waiting.values())
         if not self.traffic.leaving:  # the last call of a session is written anew
             self.traffic.operations[:0] = sent.operations
-        self._ask_again(acquires, begins=verdict not in ("stale", "held"))
+        self._ask_again(acquires, begins=not overruled)
 
     def _ask_again(self, acquires: list[PendingAcquire], begins: bool = True) -> None:
         """Ask again for these callers, in a session that `begins` now or in this one."""
@@ -733,7 +735,7 @@ class Session:
         If the call declared ours, they may be declared again after `wait` microseconds. -1: an
         update holds.
         """
-        if wait is not None and self.limits.note_turned_down(sent.program, holds, wait):
+        if wait is not None and self.limits.note_turned_down(sent.command.program, holds, wait):
             self.limits.declare_in_time(self.client.loop)
         elif wait is not None or not self.limits.note_overruled(holds):
             return  # something else was declared since the call was sent

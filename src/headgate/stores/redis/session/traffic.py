@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.stores.redis.protocol.messages import MOST, Operation, ignore_reply
+from headgate.stores.redis.protocol.operations import Cancel
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from headgate.stores.redis.protocol.messages import PendingAcquire, Sent
+    from headgate.stores.redis.protocol.calls import Command
+    from headgate.stores.redis.protocol.operations import Operation
+    from headgate.stores.redis.session.acquires import PendingAcquire
+
+MOST = 1000  # callers in one call (S9, bounds)
+
+
+class Sent(NamedTuple):
+    """A call in flight: the bytes to send again if need be, and the requests that its reply
+    answers.
+    """
+
+    command: Command
+    lease: int  # of the limits that it names, in microseconds
+    at: float
+    acquires: list[PendingAcquire]
+    operations: list[Operation]
+    # The position of its first acquire, if the waiters here head the whole queue and no grant is
+    # made before it. -1: other sessions' waiters are there already.
+    ahead: int
+    outbox_grants: int  # the hand-off's count of grants when it was sent
 
 
 class Traffic:
@@ -59,19 +79,16 @@ class Traffic:
         return next(reversed(self.waiting), 0)
 
     def undelivered(self) -> list[Operation]:
-        """The operations that the server has not answered.
-
-        One more stands for a call that may have granted something to a caller that has left.
-        """
+        """The operations that the server has not answered."""
         sent = self.sent or self.owed
-        in_vain = self.leaving or (
-            sent is not None and any(pending.future.done() for pending in sent.acquires)
-        )
-        return [
-            *(sent.operations if sent else ()),
-            *self.operations,
-            *([Operation("cancel", ignore_reply)] if in_vain else ()),
-        ]
+        return [*(sent.operations if sent else ()), *self.operations]
+
+    @property
+    def must_deliver(self) -> bool:
+        """Whether the server must get an operation, or may have granted something in vain."""
+        sent = self.sent or self.owed
+        left = sent is not None and any(pending.future.done() for pending in sent.acquires)
+        return bool(self.leaving or left or self.undelivered())
 
     def unanswered(self) -> list[PendingAcquire]:
         """All callers that wait for the server: for a first answer, or for their turn."""
@@ -99,11 +116,10 @@ class Traffic:
 
         There is one operation for each acquire. It also covers a grant that is noticed later.
         """
-        words = f"cancel {pending.t} {pending.caller}"
         if pending.cancel is not None:
-            pending.cancel.words = words
+            pending.cancel.caller, pending.cancel.t = pending.caller, pending.t
             return
-        pending.cancel = Operation(words, ignore_reply)
+        pending.cancel = Cancel(pending.caller, pending.t)
         self.operations.append(pending.cancel)
         if not pending.t:
             self.abandoned[pending.number] = pending

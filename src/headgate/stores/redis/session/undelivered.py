@@ -7,23 +7,12 @@ from typing import TYPE_CHECKING
 
 from headgate.keys import title
 from headgate.logs import log
-from headgate.stores.redis.protocol.messages import Operation, ignore_reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headgate.errors import StoreError
-
-# The operations that a caller asked for.
-SAID = (
-    "release",
-    "settle",
-    "update",
-    "pause",
-    "resume",
-    "reset",
-    "drain",
-)
+    from headgate.stores.redis.protocol.operations import Operation
 
 
 def keep_owed(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
@@ -39,26 +28,15 @@ def keep_owed(name: str, operations: Iterable[Operation], error: StoreError) -> 
 
 def give_up(name: str, operation: Operation, error: StoreError) -> None:
     """Log an operation that is given up, if no caller waits for the answer."""
-    verb = operation.words.partition(" ")[0]
-    if operation.on_reply is ignore_reply and verb in SAID:
-        log(
-            WARNING,
-            "%s: the server did not hear of a %s: %s",
-            title(name),
-            verb,
-            error,
-        )
+    if operation.asker is None and operation.logged:
+        log(WARNING, "%s: the server did not hear of a %s: %s", title(name), operation.verb, error)
 
 
 def keep_refused(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
-    """Of operations that the server has refused, keep those to offer again.
-
-    A settlement or a rejoin is not among them: a second one would change something.
-    """
+    """Of operations that the server has refused, keep those to offer again."""
     again = []
     for operation in operations:
-        operation.on_reply(error)
-        if operation.words.startswith(("settle ", "rejoin ")):
+        if not operation.repeatable:
             give_up(name, operation, error)
         elif operation.owed:
             again.append(operation)

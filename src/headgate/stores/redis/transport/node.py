@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from hiredis import HiredisError
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from headgate.stores.redis.protocol.messages import Command, without_claim
+from headgate.stores.redis.protocol.calls import Command, without_claim
 from headgate.stores.redis.protocol.script import library
 from headgate.stores.redis.transport.connection import Connection, packed
 from headgate.stores.redis.transport.endpoint import (
@@ -190,12 +190,13 @@ class Node:
     def say(self, call: Call) -> None:
         if self._watch is None:
             self._begin_watch()
-        script, words, for_others = call.command
-        writes = for_others and self._may_ping and self._ping_first()
+        command = call.command
+        script = command.script
+        writes = command.for_others and self._may_ping and self._ping_first()
         if call.there is not None:
             self.send(_anything, "ASKING")
         name = ("FCALL", script.function) if self._by_function() else ("EVALSHA", script.digest)
-        self.send(call, *name, *words)
+        self.send(call, *name, *command.words)
         if writes:
             self.write()
 
@@ -327,8 +328,7 @@ class Node:
         Redis 6.2, which has no functions, gets no such commands. It redirects a call that lacks one
         key. The other keys are still to move, and must find no key in their place.
         """
-        keys = call.command.words[1 : 1 + call.command.words[0]]
-        for key, (verb, *words) in zip(keys, PLACEHOLDERS, strict=False):
+        for key, (verb, *words) in zip(call.command.keys, PLACEHOLDERS, strict=False):
             for command in ((verb, key, *words), ("PEXPIRE", key, MINUTE, "NX")):
                 self.send(_anything, "ASKING")
                 self.send(_anything, *command)
@@ -413,7 +413,7 @@ class Node:
             )
 
     def _load(self, call: Call) -> None:
-        script, words, _ = call.command
+        script = call.command.script
         missing = LIBRARY if self._by_function() else script.digest
         if missing in self._loading:
             self.say(call)
@@ -425,7 +425,7 @@ class Node:
         else:
             if call.there is not None:
                 self.send(_anything, "ASKING")
-            self.send(call._replace(by_text=True), "EVAL", script.text, *words)
+            self.send(call._replace(by_text=True), "EVAL", script.text, *call.command.words)
 
     def _loaded(self, reply: Any) -> None:
         """The library is loaded, perhaps by a faster process.

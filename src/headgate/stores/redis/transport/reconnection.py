@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from redis.exceptions import AuthenticationError
 
-from headgate.stores.redis.protocol.messages import without_claim
+from headgate.stores.redis.protocol.calls import without_claim
 from headgate.stores.redis.transport.endpoint import LOST
 from headgate.stores.redis.transport.failures import NotThereError, cannot
 from headgate.stores.redis.transport.tasks import begun, pause, trouble_of

@@ -1,0 +1,181 @@
+"""The calls of a session: their arguments, by name, and how they are written. This is their only
+encoder.
+
+docs/wire-format.md has the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from headgate.stores.redis.protocol.operations import (
+    ASKED,
+    DECLARED,
+    KNOWN,
+    OFFERED,
+    UPDATED,
+    GivingBack,
+    Operation,
+)
+from headgate.stores.redis.protocol.script import library
+
+if TYPE_CHECKING:
+    from headgate.gate.compile import Declaration
+    from headgate.request import Request
+    from headgate.stores.redis.protocol.script import Script
+
+# Microseconds. The script reserves a moment only this far ahead. The caller sleeps until it.
+HORIZON = 50_000
+
+
+class Acquire(Protocol):
+    """An acquire, as it is written."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def request(self) -> Request: ...
+
+
+class QuickCall(NamedTuple):
+    """One acquire that can pass at once. Otherwise the script does nothing."""
+
+    keys: tuple[str, ...]
+    program: str
+    session_id: str
+    number: int
+    request: tuple[Any, ...]  # its number, its text and its costs
+
+    @property
+    def script(self) -> Script:
+        return library().quick
+
+    @property
+    def how(self) -> int:
+        return KNOWN
+
+    @property
+    def for_others(self) -> bool:
+        return False
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """The arguments, as the script reads them. This is the hot path."""
+        keys, program, session_id, number, request = self
+        return (len(keys), *keys, program, session_id, number, *request)
+
+
+class WholeCall(NamedTuple):
+    """Any operations and acquires."""
+
+    script: Script
+    keys: tuple[str, ...]
+    program: str
+    session_id: str
+    number: int
+    how: int  # the statement about the limits: KNOWN, DECLARED and so on
+    received: str | int  # the beginning of the last reply that the session received, or 0
+    waits: bool  # the session has waiters
+    notified: bool  # the server notifies the session
+    requests: tuple[Any, ...]
+    # It may free capacity for which others wait. Then their notifications arrive before this reply.
+    for_others: bool = False
+
+    @property
+    def words(self) -> tuple[Any, ...]:
+        """The arguments, as the script reads them."""
+        return (
+            *(len(self.keys), *self.keys, self.program, self.session_id, self.number, self.how),
+            *(self.received, self.waits + 2 * self.notified, HORIZON, *self.requests),
+        )
+
+
+Command = QuickCall | WholeCall
+
+
+def keys_of(key: str, declared: Declaration, how: int = KNOWN) -> tuple[str, ...]:
+    """The keys that the script works on. All share one hash tag.
+
+    Limits that a declaration replaces may have had windows, so such a call names the log, too.
+    """
+    return keys_with(key, how != KNOWN or "window " in declared.program)
+
+
+@lru_cache(maxsize=1024)
+def keys_with(key: str, log: bool) -> tuple[str, ...]:
+    return (key, f"{key}:who", f"{key}:log") if log else (key, f"{key}:who")
+
+
+def without_claim(command: Command) -> Command:
+    """The same command for another server, which does not notify the session."""
+    return command._replace(notified=False) if isinstance(command, WholeCall) else command
+
+
+def choose_statement(declares: int, asks: bool, operations: Sequence[Operation]) -> int:
+    """Choose the statement that a call makes about its limits.
+
+    Only a session that acquires declares them. A look or a pause declares nothing.
+    """
+    if asks or declares in (DECLARED, UPDATED):
+        return DECLARED if declares == ASKED else declares
+    needs = {operation.needs for operation in operations}
+    return KNOWN if KNOWN in needs else OFFERED if OFFERED in needs else ASKED
+
+
+def write_requests(operations: Sequence[Operation], acquires: Sequence[Acquire]) -> tuple[Any, ...]:
+    """Write the requests of a call, word by word, as the script reads them."""
+    words: list[Any] = []
+    if operations:
+        write_operations(operations, words)
+    if acquires:
+        write_acquires(acquires, words)
+    return tuple(words)
+
+
+def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
+    """Write the operations. Neighbours that give back the like are one request."""
+    index = 0
+    while index < len(operations):
+        first, count = operations[index], 1
+        if isinstance(first, GivingBack):
+            count = first.count_alike(islice(operations, index + 1, None))
+            words += first.write(count)
+        else:
+            words += first.words
+        index += count
+
+
+def write_acquires(acquires: Sequence[Acquire], words: list[Any]) -> None:
+    """Write the acquires. Neighbours that ask for the same are one request.
+
+    One with an `on_wait` begins a new request, because the script gives an estimate only for the
+    first of each.
+    """
+    index = 0
+    while index < len(acquires):
+        first, start = acquires[index], index
+        offset = first.number - index
+        index += 1
+        while (
+            index < len(acquires)
+            and acquires[index].number == offset + index
+            and asks_alike(acquires[index].request, first.request)
+        ):
+            index += 1
+        words += ("acquire", first.number, index - start, *write_request(first.request))
+
+
+def asks_alike(request: Request, first: Request) -> bool:
+    """Whether two requests can be written as one. Mostly both are the limiter's own object."""
+    return request.on_wait is None and (
+        request is first or write_request(request) == write_request(first)
+    )
+
+
+def write_request(request: Request) -> tuple[Any, ...]:
+    max_sleep = -1 if request.max_sleep is None else request.max_sleep
+    max_waiters = -1 if request.max_waiters is None else request.max_waiters
+    return max_sleep, max_waiters, request.text

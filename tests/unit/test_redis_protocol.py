@@ -1,0 +1,322 @@
+"""The typed protocol of the Redis store: the words of docs/wire-format.md, one encoder, one parser."""
+
+from __future__ import annotations
+
+from asyncio import Future, new_event_loop
+from typing import Any, cast
+
+import pytest
+
+from headgate.errors import StoreError
+from headgate.gate.compile import Declaration, rules_of
+from headgate.gate.gate import Grant
+from headgate.limits import Concurrency, Window
+from headgate.permit import Permit
+from headgate.request import Request
+from headgate.stores.redis.protocol.calls import (
+    QuickCall,
+    WholeCall,
+    choose_statement,
+    keys_of,
+    without_claim,
+    write_requests,
+)
+from headgate.stores.redis.protocol.operations import (
+    ASKED,
+    DECLARED,
+    KNOWN,
+    OFFERED,
+    UPDATED,
+    AskDeclared,
+    AskStatus,
+    Caller,
+    Cancel,
+    Drain,
+    Leave,
+    Operation,
+    Pause,
+    Quit,
+    Rejoin,
+    Release,
+    Renew,
+    Reset,
+    Resume,
+    Settle,
+    Update,
+)
+from headgate.stores.redis.protocol.replies import (
+    Answer,
+    Done,
+    Lapsed,
+    Notification,
+    NotQuick,
+    Outbox,
+    OutboxGrant,
+    Overruled,
+    QuickGrant,
+    StatusAnswer,
+    Unknown,
+    has_begun,
+    parse_notification,
+    parse_quick,
+    parse_reply,
+)
+from headgate.stores.redis.protocol.script import library
+from headgate.stores.redis.session.acquires import PendingAcquire
+from headgate.stores.redis.transport.connection import packed
+
+SLOTS = Declaration(rules_of([Concurrency(1)]))
+NEVER, LONG_AGO = float("inf"), 0.0
+
+
+class Held:
+    """A permit, as a renewal sees it."""
+
+    key = Caller("s.1", 7, "-")
+
+
+WORDS: list[tuple[Operation, str]] = [
+    (Release(Caller("s.1", 7, "requests=3")), "release s.1 7 1 requests=3"),
+    (Cancel(Caller("s.1", 7, "-")), "cancel s.1 7 1 0 -"),
+    (Cancel(Caller("s.1", 7, "-"), 99), "cancel s.1 7 1 99 -"),
+    (Renew(cast(Permit, Held()), 300), "renew s.1:7:- 300"),
+    (Settle(99, "tokens=-5"), "settle 99 tokens=-5"),
+    (Drain("tokens", 0, 8, 12, NEVER), "drain tokens 0 8 12"),
+    (Pause(1000, NEVER), "pause 1000"),
+    (Resume(NEVER), "resume"),
+    (Reset(NEVER), "reset"),
+    (AskStatus(), "status -"),
+    (AskDeclared(), "declared"),
+    (Update("slots,permits,5,1"), "update slots,permits,5,1"),
+    (Rejoin(Caller("s.1", 7, "-"), 99, 101), "rejoin s.1 7 99 101 -"),
+    (Quit("s.1", "3,7"), "quit s.1 3,7"),
+    (Quit("s.1", ""), "quit s.1 -"),
+    (Leave("s.1"), "quit s.1 *"),
+]
+# For each type: is it owed to a server that was away; is it sent again after a refusal; is it
+# logged when it is given up; which statement does a call with it alone make.
+FACTS: dict[type[Operation], tuple[bool, bool, bool, int]] = {
+    Release: (True, True, True, KNOWN),
+    Cancel: (True, True, False, KNOWN),
+    Renew: (False, True, False, KNOWN),
+    Settle: (True, False, True, KNOWN),
+    Drain: (True, True, True, OFFERED),
+    Pause: (True, True, True, OFFERED),
+    Resume: (True, True, True, ASKED),
+    Reset: (True, True, True, ASKED),
+    AskStatus: (False, True, False, ASKED),
+    AskDeclared: (False, True, False, ASKED),
+    Update: (True, True, True, KNOWN),
+    Rejoin: (True, False, False, KNOWN),
+    Quit: (True, True, False, KNOWN),
+    Leave: (False, True, False, KNOWN),
+}
+
+
+def text(words: tuple[Any, ...]) -> str:
+    return " ".join(map(str, words))
+
+
+def release(number: int, session_id: str = "s.1", asked: str = "-") -> Release:
+    return Release(Caller(session_id, number, asked))
+
+
+def awaited(operation: Operation) -> Operation:
+    loop = new_event_loop()
+    operation.asker = loop.create_future()
+    loop.close()
+    return operation
+
+
+def acquire(number: int, *, max_sleep: int | None = None, on_wait: Any = None) -> PendingAcquire:
+    request = Request({}, max_sleep, None, on_wait)
+    return PendingAcquire(number, request, cast("Future[Any]", None), enters=False)
+
+
+@pytest.mark.parametrize(("operation", "words"), WORDS, ids=[words for _, words in WORDS])
+def test_each_operation_is_written_as_the_wire_format_says(
+    operation: Operation, words: str
+) -> None:
+    assert text(write_requests([operation], [])) == words
+
+
+@pytest.mark.parametrize(("operation", "words"), WORDS, ids=[words for _, words in WORDS])
+def test_the_type_says_how_an_operation_is_delivered(operation: Operation, words: str) -> None:
+    said = choose_statement(KNOWN, False, [operation])
+    facts = operation.owed, operation.repeatable, operation.logged, said
+    assert facts == FACTS[type(operation)]
+
+
+def test_only_a_settlement_waits_for_the_release_behind_it() -> None:
+    assert [type(each) for each, _ in WORDS if each.leads_release] == [Settle]
+
+
+@pytest.mark.parametrize("kind", [Resume, Reset])
+def test_a_statement_is_owed_until_it_is_worth_nothing(kind: type[Resume | Reset]) -> None:
+    assert kind(NEVER).owed
+    assert not kind(LONG_AGO).owed
+
+
+@pytest.mark.parametrize("awaits", [Update("-"), Pause(1), Resume(), Reset(), AskStatus()])
+def test_an_operation_whose_caller_gets_the_error_is_not_owed(awaits: Operation) -> None:
+    assert not awaited(awaits).owed
+
+
+def test_a_release_is_owed_even_if_its_caller_gets_the_error() -> None:
+    assert awaited(release(1)).owed
+
+
+@pytest.mark.parametrize(
+    ("operations", "words"),
+    [
+        ([release(1), release(2), release(3)], "release s.1 1 3 -"),
+        ([release(1), release(3)], "release s.1 1 1 - release s.1 3 1 -"),
+        ([release(1), release(2, "s.2")], "release s.1 1 1 - release s.2 2 1 -"),
+        ([release(1), release(2, asked="a=1")], "release s.1 1 1 - release s.1 2 1 a=1"),
+        ([release(1), awaited(release(2))], "release s.1 1 1 - release s.1 2 1 -"),
+        ([awaited(release(1)), release(2)], "release s.1 1 1 - release s.1 2 1 -"),
+        ([release(1), Cancel(Caller("s.1", 2, "-"))], "release s.1 1 1 - cancel s.1 2 1 0 -"),
+        ([Cancel(Caller("s.1", each, "-")) for each in (4, 5)], "cancel s.1 4 2 0 -"),
+        (
+            [Cancel(Caller("s.1", each, "-"), 9) for each in (4, 5)],
+            "cancel s.1 4 1 9 - cancel s.1 5 1 9 -",
+        ),
+        ([release(1), Resume(), release(2)], "release s.1 1 1 - resume release s.1 2 1 -"),
+    ],
+)
+def test_only_like_neighbours_are_written_as_one(operations: list[Operation], words: str) -> None:
+    assert text(write_requests(operations, [])) == words
+
+
+def test_acquires_that_ask_for_the_same_are_written_as_one() -> None:
+    alike = [acquire(5), acquire(6), acquire(8), acquire(9, max_sleep=0)]
+    told = acquire(10, max_sleep=0, on_wait=print)
+    assert text(write_requests([release(1)], [*alike, told])) == (
+        "release s.1 1 1 - acquire 5 2 -1 -1 - acquire 8 1 -1 -1 - acquire 9 1 0 -1 - "
+        "acquire 10 1 0 -1 -"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declares", "asks", "operations", "statement"),
+    [
+        (ASKED, True, [], DECLARED),
+        (UPDATED, False, [AskStatus()], UPDATED),
+        (KNOWN, True, [], KNOWN),
+        (ASKED, False, [], ASKED),
+        (KNOWN, False, [AskStatus(), Reset()], ASKED),
+        (KNOWN, False, [AskStatus(), Pause(1)], OFFERED),
+        (KNOWN, False, [Pause(1), release(1)], KNOWN),
+    ],
+)
+def test_a_call_says_of_its_limits_what_its_requests_need(
+    declares: int, asks: bool, operations: list[Operation], statement: int
+) -> None:
+    assert choose_statement(declares, asks, operations) == statement
+
+
+def whole(waits: bool, notified: bool) -> WholeCall:
+    keys = keys_of("headgate:{n}", SLOTS)
+    at = keys, "slots permits 1 30000000", "s.1", 4, DECLARED, "3 ok 77"
+    return WholeCall(library().whole, *at, waits, notified, ("status", "-"))
+
+
+@pytest.mark.parametrize(
+    ("waits", "notified", "flags"), [(0, 0, 0), (1, 0, 1), (0, 1, 2), (1, 1, 3)]
+)
+def test_a_whole_call_is_written_as_the_wire_format_says(
+    waits: int, notified: int, flags: int
+) -> None:
+    """Another server does not notify the session, so a call that moves to it makes no such claim."""
+    call = whole(bool(waits), bool(notified))
+    beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
+    assert text(call.words) == f"{beginning} {flags} 50000 status -"
+    assert text(without_claim(call).words) == f"{beginning} {waits} 50000 status -"
+
+
+def test_the_bytes_of_a_quick_call_are_those_of_the_wire_format() -> None:
+    windows = Declaration(rules_of([Window(1, per=1)]))
+    call = QuickCall(keys_of("k", windows), "limits", "s.1", 4, (9, "-", 1))
+    assert without_claim(call) == call
+    assert packed(*call.words) == packed(3, "k", "k:who", "k:log", "limits", "s.1", 4, 9, "-", 1)
+
+
+REPLIES: list[tuple[str | None, Any]] = [
+    (None, NotQuick()),
+    ("s.1 4 late", Lapsed()),
+    ("s.1 4 lapsed", Lapsed()),
+    ("s.1 4 unknown", Unknown()),
+    ("s.1 4 stale slots permits 1 5", Overruled("slots permits 1 5", None)),
+    ("s.1 4 held -1 slots permits 1 5", Overruled("slots permits 1 5", -1)),
+    ("s.1 4 ok 50 -1 0 |", Done(50, None, [], Outbox([], None))),
+    ("s.1 4 ok 50 12 0 |", Done(50, None, [], Outbox([], None))),
+    ("s.1 4 ok 50 12 1 | !7", Done(50, 12, [], Outbox([], 7))),
+    (
+        "s.1 4 ok 50 -1 0 done 2 1 -1 grant 2 3 4 wait 2 9 5 full 2 0 6 | 8 2 1 2 30",
+        Done(
+            50,
+            None,
+            [
+                *(Answer("done", 1, -1), Answer("done", 1, 0)),
+                *(Answer("grant", 53, 54), Answer("grant", 53, 55)),
+                *(Answer("wait", 9, 5), Answer("wait", 9, 6)),
+                *(Answer("full", 0, 6), Answer("full", 0, 6)),
+            ],
+            Outbox([OutboxGrant(8, 51, 52, 30), OutboxGrant(9, 51, 53, 30)], None),
+        ),
+    ),
+    (
+        "s.1 4 ok 50 -1 0 status 1 2 3 4 done 1 1 -1 | @40 8 1 -1 2 0 !0",
+        Done(
+            50,
+            None,
+            [StatusAnswer("slots permits 1 5", 1, 2, 3, [4]), Answer("done", 1, -1)],
+            Outbox([OutboxGrant(8, -1, 42, 0)], 0),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("reply", "found"), REPLIES, ids=[f"{reply}" for reply, _ in REPLIES])
+def test_each_reply_is_read_as_its_type(reply: str | None, found: Any) -> None:
+    raw = None if reply is None else reply.encode()
+    assert parse_reply(raw, "s.1", 4, "slots permits 1 5") == found
+
+
+@pytest.mark.parametrize("reply", ["s.2 4 unknown", "s.1 5 ok 50 -1 0 |"])
+def test_the_reply_to_another_call_is_an_error(reply: str) -> None:
+    with pytest.raises(StoreError, match="another call"):
+        parse_reply(reply.encode(), "s.1", 4, "")
+
+
+def test_the_fast_parser_reads_a_quick_reply_as_the_typed_one_does() -> None:
+    reply = b"s.1 4 ok 50 -1 0 grant 1 3 4 |"
+    typed = parse_reply(reply, "s.1", 4, "slots permits 1 5")
+    assert isinstance(typed, Done)
+    [answer] = cast("list[Answer]", typed.answers)
+    assert parse_quick(reply) == QuickGrant("s.1", 4, typed.now, Grant(answer.number, answer.fence))
+
+
+@pytest.mark.parametrize("reply", [b"s.1 4 unknown", b"s.1 4 ok 50 -1 0 wait 1 3 4 |"])
+def test_the_fast_parser_leaves_other_replies_to_the_typed_one(reply: bytes) -> None:
+    assert parse_quick(reply) is None
+
+
+def test_a_notification_is_read_as_its_type() -> None:
+    grant = OutboxGrant(8, 51, 52, 30)
+    assert parse_notification("s.1 50 -1 8 1 1 2 30 !9") == Notification(
+        "s.1", 50, None, Outbox([grant], 9)
+    )
+    assert parse_notification("s.1 50 12") == Notification("s.1", 50, 12, Outbox([], None))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "begun"),
+    [
+        ("ERR user_script:3: Script attempted to access keys, script: 5f", True),
+        ("OOM command not allowed when used memory > 'maxmemory'.", False),
+        ("MISCONF Redis is configured to save RDB snapshots", False),
+    ],
+)
+def test_an_error_says_whether_the_script_had_begun(refusal: str, begun: bool) -> None:
+    assert has_begun(refusal) is begun
