@@ -173,7 +173,7 @@ class RedisQueue:
             else:
                 act()
 
-        self._post(AskDeclared(on_reply))
+        self._post(AskDeclared(asker=on_reply))
 
     # Statements about the name --------------------------------------------------------------------
 
@@ -189,27 +189,27 @@ class RedisQueue:
 
     def pause(self, time: int) -> None:
         self._no_fast_path = max(self._no_fast_path, monotonic() + time / 1_000_000)
-        self._post(Pause(time, monotonic() + time / 1_000_000))
+        self._post(Pause(time, until=monotonic() + time / 1_000_000))
 
     async def apause(self, time: int) -> None:
         await self.session().ask(Pause(time))
 
     def resume(self) -> None:
         self._no_fast_path = 0.0
-        self._post(Resume(monotonic() + STATEMENT_TTL))
+        self._post(Resume(until=monotonic() + STATEMENT_TTL))
 
     async def aresume(self) -> None:
         self._no_fast_path = 0.0
         await self.session().ask(Resume())
 
     def reset(self) -> None:
-        self._post(Reset(monotonic() + STATEMENT_TTL))
+        self._post(Reset(until=monotonic() + STATEMENT_TTL))
 
     async def areset(self) -> None:
         await self.session().ask(Reset())
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        self._post(Drain(unit, limit, left, since, monotonic() + STATEMENT_TTL))
+        self._post(Drain(unit, limit, left, since, until=monotonic() + STATEMENT_TTL))
 
     def flush(self) -> None:
         if asyncio._get_running_loop() is not None:

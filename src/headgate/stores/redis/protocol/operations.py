@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
 
 Outcome = Answer | StatusAnswer | StoreError
+Asker = Future[Any] | Callable[[Outcome], object]
 # The statement of a call about the limits that it names. The store knows them; or the call declares
 # them; or it declares them and overrules all others.
 KNOWN, DECLARED, UPDATED = 0, 1, 2
@@ -37,13 +39,14 @@ class Caller(NamedTuple):
         return f"{self.session_id}:{self.number}:{self.asked}"
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
-    """A request that is no acquire.
+    """A request that is no acquire. It is written as its verb, and then its fields in order.
 
     `asker` gets the answer. None: no caller waits for it.
     """
 
-    __slots__ = ("asker",)
+    asker: Asker | None = field(default=None, kw_only=True)
 
     verb: ClassVar[str]
     # KNOWN: it needs declared limits. OFFERED: it needs none, and creates a state for the name, so
@@ -56,13 +59,10 @@ class Operation:
     # A release is likely to follow in the same turn of the loop, and travels in the same call.
     leads_release: ClassVar[bool] = False
 
-    def __init__(self, asker: Asker | None = None) -> None:
-        self.asker = asker
-
     @property
     def words(self) -> tuple[Any, ...]:
         """The operation as the script reads it."""
-        return (self.verb,)
+        return (self.verb, *(getattr(self, each.name) for each in fields(self) if not each.kw_only))
 
     @property
     def owed(self) -> bool:
@@ -70,9 +70,7 @@ class Operation:
         return self.asker is None
 
 
-Asker = Future[Any] | Callable[[Outcome], object]
-
-
+@dataclass(slots=True, eq=False)
 class GivingBack(Operation):
     """It gives back a grant or a place.
 
@@ -80,12 +78,8 @@ class GivingBack(Operation):
     which. So they are written as one only if no caller waits for the answers.
     """
 
-    __slots__ = ("caller", "t")
-
-    def __init__(self, caller: Caller, t: int = 0, asker: Asker | None = None) -> None:
-        self.caller = caller
-        self.t = t  # the moment of a grant that a cancel undoes, or 0
-        self.asker = asker
+    caller: Caller
+    t: int = 0  # the moment of a grant that a cancel undoes, or 0
 
     def write(self, count: int) -> tuple[Any, ...]:
         """Write `count` neighbours, of which this is the first."""
@@ -112,10 +106,10 @@ class GivingBack(Operation):
         return count
 
 
+@dataclass(slots=True, eq=False)
 class Release(GivingBack):
     """The end of a permit."""
 
-    __slots__ = ()
     verb = "release"
 
     @property
@@ -123,10 +117,10 @@ class Release(GivingBack):
         return True
 
 
+@dataclass(slots=True, eq=False)
 class Cancel(GivingBack):
     """The end of an acquire: of its grant, if there is one, or of its place."""
 
-    __slots__ = ()
     verb = "cancel"
     logged = False
 
@@ -135,135 +129,106 @@ class Cancel(GivingBack):
         return (self.verb, session_id, number, count, self.t, asked)
 
 
+@dataclass(slots=True, eq=False)
 class Renew(Operation):
     """The renewal of the lease of a permit. The next one follows in time."""
 
-    __slots__ = ("lease", "permit")
     verb = "renew"
     logged = False
     owed = False
 
-    def __init__(self, permit: Permit, lease: int) -> None:
-        super().__init__()
-        self.permit = permit
-        self.lease = lease
+    permit: Permit
+    lease: int
 
     @property
     def words(self) -> tuple[Any, ...]:
         return (self.verb, str(self.permit.key), self.lease)
 
 
+@dataclass(slots=True, eq=False)
 class Settle(Operation):
     """The real cost of the grant of the moment `t`. A second one would change something."""
 
-    __slots__ = ("extras", "t")
     verb = "settle"
     repeatable = False
     leads_release = True
 
-    def __init__(self, t: int, extras: str) -> None:
-        super().__init__()
-        self.t = t
-        self.extras = extras
-
-    @property
-    def words(self) -> tuple[Any, ...]:
-        return (self.verb, self.t, self.extras)
+    t: int
+    extras: str
 
 
+@dataclass(slots=True, eq=False)
 class Update(Operation):
     """Limits that overrule all others. It names the limits that this process declared last."""
 
-    __slots__ = ("overruled",)
     verb = "update"
 
-    def __init__(self, overruled: str, asker: Asker | None = None) -> None:
-        super().__init__(asker)
-        self.overruled = overruled
-
-    @property
-    def words(self) -> tuple[Any, ...]:
-        return (self.verb, self.overruled)
+    overruled: str
 
 
+@dataclass(slots=True, eq=False)
 class Statement(Operation):
     """It is about this moment, and soon worth nothing."""
 
-    __slots__ = ("until",)
-
-    def __init__(self, until: float = 0.0, asker: Asker | None = None) -> None:
-        super().__init__(asker)
-        self.until = until  # the end of its worth, on the monotonic clock
+    until: float = field(default=0.0, kw_only=True)  # on the monotonic clock
 
     @property
     def owed(self) -> bool:
         return monotonic() < self.until
 
 
+@dataclass(slots=True, eq=False)
 class Resume(Statement):
     """The end of a pause."""
 
-    __slots__ = ()
     verb = "resume"
     needs = ASKED
 
 
+@dataclass(slots=True, eq=False)
 class Reset(Statement):
     """All limits as new."""
 
-    __slots__ = ()
     verb = "reset"
     needs = ASKED
 
 
+@dataclass(slots=True, eq=False)
 class Pause(Statement):
     """No caller passes for `time` microseconds."""
 
-    __slots__ = ("time",)
     verb = "pause"
     needs = OFFERED
 
-    def __init__(self, time: int, until: float = 0.0, asker: Asker | None = None) -> None:
-        super().__init__(until, asker)
-        self.time = time
-
-    @property
-    def words(self) -> tuple[Any, ...]:
-        return (self.verb, self.time)
+    time: int
 
 
+@dataclass(slots=True, eq=False)
 class Drain(Statement):
     """The service says how much of a unit is `left`."""
 
-    __slots__ = ("left", "limit", "since", "unit")
     verb = "drain"
     needs = OFFERED
 
-    def __init__(self, unit: str, limit: int, left: int, since: int, until: float) -> None:
-        super().__init__(until)
-        self.unit = unit
-        self.limit = limit
-        self.left = left
-        self.since = since
-
-    @property
-    def words(self) -> tuple[Any, ...]:
-        return (self.verb, self.unit, self.limit, self.left, self.since)
+    unit: str
+    limit: int
+    left: int
+    since: int
 
 
+@dataclass(slots=True, eq=False)
 class Look(Operation):
     """A question. Its answer is worth nothing to a caller that has left."""
 
-    __slots__ = ()
     needs = ASKED
     logged = False
     owed = False
 
 
+@dataclass(slots=True, eq=False)
 class AskStatus(Look):
     """The limits, and what is left of them."""
 
-    __slots__ = ()
     verb = "status"
 
     @property
@@ -271,26 +236,24 @@ class AskStatus(Look):
         return (self.verb, "-")
 
 
+@dataclass(slots=True, eq=False)
 class AskDeclared(Look):
     """Whether a process has declared limits of the name."""
 
-    __slots__ = ()
     verb = "declared"
 
 
+@dataclass(slots=True, eq=False)
 class Rejoin(Operation):
     """It undoes a grant in a pause, so that its caller waits again. A second one would, too."""
 
-    __slots__ = ("caller", "fence", "t")
     verb = "rejoin"
     logged = False
     repeatable = False
 
-    def __init__(self, caller: Caller, t: int, fence: int) -> None:
-        super().__init__()
-        self.caller = caller
-        self.t = t
-        self.fence = fence
+    caller: Caller
+    t: int
+    fence: int
 
     @property
     def words(self) -> tuple[Any, ...]:
@@ -298,28 +261,21 @@ class Rejoin(Operation):
         return (self.verb, session_id, number, self.t, self.fence, asked)
 
 
+@dataclass(slots=True, eq=False)
 class Quit(Operation):
     """The end of a session, which holds only the callers with the numbers in `kept`."""
 
-    __slots__ = ("kept", "session_id")
     verb = "quit"
     logged = False
 
-    def __init__(self, session_id: str, kept: str) -> None:
-        super().__init__()
-        self.session_id = session_id
-        self.kept = kept or "-"
-
-    @property
-    def words(self) -> tuple[Any, ...]:
-        return (self.verb, self.session_id, self.kept)
+    session_id: str
+    kept: str
 
 
+@dataclass(slots=True, eq=False)
 class Leave(Quit):
     """The end of the present session, which keeps all that it holds. Its last call is this alone."""
 
-    __slots__ = ()
     owed = False
 
-    def __init__(self, session_id: str) -> None:
-        super().__init__(session_id, "*")
+    kept: str = "*"

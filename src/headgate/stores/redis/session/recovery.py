@@ -70,7 +70,8 @@ class Recovery:
         self._ended[session_id] = now
         self._ended = {each: at for each, at in self._ended.items() if now - at <= lasting}
         return [
-            Quit(each, ",".join(map(str, self._renewal.numbers_of(each)))) for each in self._ended
+            Quit(each, ",".join(map(str, self._renewal.numbers_of(each))) or "-")
+            for each in self._ended
         ]
 
     # Grants that no caller waits for --------------------------------------------------------------
