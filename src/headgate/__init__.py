@@ -1,4 +1,6 @@
-"""headgate holds a program's outgoing calls to what the service on the other side allows, in one process or across a fleet."""
+"""headgate holds a program's outgoing calls to what the service on the other side allows, in one
+process or across a fleet.
+"""
 
 from headgate.classics import RateLimiter, Semaphore, TokenBucket
 from headgate.errors import (

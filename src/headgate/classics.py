@@ -1,7 +1,8 @@
-"""The classic primitives: code that was written for self-limiters runs after a change of the import.
+"""The classic primitives: code that was written for self-limiters runs after a change of the
+import.
 
-Here live three classes over the same lines as `Limiter`. Each kind has names of its own, so a semaphore and a bucket of one name
-share nothing.
+Here live three classes over the same lines as `Limiter`. Each kind has names of its own, so a
+semaphore and a bucket of one name share nothing.
 """
 
 from __future__ import annotations
@@ -32,18 +33,24 @@ Terms = TypeVar("Terms")
 
 
 class Semaphore(Entrance):
-    """At most `capacity` at once, first come, first served: `async with Semaphore("api", 5, redis_url=...)` or `with`.
+    """At most `capacity` at once, first come, first served: `async with Semaphore("api", 5,
+    redis_url=...)` or `with`.
 
     `name`: instances of one name share one state. `capacity`: permits at once.
-    `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. After that MaxSleepExceededError.
-    `expiry`: seconds until the permit of a dead process comes back; None: 30. A living holder renews it.
-    `redis_url`: where the state is shared. Without it (and without `store`) it lives in this process.
+    `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. After
+    that MaxSleepExceededError.
+    `expiry`: seconds until the permit of a dead process comes back; None: 30. A living holder
+    renews it.
+    `redis_url`: where the state is shared. Without it (and without `store`) it lives in this
+    process.
     `store`: instead of `redis_url`, any store of a `Limiter`.
-    `connection_pool_size`: accepted as in self-limiters, and without effect: one connection serves any number of callers.
+    `connection_pool_size`: accepted as in self-limiters, and without effect: one connection serves
+    any number of callers.
     `max_position`: QueueFullError at once, when more than that many wait before the caller.
 
-    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there. Raises ValueError or
-    TypeError for bad arguments, and StoreError (RedisError) when the store cannot be asked.
+    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as
+    there. Raises ValueError or TypeError for bad arguments, and StoreError (RedisError) when the
+    store cannot be asked.
     """
 
     __slots__ = ("_name", "_terms", "_where")
@@ -82,7 +89,10 @@ class Semaphore(Entrance):
 
     @property
     def max_sleep(self) -> float | None:
-        """How many seconds a caller is willing to wait, as given. None and 0: as long as it takes."""
+        """How many seconds a caller is willing to wait, as given.
+
+        None and 0: as long as it takes.
+        """
         return self._terms.max_sleep
 
     @property
@@ -112,15 +122,17 @@ class Semaphore(Entrance):
 
 
 class TokenBucket(Entrance):
-    """`refill_amount` tokens every `refill_frequency` seconds into a bucket of `capacity`: each entry takes one, in order.
+    """`refill_amount` tokens every `refill_frequency` seconds into a bucket of `capacity`: each
+    entry takes one, in order.
 
-    `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. A longer wait is known in advance:
-    it raises MaxSleepExceededError at once and consumes nothing.
+    `max_sleep`: seconds that a caller is willing to wait; None or 0: as long as it takes. A longer
+    wait is known in advance: it raises MaxSleepExceededError at once and consumes nothing.
     `initial_tokens`: how many tokens a new bucket holds; None: it is full.
     `redis_url`, `store` and `connection_pool_size`: as in `Semaphore`.
 
-    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as there. Raises ValueError or
-    TypeError for bad arguments, and StoreError (RedisError) when the store cannot be asked.
+    The order of the arguments is that of self-limiters 0.4, and the attributes are read-only as
+    there. Raises ValueError or TypeError for bad arguments, and StoreError (RedisError) when the
+    store cannot be asked.
     """
 
     __slots__ = ("_name", "_terms", "_where")
@@ -172,7 +184,9 @@ class TokenBucket(Entrance):
 
     @property
     def max_sleep(self) -> float | None:
-        """How many seconds a caller is willing to wait, as given: None and 0 are as long as it takes."""
+        """How many seconds a caller is willing to wait, as given: None and 0 are as long as it
+        takes.
+        """
         return self._terms.max_sleep
 
     @property
@@ -200,11 +214,13 @@ class TokenBucket(Entrance):
 
 
 class RateLimiter:
-    """Requests per second and concurrency together, in this process: `async with limiter.throttle(): ...`
+    """Requests per second and concurrency together, in this process: `async with
+    limiter.throttle(): ...`
 
-    A call takes one of `concurrency_limit` permits and one token of a bucket of `rate_limit` a second, or neither. Both are
-    safe against exceptions and cancellation. Each instance has a state of its own, and its bucket starts full: in the first
-    second up to twice `rate_limit` calls can pass.
+    A call takes one of `concurrency_limit` permits and one token of a bucket of `rate_limit` a
+    second, or neither. Both are safe against exceptions and cancellation. Each instance has a state
+    of its own, and its bucket starts full: in the first second up to twice `rate_limit` calls can
+    pass.
     """
 
     __slots__ = ("_entrance", "concurrency_limit", "rate_limit")
@@ -236,11 +252,14 @@ class RateLimiter:
         return f"<RateLimiter: {self._entrance._queue.describe()}>"
 
 
-# Checks are cached, because code of this kind makes an instance for every call (benchmarks, bucket-classic).
+# Checks are cached, because code of this kind makes an instance for every call (benchmarks,
+# bucket-classic).
 
 
 class SemaphoreTerms(NamedTuple):
-    """The checked arguments of a Semaphore, the limits that they declare, and the request of each entry."""
+    """The checked arguments of a Semaphore, the limits that they declare, and the request of each
+    entry.
+    """
 
     capacity: int
     max_sleep: float | None

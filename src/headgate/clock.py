@@ -1,7 +1,7 @@
 """The clock of one process: integer microseconds since 1970 that never step back.
 
-Here lives the only reading of time in the package's own process, and the waiting for a moment of it; the gate is told the time, and
-Redis has its own.
+Here lives the only reading of time in the package's own process, and the waiting for a moment of
+it; the gate is told the time, and Redis has its own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ class Timer(Protocol):
 
 
 class Clock:
-    """Anything that tells the time in whole microseconds. Whoever sleeps by it sleeps in real time, if it says nothing else."""
+    """Anything that tells the time in whole microseconds.
+
+    Whoever sleeps by it sleeps in real time, if it says nothing else.
+    """
 
     __slots__ = ()
     now: Callable[[], int]
@@ -43,7 +46,9 @@ class Clock:
 
 
 class SystemClock(Clock):
-    """The monotonic clock, read once against the calendar: quotas need a date, and nobody needs a step (T6)."""
+    """The monotonic clock, read once against the calendar: quotas need a date, and nobody needs a
+    step (T6).
+    """
 
     __slots__ = ("now",)
 

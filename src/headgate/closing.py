@@ -1,7 +1,7 @@
 """The end of a limiter: it takes no new acquires, and waits until the present ones have left.
 
-Here lives the list of the acquires that wait by one limiter and its keys. An acquire is listed only while it waits, and by
-a weak reference: a task whose loop was dropped can still be collected.
+Here lives the list of the acquires that wait by one limiter and its keys. An acquire is listed only
+while it waits, and by a weak reference: a task whose loop was dropped can still be collected.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Closing:
         """The limiter and its keys, those that are still in use."""
         return [owner for each in list(self._owners) if (owner := each()) is not None]
 
-    # For an acquire that waits -------------------------------------------------------------------------------------------
+    # For an acquire that waits --------------------------------------------------------------------
 
     def begin(self, entry: Entry) -> None:
         """List an acquire. Raises LimiterClosedError when waiters are refused already."""
@@ -77,7 +77,7 @@ class Closing:
         """The acquire waits no longer."""
         self.waiting.discard(entry)
 
-    # For a close ---------------------------------------------------------------------------------------------------------
+    # For a close ----------------------------------------------------------------------------------
 
     def close(self, refuse_waiters: bool) -> None:
         """Refuse new acquires, and block this thread until no acquire waits."""
@@ -101,13 +101,13 @@ class Closing:
     def _check_thread(self) -> None:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError(
-                f"close() of {title(self.name)} would block the event loop in which acquires may wait: "
-                "write `await limiter.aclose()`."
+                f"close() of {title(self.name)} would block the event loop in which acquires may "
+                "wait: write `await limiter.aclose()`."
             )
         if self._is_in(sys._getframe()):
             raise RuntimeError(
-                f"close() of {title(self.name)} would wait for the acquire that it has interrupted in this thread: "
-                "call it outside the signal handler, or in another thread."
+                f"close() of {title(self.name)} would wait for the acquire that it has interrupted "
+                "in this thread: call it outside the signal handler, or in another thread."
             )
 
     def _is_in(self, stack: FrameType | None) -> bool:
@@ -144,13 +144,19 @@ class Closing:
             cast(Refusable, waiter).refuse(error)
 
     def _waits(self) -> bool:
-        """Whether an acquire waits. Only a look can tell: a loop that is closed says nothing, and a signal handler stops code."""
+        """Whether an acquire waits.
+
+        Only a look can tell: a loop that is closed says nothing, and a signal handler stops code.
+        """
         return any(
             self._goes_on(waiter) for entry in list(self.waiting) if (waiter := entry()) is not None
         )
 
     def _goes_on(self, waiter: Any) -> bool:
-        """Whether a listed acquire waits still. A task's ends with its loop, and if it is refused, when its loop runs again."""
+        """Whether a listed acquire waits still.
+
+        A task's ends with its loop, and if it is refused, when its loop runs again.
+        """
         future = waiter if isinstance(waiter, asyncio.Future) else getattr(waiter, "future", None)
         if future is None:
             return any(map(self._is_in, sys._current_frames().values()))
@@ -164,8 +170,8 @@ class Closing:
 
 def closed(name: str) -> LimiterClosedError:
     return LimiterClosedError(
-        f"{title(name)[:1].upper()}{title(name)[1:]} was closed in this process, and its acquires are refused: "
-        "acquire before close(), or make another Limiter of this name."
+        f"{title(name)[:1].upper()}{title(name)[1:]} was closed in this process, and its acquires "
+        "are refused: acquire before close(), or make another Limiter of this name."
     )
 
 

@@ -1,7 +1,8 @@
 """The substitutes for the line of a limiter until its first acquire.
 
-Here lives the rule that only the first acquire of a limiter declares its limits. Here also lives the limiter without limits of
-its own, which takes them from the store. After the first acquire the limiter uses its line directly.
+Here lives the rule that only the first acquire of a limiter declares its limits. Here also lives
+the limiter without limits of its own, which takes them from the store. After the first acquire the
+limiter uses its line directly.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class AttachedOwner(Owner, Protocol):
 
 
 class Undeclared:
-    """The line of a limiter until its first acquire or update: that declares the limits, all else goes to the line inside.
+    """The line of a limiter until its first acquire or update: that declares the limits, all else
+    goes to the line inside.
 
-    The reference to the limiter is weak: with a cycle, a limiter that is never used would wait for the garbage collector.
+    The reference to the limiter is weak: with a cycle, a limiter that is never used would wait for
+    the garbage collector.
     """
 
     __slots__ = ("_begun", "_own", "_owner", "_queue")
@@ -74,7 +77,7 @@ class Undeclared:
         if owner is not None and owner._queue is self:
             owner._queue = self._queue
 
-    # What an acquire asks for --------------------------------------------------------------------------------------------
+    # What an acquire asks for ---------------------------------------------------------------------
 
     def enter(self) -> bool:
         return self._begin().enter()
@@ -94,7 +97,7 @@ class Undeclared:
     async def atake(self, request: Request) -> Permit | Refusal:
         return await self._begin().atake(request)
 
-    # What depends on the limits of the limiter ---------------------------------------------------------------------------
+    # What depends on the limits of the limiter ----------------------------------------------------
 
     def status(self, own: Declaration | None = None) -> Status:
         return self._queue.status(self._own)
@@ -115,13 +118,14 @@ class Undeclared:
         return None if self._begun else self._own
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        """What is left is left of the limiter's own limits, where no acquire has declared others."""
+        """Drain the limiter's own limits, where no acquire has declared others."""
         self._queue.accept(self._own, known=False)
         self._queue.drain(unit, left, limit, since)
 
 
 class Attached:
-    """For a limiter without limits of its own: its first use takes them from the store, and declares nothing.
+    """For a limiter without limits of its own: its first use takes them from the store, and
+    declares nothing.
 
     `whole`: for a key, the line of the whole limiter. The key has its limits until it has its own.
     """
@@ -145,7 +149,7 @@ class Attached:
     def declared(self) -> Declaration:
         return self._of_whole or self._queue.declared
 
-    # What is learned -----------------------------------------------------------------------------------------------------
+    # What is learned ------------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
         try:
@@ -172,7 +176,9 @@ class Attached:
         self._queue.once_known(said, act)
 
     def _begin(self, learned: Declaration, request: Request) -> Queue:
-        """Use the limits that were learned, and check `request` again: it was made before they were known."""
+        """Use the limits that were learned, and check `request` again: it was made before they were
+        known.
+        """
         if self._of_whole is not None:
             self._queue.follow(self._of_whole)
         else:
@@ -183,7 +189,7 @@ class Attached:
         asked(learned, self.name, 1, request.units)
         return self._queue
 
-    # What the limiter asks for -------------------------------------------------------------------------------------------
+    # What the limiter asks for --------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> object:
         return await self._begin(await self.learn(), request).enter_later(request)
@@ -209,7 +215,7 @@ class Attached:
     async def astatus(self, own: Declaration | None = None) -> Status:
         return await self._queue.astatus(await self.learn())
 
-    # Changes of the name: at once, or as soon as the store has shown that it exists --------------------------------------
+    # Changes of the name: at once, or as soon as the store has shown that it exists ---------------
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
         self.once_known("update()", partial(self._queue.update, declared))

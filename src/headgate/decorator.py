@@ -29,12 +29,14 @@ class Decorator(AbstractContextManager[object], AbstractAsyncContextManager[obje
 def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
     if not callable(function):
         raise TypeError(
-            f"Limiter {limiter.name!r} decorates functions, not {show(function)}; for a cost, use limiter.acquire(...)."
+            f"Limiter {limiter.name!r} decorates functions, not {show(function)}; for a cost, use "
+            "limiter.acquire(...)."
         )
     if inspect.isclass(function):
         raise TypeError(
-            f"Limiter {limiter.name!r} decorates functions, not the class {function.__name__}, which would be "
-            "no class any more: decorate its methods, or enter the limiter where instances are made."
+            f"Limiter {limiter.name!r} decorates functions, not the class {function.__name__}, "
+            "which would be no class any more: decorate its methods, or enter the limiter where "
+            "instances are made."
         )
     kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Any]], ...] = (
         (inspect.isasyncgenfunction, limited_async_generator),

@@ -2,10 +2,11 @@
 
 Only entering and leaving are here. The noun says what its blocks ask for, and the queue decides.
 
-A signal handler can raise before the first line of `__exit__`. The limiter then never hears that the block has ended, and the
-process would renew the permit for as long as it lives. So the block itself holds its permit. A `with` statement loads `__exit__`
-before it calls `__enter__`, and keeps what it has loaded until it ends: here that is a `Block`. When an exception drops the block
-before it has given its permit back, the permit goes back by itself.
+A signal handler can raise before the first line of `__exit__`. The limiter then never hears that
+the block has ended, and the process would renew the permit for as long as it lives. So the block
+itself holds its permit. A `with` statement loads `__exit__` before it calls `__enter__`, and keeps
+what it has loaded until it ends: here that is a `Block`. When an exception drops the block before
+it has given its permit back, the permit goes back by itself.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Entrance:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
-            f"{self!r} cannot be pickled: its state belongs to this process; send what it was made from."
+            f"{self!r} cannot be pickled: its state belongs to this process; send what it was made "
+            "from."
         )
 
     def _shut(self) -> None:
@@ -108,7 +110,10 @@ class Block:
 
 
 class Exit:
-    """`__exit__` of an entrance. Taken from the class, as contextlib.ExitStack does, it is an ordinary method."""
+    """`__exit__` of an entrance.
+
+    Taken from the class, as contextlib.ExitStack does, it is an ordinary method.
+    """
 
     def __init__(self, leave: Callable[..., None]) -> None:
         self._leave = leave
@@ -130,7 +135,9 @@ def made_from(entrance: Entrance) -> type[Any]:
 
 
 class Made:
-    """Comes before the user's class, whose `__init_subclass__` is not to hear of a class that its user does not know."""
+    """Comes before the user's class, whose `__init_subclass__` is not to hear of a class that its
+    user does not know.
+    """
 
     __slots__ = ()
 

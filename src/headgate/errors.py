@@ -1,19 +1,21 @@
 """Every error that headgate raises of its own.
 
-Here live the types and what each one means for the caller; no logic, and no import of anything else of the
-package. "Not now", "never", "too late" and "unknown" are different types, because a caller handles them differently:
+Here live the types and what each one means for the caller; no logic, and no import of anything else
+of the package. "Not now", "never", "too late" and "unknown" are different types, because a caller
+handles them differently:
 
     HeadgateError
-    +-- MaxSleepExceededError       not now: the wait would exceed the caller's max_sleep; has retry_after
+    +-- MaxSleepExceededError       not now: the wait would exceed max_sleep; has retry_after
     |   +-- QueueFullError          not now: the queue is full; has retry_after and position
-    +-- CostExceedsCapacityError    never: the cost is more than the limit can ever hold (also a ValueError)
-    +-- UnknownLimiterError         no process has declared limits for this name, and an attached limiter has none
+    +-- CostExceedsCapacityError    never: the cost is above the capacity (also a ValueError)
+    +-- UnknownLimiterError         no process has declared limits for an attached limiter
     +-- LimiterClosedError          closed: this limiter was closed in this process
     +-- LeaseLostError              too late: the lease of a block was lost before the block ended
-    +-- StoreError                  unknown: the store could not be asked, or refused the call (alias RedisError)
+    +-- StoreError                  unknown: the store was not asked, or refused (alias RedisError)
 
-A bad argument is a ValueError or TypeError. A call in the wrong place is a RuntimeError, for example `close()` in an
-event loop. All errors can be pickled and copied: they cross process boundaries.
+A bad argument is a ValueError or TypeError. A call in the wrong place is a RuntimeError, for
+example `close()` in an event loop. All errors can be pickled and copied: they cross process
+boundaries.
 """
 
 from __future__ import annotations
@@ -28,12 +30,13 @@ class HeadgateError(Exception):
 
 
 class MaxSleepExceededError(HeadgateError):
-    """Not now: the turn would come later than `max_sleep` allows. Nothing was charged, and the caller has no place in the queue.
+    """Not now: the turn would come later than `max_sleep` allows. Nothing was charged, and the
+    caller has no place in the queue.
 
-    It comes at once when the moment of the turn is known, otherwise after `max_sleep`. `retry_after` is
-    the number of seconds until the same acquire could succeed; None when only a release can say.
-    Way out: try again after that time, drop the call, or allow a longer `max_sleep` (None: as long
-    as it takes).
+    It comes at once when the moment of the turn is known, otherwise after `max_sleep`.
+    `retry_after` is the number of seconds until the same acquire could succeed; None when only a
+    release can say. Way out: try again after that time, drop the call, or allow a longer
+    `max_sleep` (None: as long as it takes).
     """
 
     def __init__(self, message: str, retry_after: float | None) -> None:
@@ -47,13 +50,15 @@ class MaxSleepExceededError(HeadgateError):
 
 
 class QueueFullError(MaxSleepExceededError):
-    """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was charged.
+    """Not now: as many callers wait already as `max_waiters` or `max_position` allows. Nothing was
+    charged.
 
-    `position` is the number of live waiters before this one. `retry_after` is the number of seconds until
-    its turn behind them; None when only a release can say.
+    `position` is the number of live waiters before this one. `retry_after` is the number of seconds
+    until its turn behind them; None when only a release can say.
 
-    Way out: try again after `retry_after` seconds, drop the call, or allow a longer queue. It is a kind of
-    MaxSleepExceededError because code written for self_limiters has one handler for "the wait is too long".
+    Way out: try again after `retry_after` seconds, drop the call, or allow a longer queue. It is a
+    kind of MaxSleepExceededError because code written for self_limiters has one handler for "the
+    wait is too long".
     """
 
     def __init__(self, message: str, retry_after: float | None, position: int = 0) -> None:
@@ -69,38 +74,44 @@ class CostExceedsCapacityError(HeadgateError, ValueError):
 
 
 class UnknownLimiterError(HeadgateError):
-    """The store has no limits for this name, and a limiter of `Limiter.attach` has none of its own. Nothing was done.
+    """The store has no limits for this name, and a limiter of `Limiter.attach` has none of its own.
+    Nothing was done.
 
-    Way out: check the name and the store, or let a process acquire first that declares limits, `Limiter(name, "100/minute", ...)`.
-    Redis forgets a name that has been idle for long enough, see "TTLs" in docs/redis.md.
+    Way out: check the name and the store, or let a process acquire first that declares limits,
+    `Limiter(name, "100/minute", ...)`. Redis forgets a name that has been idle for long enough, see
+    "TTLs" in docs/redis.md.
     """
 
 
 class LimiterClosedError(HeadgateError):
     """Closed: `close()` or `aclose()` has closed the limiter in this process. Nothing was charged.
 
-    A closed limiter refuses new acquires, also of its keys. With `refuse_waiters=True` it also refuses those
-    that wait. Other processes, and other limiters of the same name, go on.
+    A closed limiter refuses new acquires, also of its keys. With `refuse_waiters=True` it also
+    refuses those that wait. Other processes, and other limiters of the same name, go on.
 
     Way out: acquire before the close, or make another Limiter of this name.
     """
 
 
 class LeaseLostError(HeadgateError):
-    """Too late: the lease of a block's permit was lost before the block ended (only with `on_lost="cancel"`).
+    """Too late: the lease of a block's permit was lost before the block ended (only with
+    `on_lost="cancel"`).
 
-    A task was cancelled where it awaited; a thread, or a task that did not await, has run to its end. Another caller may have
-    held the permit meanwhile. Way out: check what the block has done, and do it again. If processes or stores pause for
-    longer than the lease, give `Concurrency` a longer one, and hand `permit.fence` to the resource.
+    A task was cancelled where it awaited; a thread, or a task that did not await, has run to its
+    end. Another caller may have held the permit meanwhile. Way out: check what the block has done,
+    and do it again. If processes or stores pause for longer than the lease, give `Concurrency` a
+    longer one, and hand `permit.fence` to the resource.
     """
 
 
 class StoreError(HeadgateError):
-    """Unknown: the store could not be asked in time, refused the call, or gave an answer that makes no sense.
+    """Unknown: the store could not be asked in time, refused the call, or gave an answer that makes
+    no sense.
 
-    The server may have run the request. headgate corrects that by itself: it does not charge a request twice,
-    and returns a permit whose reply was lost, on reconnect or when its lease ends. Way out: check that the
-    server is up and reachable, and try again, or choose an `on_store_error`.
+    The server may have run the request. headgate corrects that by itself: it does not charge a
+    request twice, and returns a permit whose reply was lost, on reconnect or when its lease ends.
+    Way out: check that the server is up and reachable, and try again, or choose an
+    `on_store_error`.
 
     `reason` says what went wrong:
 
@@ -111,7 +122,8 @@ class StoreError(HeadgateError):
     - "tls": the TLS handshake failed, for example because of a certificate.
     - "lost": the connection ended, or could not be made for any other reason.
     - "reply": the server answered with an error, or its answer makes no sense.
-    - "thread": the call came in headgate's own thread, where it would have waited for itself. Python's garbage
+    - "thread": the call came in headgate's own thread, where it would have waited for itself.
+    Python's garbage
       collector also runs finalizers (`__del__`) and weakref callbacks there.
 
     `__cause__` is the original exception, if there was one.

@@ -1,7 +1,9 @@
-"""Calls that wait while their process is forked, by a signal handler or an `on_wait`: in the child they end with an error.
+"""Calls that wait while their process is forked, by a signal handler or an `on_wait`: in the child
+they end with an error.
 
-The parent goes on with such a call and gets its answer. The child has neither the thread that would answer nor a
-place in the queue. So the call ends there, and takes nothing back that belongs to the parent.
+The parent goes on with such a call and gets its answer. The child has neither the thread that would
+answer nor a place in the queue. So the call ends there, and takes nothing back that belongs to the
+parent.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ WAITING: set[Pending] = set()  # all calls of threads that have begun to wait an
 def forked(name: str) -> RuntimeError:
     """The error of a call that was forked while it waited, in the child. `name`: of the queue."""
     return RuntimeError(
-        f"This process was forked while a call of {title(name)} waited. The call goes on in the parent, which keeps its place "
-        "and gets the answer. In the child, call again, or end the child in the function that forks: os._exit(0)."
+        f"This process was forked while a call of {title(name)} waited. The call goes on in the "
+        "parent, which keeps its place and gets the answer. In the child, call again, or end the "
+        "child in the function that forks: os._exit(0)."
     )
 
 

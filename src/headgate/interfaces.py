@@ -1,4 +1,7 @@
-"""What every store offers: lines by name. The words between the shells and the stores, and no code."""
+"""What every store offers: lines by name.
+
+The words between the shells and the stores, and no code.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ class Queue(Protocol):
     """The queue of one name, as limiters see it: the ways in."""
 
     name: str
-    enter: Callable[
-        [], bool
-    ]  # one of each unit if it can be had this instant, without a word to anybody; false: ask properly
+    # It takes one of each unit if they are free this instant. Otherwise it does nothing, and the
+    # caller asks by the other methods.
+    enter: Callable[[], bool]
     enter_task: Callable[[], bool]  # the same for a task
 
     @property
@@ -78,7 +81,9 @@ class RemoteQueue(StoreQueue, Protocol):
 
 
 class RemoteStore(Protocol):
-    """A store that may be away, or in part: then, as seen from here, it need not be asked until it is found again."""
+    """A store that may be away, or in part: then, as seen from here, it need not be asked until it
+    is found again.
+    """
 
     def queue(self, name: str, declared: Declaration) -> RemoteQueue: ...
     def away(self, key: str) -> bool: ...

@@ -1,7 +1,7 @@
 """The one place where a user's name becomes part of a key.
 
-Every character but letters, digits, `_`, `.`, `-` and `~` is percent-encoded, byte by byte. So no name can break a key, leave
-its hash tag or equal another name.
+Every character but letters, digits, `_`, `.`, `-` and `~` is percent-encoded, byte by byte. So no
+name can break a key, leave its hash tag or equal another name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ def encoded(name: str, key: str | None = None) -> str:
 
 
 def title(name: str) -> str:
-    """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'` for a classic."""
+    """An encoded name as messages show it: `limiter 'api'['key']`, or `Semaphore 'api'` for a
+    classic.
+    """
     kind, slash, rest = name.partition("/")
     if slash:
         return f"{kind} {unquote(rest)!r}" if rest else kind

@@ -1,7 +1,8 @@
 """The watch over a body: what asyncio.timeout is for a deadline, for a lease.
 
-Here lives who is told that a lease was lost, and how: a task is cancelled where it awaits, a thread learns of it at the end of its
-block. Only limiters with on_lost="cancel" come by here. That a lease is lost is the permit's to know, to renew it is the store's.
+Here lives who is told that a lease was lost, and how: a task is cancelled where it awaits, a thread
+learns of it at the end of its block. Only limiters with on_lost="cancel" come by here. That a lease
+is lost is the permit's to know, to renew it is the store's.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from headgate.stores.memory.fast_path import shut
 
 T = TypeVar("T", Permit, Permit | Refusal)
 
-# A body is cancelled a little before its lease stops being certain: timers are late, and it is to be out before anybody else is in.
+# A body is cancelled a little before its lease stops being certain: timers are late, and it is to
+# be out before anybody else is in.
 EARLY = 0.02  # seconds, but
 SHARE = 1 / 20  # of what is left at most
 
@@ -69,13 +71,18 @@ class Watch:
         self._over(asyncio.current_task())
 
     def begin_sync(self) -> None:
-        """The body begins in a thread, where nobody can be interrupted. It does not begin when its permit came too late."""
+        """The body begins in a thread, where nobody can be interrupted.
+
+        It does not begin when its permit came too late.
+        """
         if self._permit.lost:
             self.end()
             self.tell(None)
 
     def look(self) -> None:
-        """For the permit, whenever its lease has moved: the body goes on until a later moment, or no further."""
+        """For the permit, whenever its lease has moved: the body goes on until a later moment, or
+        no further.
+        """
         self._disarm()
         if self._task is None or self.lost:
             return
@@ -86,7 +93,9 @@ class Watch:
             self._arm(self._task)
 
     def note(self) -> None:
-        """For the line, before a release: afterwards a permit cannot tell whether there was anything to give back."""
+        """For the line, before a release: afterwards a permit cannot tell whether there was
+        anything to give back.
+        """
         self.lost = self.lost or self._permit.lost
 
     def end(self) -> None:
@@ -97,20 +106,26 @@ class Watch:
         self._permit.release()
 
     def tell(self, error: object) -> None:
-        """Once it has ended, with `error`: raise LeaseLostError, unless the body has an error of its own or others cancelled it."""
+        """Once it has ended, with `error`: raise LeaseLostError, unless the body has an error of
+        its own or others cancelled it.
+        """
         if self.lost and error is None:
             raise self._error() from None
         if self.lost and self._alone and isinstance(error, asyncio.CancelledError):
             raise self._error() from error
 
     def pause(self) -> None:
-        """What runs from here on is not the body, and must hear nothing of our cancellation: it is undone."""
+        """What runs from here on is not the body, and must hear nothing of our cancellation: it is
+        undone.
+        """
         self._disarm()
         task, self._task = self._task, None
         self._alone = task is not None and self._cancelled and task.uncancel() <= self._asked
 
     def resume(self, error: BaseException | None) -> None:
-        """The body goes on, in the running task, with `error` if that was thrown in; otherwise a loss is."""
+        """The body goes on, in the running task, with `error` if that was thrown in; otherwise a
+        loss is.
+        """
         self.note()
         if not self.lost:
             self._over(asyncio.current_task())
@@ -141,9 +156,11 @@ class Watch:
     def _error(self) -> LeaseLostError:
         now, until = monotonic(), self._permit.believed
         return LeaseLostError(
-            f"A block of {title(self._name)} lost its permit {max(0.0, until - self._began):.3f} s after it began, "
-            f"{max(0.0, now - until):.3f} s ago: its lease was not renewed in time, or the store has forgotten it. Another caller "
-            "may hold it: check what the block has done and do it again; if pauses are longer, give Concurrency a longer lease."
+            f"A block of {title(self._name)} lost its permit {max(0.0, until - self._began):.3f} s "
+            f"after it began, {max(0.0, now - until):.3f} s ago: its lease was not renewed in "
+            "time, or the store has forgotten it. Another caller may hold it: check what the "
+            "block has done and do it again; if pauses are longer, give Concurrency a longer "
+            "lease."
         )
 
 
@@ -168,7 +185,9 @@ def aside(permit: Permit) -> AbstractContextManager[None]:
 
 
 class Lost(Exception):
-    """A line says it to the entrance that leaves: the entrance knows how the body ended, and tells the watch."""
+    """A line says it to the entrance that leaves: the entrance knows how the body ended, and tells
+    the watch.
+    """
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()
@@ -199,7 +218,10 @@ class Noting:
 
 
 class Watched:
-    """A line around another: whoever enters by it is watched over. All else goes straight to the line inside."""
+    """A line around another: whoever enters by it is watched over.
+
+    All else goes straight to the line inside.
+    """
 
     def __init__(self, queue: Queue) -> None:
         self.name = queue.name
@@ -287,7 +309,9 @@ class Watched:
         self._inside[visitor()].append(watch)
 
     def leave(self) -> None:
-        """Out of what this task or thread entered last; or, when a generator is closed by another, of whatever is left."""
+        """Out of what this task or thread entered last; or, when a generator is closed by another,
+        of whatever is left.
+        """
         who = visitor()
         if who not in self._inside:
             who = next(reversed(self._inside))

@@ -1,7 +1,8 @@
 """The text form of a limit: `parse_limit("10 per second burst 20")`.
 
-Here live the grammar, its tokenizer and its parser. limits.py defines the limits, checks their numbers and writes
-the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit is a word of the grammar.
+Here live the grammar, its tokenizer and its parser. limits.py defines the limits, checks their
+numbers and writes the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit
+is a word of the grammar.
 
     limit     = tokens [unit] shape {option}
     shape     = ("/" | "per") period      Window: at most so many in any interval of that length
@@ -17,14 +18,17 @@ the canonical text: `parse_limit(str(limit)) == limit`, unless the limit's unit 
               | "slack" duration          all but Concurrency
               | "lease" duration          Concurrency
     tokens    = amount, or with a fraction where the limit is a Rate: 2.5/second burst 3
-    amount    = digits, _ between them, a suffix joined on: 1_000, 10k, 10kilo (thousand), 2m (million)
+    amount    = digits, _ between them, a suffix joined on: 1_000, 10k, 10kilo (thousand),
+                2m (million)
     unit      = a word such as tokens or mb, joined on or not; "requests" or "permits" when unsaid
     period    = [number] time
     duration  = number time
-    time      = ms | s sec second | m min minute | h hr hour | d day | week, those written out also as plurals
+    time      = ms | s sec second | m min minute | h hr hour | d day | week
+                (those written out also as plurals)
     anchor    = "midnight" (UTC) | an ISO 8601 moment with its offset: 1970-01-01T00:00:00Z
 
-Each option stands once at most, in any order. Case does not matter, and spaces between words are free.
+Each option stands once at most, in any order. Case does not matter, and spaces between words are
+free.
 
     100/minute                          10 per second burst 20        5 every 10s
     10k tokens/min                      100 in any minute             100/minute slack 10ms
@@ -97,7 +101,8 @@ _EXAMPLES = {
     "rate": "'10 per second burst 20', '10/second burst 1' or '10k tokens/min burst 10k'",
     "steps": "'5 every 10s' or '5 every 10s burst 20'",
     "window": "'100/minute', '10k tokens/min' or '10 in any second slack 10ms'",
-    "quota": "'1000/day from midnight', '1000 per day fixed' or '50/hour from 1970-01-01T00:00:00Z'",
+    "quota": "'1000/day from midnight', '1000 per day fixed' or "
+    "'50/hour from 1970-01-01T00:00:00Z'",
     "concurrency": "'5 concurrent', '64 mb concurrent' or '5 concurrent lease 60s'",
 }
 
@@ -105,7 +110,8 @@ _EXAMPLES = {
 def parse_limit(text: str) -> Limit:
     """The limit that `text` describes, such as "100/minute" or "5 concurrent".
 
-    Raises ValueError, which points at the fault, for any other text; TypeError for a value that is no str.
+    Raises ValueError, which points at the fault, for any other text; TypeError for a value that is
+    no str.
     """
     if not isinstance(text, str):
         raise TypeError(
@@ -113,15 +119,18 @@ def parse_limit(text: str) -> Limit:
         )
     if len(text) > LONGEST_TEXT:
         raise ValueError(
-            f"parse_limit({show(text)}): a limit has at most {LONGEST_TEXT} characters, and this text has "
-            f"{len(text)}; write it like {_EXAMPLES['']}."
+            f"parse_limit({show(text)}): a limit has at most {LONGEST_TEXT} characters, and this "
+            f"text has {len(text)}; write it like {_EXAMPLES['']}."
         )
     return _Parser(text).limit()
 
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A piece of the text. `kind`: number, word, stamp, sign or end. `tight`: joined to what precedes it."""
+    """A piece of the text.
+
+    `kind`: number, word, stamp, sign or end. `tight`: joined to what precedes it.
+    """
 
     kind: str
     text: str
@@ -157,7 +166,9 @@ class _Draft:
 
 
 class _Parser:
-    """Recursive descent: one method for each rule of the grammar; each reads its part and leaves the rest."""
+    """Recursive descent: one method for each rule of the grammar; each reads its part and leaves
+    the rest.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -175,7 +186,8 @@ class _Parser:
         if not isinstance(draft.amount, int) and self.kind not in {"rate", "steps"}:
             self.fail(
                 first,
-                f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; {WHOLE[self.kind]}",
+                f"{first.text!r} is not whole, and {NOUNS[self.kind]} counts whole ones; "
+                f"{WHOLE[self.kind]}",
             )
         try:
             return draft.limit(self.kind)
@@ -277,7 +289,9 @@ class _Parser:
         return ""
 
     def duration(self, *, bare: bool = False, zero: bool = False) -> float:
-        """Seconds; with `bare` the number may be left out, as in "per minute"; with `zero` it may be 0."""
+        """Seconds; with `bare` the number may be left out, as in "per minute"; with `zero` it may
+        be 0.
+        """
         start = self.here
         many = Fraction(1)
         if start.kind == "number" or not bare:
@@ -382,7 +396,8 @@ class _Parser:
             if tight and self.text[at - 1] in _DIGITS and not _DIGITS.isdisjoint(word.text):
                 self.fail(
                     word,
-                    "digits, letters and digits in one; write the number in full, or a space after it",
+                    "digits, letters and digits in one; write the number in full, or a space after "
+                    "it",
                 )
             return word
         if first == "/":
@@ -404,7 +419,10 @@ class _Parser:
     def stray(self, sign: _Token) -> NoReturn:
         fault = f"{show(sign.text)} has no meaning here"
         if sign.text in ",;|&":
-            fault += "; a text holds one limit (give each a text of its own), and thousands are written 1_000"
+            fault += (
+                "; a text holds one limit (give each a text of its own), and thousands are written "
+                "1_000"
+            )
         self.fail(sign, fault)
 
     def run(self, at: int, chars: frozenset[str]) -> str:

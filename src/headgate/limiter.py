@@ -1,7 +1,7 @@
 """The limiter: what the user holds, and the two thin shells around a store's line.
 
-Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server: a method checks a request,
-gives it to the line, and hands the result to the caller.
+Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server:
+a method checks a request, gives it to the line, and hands the result to the caller.
 """
 
 from __future__ import annotations
@@ -36,35 +36,46 @@ R = TypeVar("R")
 
 
 class Limiter(Entrance):
-    """Keeps calls within the limits of a service: an acquire takes from all `limits` or none, in the order of arrival.
+    """Keeps calls within the limits of a service: an acquire takes from all `limits` or none, in
+    the order of arrival.
 
         api = Limiter("api", "100/minute", Concurrency(5))
         async with api: ...                                  # waits its turn
         with api: ...                                        # the same, in a thread
-        async with api.acquire(tokens=1200) as permit: ...   # says what it costs, and holds a permit
+        async with api.acquire(tokens=1200) as permit: ...   # names its cost
 
-    `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over tasks, threads, event loops
-    and, on Redis, processes. The limits that were declared last hold for all of them.
-    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute" (a Window: never more than 100
-    in any 60 s) and "10/second burst 20" (a Rate). The first acquire declares them. As an attribute: the limits that this
-    object has declared or updated last.
-    `store`: None or "memory://" for this process. For a fleet: a redis://, rediss://, unix://, redis+sentinel:// or
-    redis+cluster:// URL (rediss+... for TLS), or a client of redis-py or valkey-py.
-    `max_sleep`: the longest an acquire is willing to wait, in seconds. None: as long as it takes; 0: not at all.
-    `max_waiters`: how many may wait at once, an int from 0. One more raises `QueueFullError`. None: any number.
-    `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting` (position, retry_after), in its own
-    task or thread, before it sleeps. An exception that it raises gives the acquire up and reaches the caller.
-    `on_lost`: what happens to a block whose lease is lost. "mark": only `permit.lost` shows it. "cancel": a task is cancelled
-    where it awaits, and the block raises `LeaseLostError`; a thread's block raises it at its end. In memory no lease is lost.
-    `on_store_error`: what an acquire does while the store cannot be asked. "raise": it raises StoreError. "open": it passes
-    at once, without any limit. "local": it keeps to this process's share, the limits divided by `processes`.
-    `processes`: how many processes use the name, an int from 1. Only for, and needed by, on_store_error="local".
-    `retry_for`: for how many seconds an acquire tries again to reach a store that answered before, until it does that. None:
-    10; 0: not at all. A waiter that reaches the store after more than 10 seconds may have lost its place; then it is last.
+    `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over
+    tasks, threads, event loops and, on Redis, processes. The limits that were declared last hold
+    for all of them.
+    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute" (a
+    Window: never more than 100 in any 60 s) and "10/second burst 20" (a Rate). The first acquire
+    declares them. As an attribute: the limits that this object has declared or updated last.
+    `store`: None or "memory://" for this process. For a fleet: a redis://, rediss://, unix://,
+    redis+sentinel:// or redis+cluster:// URL (rediss+... for TLS), or a client of redis-py or
+    valkey-py.
+    `max_sleep`: the longest an acquire is willing to wait, in seconds. None: as long as it takes;
+    0: not at all.
+    `max_waiters`: how many may wait at once, an int from 0. One more raises `QueueFullError`. None:
+    any number.
+    `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting`
+    (position, retry_after), in its own task or thread, before it sleeps. An exception that it
+    raises gives the acquire up and reaches the caller.
+    `on_lost`: what happens to a block whose lease is lost. "mark": only `permit.lost` shows it.
+    "cancel": a task is cancelled where it awaits, and the block raises `LeaseLostError`; a thread's
+    block raises it at its end. In memory no lease is lost.
+    `on_store_error`: what an acquire does while the store cannot be asked. "raise": it raises
+    StoreError. "open": it passes at once, without any limit. "local": it keeps to this process's
+    share, the limits divided by `processes`.
+    `processes`: how many processes use the name, an int from 1. Only for, and needed by,
+    on_store_error="local".
+    `retry_for`: for how many seconds an acquire tries again to reach a store that answered before,
+    until it does that. None: 10; 0: not at all. A waiter that reaches the store after more than 10
+    seconds may have lost its place; then it is last.
 
-    A copy is the same limiter. A pickle holds these arguments, so a child process with the same URL shares the limits; it
-    holds the URL's password, too. A limiter whose store is a client object cannot be pickled: TypeError. A pickle of a
-    subclass keeps its own attributes, and does not call its `__init__` again.
+    A copy is the same limiter. A pickle holds these arguments, so a child process with the same URL
+    shares the limits; it holds the URL's password, too. A limiter whose store is a client object
+    cannot be pickled: TypeError. A pickle of a subclass keeps its own attributes, and does not call
+    its `__init__` again.
 
     Raises ValueError or TypeError for bad arguments. The constructor does no I/O.
     """
@@ -126,18 +137,21 @@ class Limiter(Entrance):
         processes: int | None = None,
         retry_for: float | None = None,
     ) -> Self:
-        """A limiter that takes its limits from the store, where another limiter of this name has declared them.
+        """A limiter that takes its limits from the store, where another limiter of this name has
+        declared them.
 
             api = Limiter.attach("api", store="redis://localhost:6379")
-            print(api.status())                                   # or api.update("200/minute"), async with api, ...
+            print(api.status())                       # or api.update("200/minute"), async with api
 
-        No I/O: the first use asks the store. It does all that a limiter does, and never declares limits. It checks costs when
-        it knows the limits. A key, `attached["k"]`, has the limits of that key in the store, or else those of the whole.
-        `limits` is () until an acquire has read them. The options are those of `Limiter`. While a store cannot be asked that
-        this process has not asked before, on_store_error="open" lets calls pass, and "local" raises StoreError.
+        No I/O: the first use asks the store. It does all that a limiter does, and never declares
+        limits. It checks costs when it knows the limits. A key, `attached["k"]`, has the limits of
+        that key in the store, or else those of the whole. `limits` is () until an acquire has read
+        them. The options are those of `Limiter`. While a store cannot be asked that this process
+        has not asked before, on_store_error="open" lets calls pass, and "local" raises StoreError.
 
-        Each use raises UnknownLimiterError when the store has no limits for the name. `update`, `pause`, `resume`, `reset` and
-        `drain` never block, so on Redis they log that as a warning; `aupdate`, `apause`, `aresume` and `areset` raise it.
+        Each use raises UnknownLimiterError when the store has no limits for the name. `update`,
+        `pause`, `resume`, `reset` and `drain` never block, so on Redis they log that as a warning;
+        `aupdate`, `apause`, `aresume` and `areset` raise it.
         """
         limiter = cls.__new__(cls)
         limiter._attached = True
@@ -220,14 +234,17 @@ class Limiter(Entrance):
             self._open(declaration(limits), self._default)
 
     def __getitem__(self, key: str) -> Limiter:
-        """A limiter with the same limits and options, and a state of its own for `key`, such as a tenant.
+        """A limiter with the same limits and options, and a state of its own for `key`, such as a
+        tenant.
 
-        `key`: any text of 1 to 256 bytes. An idle key costs nothing after a while. A store forgets no key while it has
-        holders, waiters or debts. Raises TypeError on a limiter that is itself one key's.
+        `key`: any text of 1 to 256 bytes. An idle key costs nothing after a while. A store forgets
+        no key while it has holders, waiters or debts. Raises TypeError on a limiter that is itself
+        one key's.
         """
         if self.key is not None:
             raise TypeError(
-                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the whole limiter."
+                f"limiter {self.name!r}[{self.key!r}] is one key's already: take [{key!r}] of the "
+                "whole limiter."
             )
         child: Limiter = object.__new__(Limiter)
         child.name, child.key = self.name, check_name(key, f"Limiter({self.name!r})[...]", "key")
@@ -259,19 +276,22 @@ class Limiter(Entrance):
         on_wait: OnWait | None = None,
         **units: int,
     ) -> Acquire:
-        """Ask for a permit: `cost` of each limit that counts requests, and the given number of each named unit, all or nothing.
+        """Ask for a permit: `cost` of each limit that counts requests, and the given number of each
+        named unit, all or nothing.
 
             async with limiter.acquire(tokens=900) as permit: ...     # or `with`
             permit = await limiter.acquire(3, max_sleep=2.0)          # then permit.release()
 
-        `max_sleep` (seconds; 0: not at all) and `on_wait` hold for this one acquire; None leaves them to the limiter.
+        `max_sleep` (seconds; 0: not at all) and `on_wait` hold for this one acquire; None leaves
+        them to the limiter.
 
-        Raises ValueError or TypeError for bad arguments, and CostExceedsCapacityError for a cost that can never pass. When it is
-        entered or awaited: MaxSleepExceededError when its turn is further away than `max_sleep`, or has not come by then;
-        QueueFullError; LimiterClosedError; UnknownLimiterError, of an attached limiter; StoreError when the store cannot be
-        asked; RuntimeError when it would block its own event loop for ever, or in the child of a fork while it waited. With
-        on_lost="cancel" its block, or a later `with permit:`, raises LeaseLostError. Without a block a lost lease shows on the
-        permit alone.
+        Raises ValueError or TypeError for bad arguments, and CostExceedsCapacityError for a cost
+        that can never pass. When it is entered or awaited: MaxSleepExceededError when its turn is
+        further away than `max_sleep`, or has not come by then; QueueFullError; LimiterClosedError;
+        UnknownLimiterError, of an attached limiter; StoreError when the store cannot be asked;
+        RuntimeError when it would block its own event loop for ever, or in the child of a fork
+        while it waited. With on_lost="cancel" its block, or a later `with permit:`, raises
+        LeaseLostError. Without a block a lost lease shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
@@ -283,14 +303,19 @@ class Limiter(Entrance):
         on_wait: OnWait | None = None,
         **units: int,
     ) -> Permit:
-        """`acquire(...)` for threads: blocks this thread until it has the permit, and returns it. In a coroutine, use `acquire`."""
+        """`acquire(...)` for threads: blocks this thread until it has the permit, and returns it.
+
+        In a coroutine, use `acquire`.
+        """
         return self._queue.acquire_sync(self._request(cost, max_sleep, on_wait, units))
 
     def try_acquire(self, cost: int = 1, **units: int) -> Permit | Refusal:
-        """A permit if one is free now; otherwise a `Refusal`, which is false and has `retry_after`. Never waits its turn.
+        """A permit if one is free now; otherwise a `Refusal`, which is false and has `retry_after`.
+        Never waits its turn.
 
-        On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `atry_acquire`.
-        Raises the errors of `acquire`, except MaxSleepExceededError and QueueFullError.
+        On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use
+        `atry_acquire`. Raises the errors of `acquire`, except MaxSleepExceededError and
+        QueueFullError.
         """
         return self._queue.take(self._request(cost, None, None, units))
 
@@ -299,10 +324,12 @@ class Limiter(Entrance):
         return await self._queue.atake(self._request(cost, None, None, units))
 
     def status(self) -> Status:
-        """Per limit what is used and left, how many wait, and when a new caller could go. Changes nothing, and declares no limits.
+        """Per limit what is used and left, how many wait, and when a new caller could go. Changes
+        nothing, and declares no limits.
 
-        On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use `astatus`.
-        Raises StoreError when the store cannot be asked; UnknownLimiterError, of an attached limiter.
+        On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use
+        `astatus`. Raises StoreError when the store cannot be asked; UnknownLimiterError, of an
+        attached limiter.
         """
         return self._queue.status()
 
@@ -311,54 +338,66 @@ class Limiter(Entrance):
         return await self._queue.astatus()
 
     def update(self, *limits: Limit | str) -> None:
-        """Replace the limits, for all that use this name: in this process at once, in every other with its next call.
+        """Replace the limits, for all that use this name: in this process at once, in every other
+        with its next call.
 
-            api.update("200/minute", Concurrency(10))            # all limits, not only those that change
+            api.update("200/minute", Concurrency(10))   # all limits, not only those that change
 
-        Never blocks. Waiters queue again, in order, under the new limits. More capacity wakes waiters at once, and less waits for
-        holders. A new rate grants no extra tokens for the time before it. A waiter that asks for more than a limit now holds gets
-        CostExceedsCapacityError. An update overrules all declarations before it, also when a process declares those again.
-        Another update, or limits that are new to the name, replace it. `limiter["k"].update(...)` changes that key alone. An
-        update of the whole limiter also changes the keys that are taken from it afterwards.
+        Never blocks. Waiters queue again, in order, under the new limits. More capacity wakes
+        waiters at once, and less waits for holders. A new rate grants no extra tokens for the time
+        before it. A waiter that asks for more than a limit now holds gets CostExceedsCapacityError.
+        An update overrules all declarations before it, also when a process declares those again.
+        Another update, or limits that are new to the name, replace it. `limiter["k"].update(...)`
+        changes that key alone. An update of the whole limiter also changes the keys that are taken
+        from it afterwards.
 
-        Raises ValueError or TypeError as the constructor does, before anything is sent. A server that is unreachable gets the
-        update when it is back.
+        Raises ValueError or TypeError as the constructor does, before anything is sent. A server
+        that is unreachable gets the update when it is back.
         """
         said = self._updated(limits)
         self._queue.update(declaration(said))
         self.limits = said
 
     async def aupdate(self, *limits: Limit | str) -> None:
-        """`update`, awaited until the store knows. Raises StoreError when that cannot be asked: it gets the update later."""
+        """`update`, awaited until the store knows.
+
+        Raises StoreError when that cannot be asked: it gets the update later.
+        """
         said = self._updated(limits)
         await self._queue.aupdate(declaration(said))
         self.limits = said
 
     def pause(self, seconds: float) -> None:
-        """Stop all acquires of this name for `seconds`, in this process and in every other, whatever the limits allow.
+        """Stop all acquires of this name for `seconds`, in this process and in every other,
+        whatever the limits allow.
 
-            api.pause(30)                                        # the server has said: Retry-After: 30
+            api.pause(30)                               # the server has said: Retry-After: 30
 
-        Never blocks. Waiters keep their places, and wait as long as their `max_sleep` allows. Held permits stay held. Of two
-        pauses the one that ends later counts. Budgets refill meanwhile as usual, up to their capacity. `resume` ends a pause
-        early. `seconds`: from 0 to below ten years.
+        Never blocks. Waiters keep their places, and wait as long as their `max_sleep` allows. Held
+        permits stay held. Of two pauses the one that ends later counts. Budgets refill meanwhile as
+        usual, up to their capacity. `resume` ends a pause early. `seconds`: from 0 to below ten
+        years.
 
-        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets the pause when it is back,
-        unless the pause is over by then.
+        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets
+        the pause when it is back, unless the pause is over by then.
         """
         if time := self._pause_of(seconds):
             self._queue.pause(time)
 
     async def apause(self, seconds: float) -> None:
-        """`pause`, awaited until the store knows: from then on it holds everywhere. Raises StoreError when it cannot be asked."""
+        """`pause`, awaited until the store knows: from then on it holds everywhere.
+
+        Raises StoreError when it cannot be asked.
+        """
         if time := self._pause_of(seconds):
             await self._queue.apause(time)
 
     def resume(self) -> None:
         """End a pause, for all that use this name: in this process and in every other.
 
-        Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause nothing happens.
-        `limiter["k"].resume()` ends that key's pause alone. A server that is unreachable gets it if it is back within 10 s.
+        Never blocks. Waiters go on at once, in order, as far as the limits allow. Without a pause
+        nothing happens. `limiter["k"].resume()` ends that key's pause alone. A server that is
+        unreachable gets it if it is back within 10 s.
         """
         self._queue.resume()
 
@@ -367,11 +406,13 @@ class Limiter(Entrance):
         await self._queue.aresume()
 
     def reset(self) -> None:
-        """Forget what was counted: each rate, window and quota is as new, without debts, for all that use this name.
+        """Forget what was counted: each rate, window and quota is as new, without debts, for all
+        that use this name.
 
-        Never blocks. Held permits stay held, waiters keep their places, and a pause goes on: `resume` ends it. A `Rate` has its
-        `initial` tokens again, or is full. A permit that was granted before gives no tokens back. `limiter["k"].reset()` resets
-        that key alone. A server that is unreachable gets it if it is back within 10 s.
+        Never blocks. Held permits stay held, waiters keep their places, and a pause goes on:
+        `resume` ends it. A `Rate` has its `initial` tokens again, or is full. A permit that was
+        granted before gives no tokens back. `limiter["k"].reset()` resets that key alone. A server
+        that is unreachable gets it if it is back within 10 s.
         """
         self._queue.reset()
 
@@ -380,12 +421,15 @@ class Limiter(Entrance):
         await self._queue.areset()
 
     def flush(self) -> None:
-        """Block until the store has every earlier release, settlement, update, pause, resume, reset and drain of this process.
+        """Block until the store has every earlier release, settlement, update, pause, resume, reset
+        and drain of this process.
 
-        That is for this limiter and its keys. In memory there is nothing to wait for. Call it before a process ends in
-        another way than normally, such as `os._exit`. In a coroutine, use `aflush`.
+        That is for this limiter and its keys. In memory there is nothing to wait for. Call it
+        before a process ends in another way than normally, such as `os._exit`. In a coroutine, use
+        `aflush`.
 
-        Raises StoreError when the store cannot be asked. On Redis it raises RuntimeError in a thread whose event loop runs.
+        Raises StoreError when the store cannot be asked. On Redis it raises RuntimeError in a
+        thread whose event loop runs.
         """
         self._queue.flush()
 
@@ -394,16 +438,19 @@ class Limiter(Entrance):
         await self._queue.aflush()
 
     def close(self, refuse_waiters: bool = False) -> None:
-        """Refuse new acquires, wait for those that wait, and `flush`. For the shutdown of a server or a worker.
+        """Refuse new acquires, wait for those that wait, and `flush`. For the shutdown of a server
+        or a worker.
 
-        From now on each acquire of this limiter and its keys raises LimiterClosedError, also one that was made before and is
-        entered now. Acquires that wait are served first; with `refuse_waiters` they raise LimiterClosedError. Permits that are
-        held may be released later. `release`, `settle`, `status`, `update` and `flush` still work. A second call waits in the
+        From now on each acquire of this limiter and its keys raises LimiterClosedError, also one
+        that was made before and is entered now. Acquires that wait are served first; with
+        `refuse_waiters` they raise LimiterClosedError. Permits that are held may be released later.
+        `release`, `settle`, `status`, `update` and `flush` still work. A second call waits in the
         same way. Other limiters of this name go on. In a coroutine, use `aclose`.
 
-        Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError in a thread whose event
-        loop runs, and in a signal handler that has interrupted a waiting acquire. Raises TypeError for a key, because
-        the limiter that it was taken from is closed as a whole, and for a `refuse_waiters` that is no bool.
+        Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
+        in a thread whose event loop runs, and in a signal handler that has interrupted a waiting
+        acquire. Raises TypeError for a key, because the limiter that it was taken from is closed as
+        a whole, and for a `refuse_waiters` that is no bool.
         """
         self._check_whole("close")
         self._closing.close(flag(f"{self._called()}.close", "refuse_waiters", refuse_waiters))
@@ -420,17 +467,21 @@ class Limiter(Entrance):
     def _check_whole(self, method: str) -> None:
         if self.key is not None:
             raise TypeError(
-                f"{self._called()}.{method}() would close one key of many: call {method}() of the whole limiter."
+                f"{self._called()}.{method}() would close one key of many: call {method}() of the "
+                "whole limiter."
             )
 
     def drain(self, **left: int) -> None:
-        """Lower the remaining budget to what the service says is left, if it is higher: `api.drain(requests=12)`.
+        """Lower the remaining budget to what the service says is left, if it is higher:
+        `api.drain(requests=12)`.
 
-        So other clients of the service are taken into account. A `Rate` refills from there. A `Window` and a `Quota` count the
-        difference as used now. Permits that were granted before stay granted. A `Concurrency` has nothing to drain.
-        Never blocks. `left`: whole numbers from 0, of units that a Rate, Window or Quota counts.
+        So other clients of the service are taken into account. A `Rate` refills from there. A
+        `Window` and a `Quota` count the difference as used now. Permits that were granted before
+        stay granted. A `Concurrency` has nothing to drain. Never blocks. `left`: whole numbers from
+        0, of units that a Rate, Window or Quota counts.
 
-        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets it if it is back within 10 s.
+        Raises ValueError or TypeError before anything is sent. A server that is unreachable gets it
+        if it is back within 10 s.
         """
         check_settlement(self._queue.declared, self._queue.name, left, "drain")
         for unit, number in left.items():
@@ -446,9 +497,11 @@ class Limiter(Entrance):
         return declared_limits(f"{self._called()}.update(...)", limits)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """As a decorator: each call of the function holds a permit until it ends, and a generator as long as it runs.
+        """As a decorator: each call of the function holds a permit until it ends, and a generator
+        as long as it runs.
 
-        For functions, coroutine functions, generators and async generators. Raises TypeError for a class and for anything else.
+        For functions, coroutine functions, generators and async generators. Raises TypeError for a
+        class and for anything else.
         """
         return limited(self, function)
 
@@ -478,7 +531,10 @@ class Limiter(Entrance):
         raise TypeError(self._lists_no_keys(f"{show(key)} in "))
 
     def _lists_no_keys(self, asked: str) -> str:
-        return f'{asked}{self._called()}: a limiter does not list its keys. Write limiter["key"] for the limiter of one key.'
+        return (
+            f"{asked}{self._called()}: a limiter does not list its keys. "
+            'Write limiter["key"] for the limiter of one key.'
+        )
 
     def __repr__(self) -> str:
         key = "" if self.key is None else f"[{self.key!r}]"
@@ -488,8 +544,9 @@ class Limiter(Entrance):
 class Acquire(Coroutine[Any, Any, Permit]):
     """What `limiter.acquire(...)` returns: a request for one permit, which has not been sent yet.
 
-    Await it, enter it with `async with` or `with`, or make it a task: `asyncio.create_task(limiter.acquire())`.
-    Do one of these, once. A second use raises RuntimeError.
+    Await it, enter it with `async with` or `with`, or make it a task:
+    `asyncio.create_task(limiter.acquire())`. Do one of these, once. A second use raises
+    RuntimeError.
     """
 
     __slots__ = ("_owner", "_permit", "_request", "_running", "_used")
@@ -567,8 +624,8 @@ class Unused(Acquire):
     def __del__(self) -> None:
         if not self._used:
             warnings.warn(
-                f"acquire() of {title(self._owner._queue.name)} was never awaited or entered, so it limited nothing: "
-                "write `async with`, `with` or `await` before it.",
+                f"acquire() of {title(self._owner._queue.name)} was never awaited or entered, so "
+                "it limited nothing: write `async with`, `with` or `await` before it.",
                 RuntimeWarning,
                 stacklevel=2,
                 source=self,
@@ -591,11 +648,15 @@ def unpickled(
     limits: tuple[Limit, ...],
     options: dict[str, Any],
 ) -> Limiter:
-    """Make the limiter that was pickled, from what `__reduce__` returned. One without limits was attached."""
+    """Make the limiter that was pickled, from what `__reduce__` returned.
+
+    One without limits was attached.
+    """
     if limits:
         whole: Limiter = remade(kind, Limiter, (name, *limits), options)
     else:
-        whole = Limiter.attach.__func__(kind, name, **options)  # type: ignore[attr-defined]  # whatever `kind` makes of it
+        # A subclass may have an `attach` of its own.
+        whole = Limiter.attach.__func__(kind, name, **options)  # type: ignore[attr-defined]
     return whole if key is None else whole[key]
 
 
@@ -611,7 +672,7 @@ def declared_limits(call: str, limits: tuple[Limit | str, ...]) -> tuple[Limit, 
             )
         if not isinstance(limit, (str, Concurrency, Rate, Window, Quota)):
             raise TypeError(
-                f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or Quota; "
-                "write one of them, or a text such as '100/minute'."
+                f"{call} got {show(limit)} as a limit: a limit is a Concurrency, Rate, Window or "
+                "Quota; write one of them, or a text such as '100/minute'."
             )
     return tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)

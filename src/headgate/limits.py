@@ -1,7 +1,7 @@
 """The four limits: what is allowed, as plain values.
 
-Here live the limits, their checks and their canonical text (`str(limit)`, which `parse_limit` reads back); no clock,
-no I/O, no state. The gate decides by them, and a store keeps their state.
+Here live the limits, their checks and their canonical text (`str(limit)`, which `parse_limit` reads
+back); no clock, no I/O, no state. The gate decides by them, and a store keeps their state.
 
 All four are frozen, compare by value and can be hashed and pickled. Times are seconds.
 """
@@ -29,7 +29,10 @@ from headgate.validation import (
 
 DEFAULT_LEASE = 30.0
 
-_WAY_TO_WHOLE = "count whole calls over a longer time, as Window(5, per=2) does for 2.5 a second, or take a Rate"
+_WAY_TO_WHOLE = (
+    "count whole calls over a longer time, as Window(5, per=2) does for 2.5 a second, or take a "
+    "Rate"
+)
 _PERIODS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -37,10 +40,11 @@ _PERIODS = (("week", 604_800), ("day", 86_400), ("hour", 3_600), ("minute", 60),
 class Concurrency:
     """At most `capacity` permits held at once.
 
-    On Redis a permit has a `lease` in seconds. A living process renews it at each third of the lease; when a
-    process dies, its permits are free at the end of the lease. In memory permits have no lease. In the unit
-    "permits" every acquire takes one permit, whatever it costs elsewhere. Any other unit makes the permits
-    weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As text: "5 concurrent".
+    On Redis a permit has a `lease` in seconds. A living process renews it at each third of the
+    lease; when a process dies, its permits are free at the end of the lease. In memory permits have
+    no lease. In the unit "permits" every acquire takes one permit, whatever it costs elsewhere. Any
+    other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As
+    text: "5 concurrent".
 
     All four limits raise ValueError or TypeError for values that they cannot keep.
     """
@@ -64,14 +68,16 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A token bucket: `amount` tokens come back every `per` seconds, and it holds at most `capacity`.
+    """A token bucket: `amount` tokens come back every `per` seconds, and it holds at most
+    `capacity`.
 
-    They come back one by one, or with `steps=True` all `amount` of them at the end of every `per` seconds.
-    `amount` need not be whole: `Rate(2.5, per=1)` grants exactly five tokens in two seconds. Parts of a
-    token count to a millionth. `capacity` is an int; None: the amount rounded up. The bucket starts with
-    `initial` tokens; None: full. So up to `capacity + amount` calls pass in its first period: for a service
-    that counts a sliding window, take `Window`. `slack` lengthens the period by that many seconds, for a
-    service that counts arrivals. As text: "10/second burst 20".
+    They come back one by one, or with `steps=True` all `amount` of them at the end of every `per`
+    seconds. `amount` need not be whole: `Rate(2.5, per=1)` grants exactly five tokens in two
+    seconds. Parts of a token count to a millionth. `capacity` is an int; None: the amount rounded
+    up. The bucket starts with `initial` tokens; None: full. So up to `capacity + amount` calls pass
+    in its first period: for a service that counts a sliding window, take `Window`. `slack`
+    lengthens the period by that many seconds, for a service that counts arrivals. As text:
+    "10/second burst 20".
     """
 
     amount: float
@@ -118,9 +124,9 @@ class Rate:
 class Window:
     """An exact sliding window: never more than `amount` in any interval of `per` seconds.
 
-    A call waits only until enough earlier ones are `per` seconds old. `slack` lengthens the interval by that
-    many seconds, for a service that counts calls when they arrive. On Redis a limiter has at most four.
-    As text: "100/minute".
+    A call waits only until enough earlier ones are `per` seconds old. `slack` lengthens the
+    interval by that many seconds, for a service that counts calls when they arrive. On Redis a
+    limiter has at most four. As text: "100/minute".
     """
 
     amount: int
@@ -143,11 +149,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Fixed windows: `amount` in each period of `per` seconds, for budgets that reset at a given hour.
+    """Fixed windows: `amount` in each period of `per` seconds, for budgets that reset at a given
+    hour.
 
-    `anchor` is a moment at which a window starts: seconds since 1970 or an aware datetime, kept as seconds;
-    None is midnight UTC. No call passes in the last `slack` seconds of a window: it could arrive in the next.
-    `slack` is shorter than `per`. As text: "1000/day from midnight".
+    `anchor` is a moment at which a window starts: seconds since 1970 or an aware datetime, kept as
+    seconds; None is midnight UTC. No call passes in the last `slack` seconds of a window: it could
+    arrive in the next. `slack` is shorter than `per`. As text: "1000/day from midnight".
     """
 
     amount: int
@@ -174,14 +181,18 @@ class Quota:
 
     def __str__(self) -> str:
         anchor = "midnight" if self.anchor is None else _stamp(self.origin)
-        return f"{_counted(self.amount, self.unit)} per {_period(self.per)} from {anchor}{_slack(self.slack)}"
+        counted, period = _counted(self.amount, self.unit), _period(self.per)
+        return f"{counted} per {period} from {anchor}{_slack(self.slack)}"
 
 
 Limit = Concurrency | Rate | Window | Quota
 
 
 def _store(limit: Limit, **values: object) -> None:
-    """Put the checked values in place. Only `__post_init__` calls this: a limit is frozen from then on."""
+    """Put the checked values in place.
+
+    Only `__post_init__` calls this: a limit is frozen from then on.
+    """
     for name, value in values.items():
         object.__setattr__(limit, name, value)
 
@@ -189,23 +200,25 @@ def _store(limit: Limit, **values: object) -> None:
 def _shorter(slack: float, per: float) -> float:
     if microseconds(slack) >= microseconds(per):
         raise ValueError(
-            f"Quota(slack={plain(slack)}): slack must be shorter than the window of {plain(per)} seconds, "
-            f"or no call could ever pass; write a shorter slack."
+            f"Quota(slack={plain(slack)}): slack must be shorter than the window of {plain(per)} "
+            "seconds, or no call could ever pass; write a shorter slack."
         )
     return slack
 
 
 def _refuse_uncountable(amount: float, per: float, capacity: int) -> None:
-    """Raise ValueError for parts of a token that a script on Redis cannot count exactly: they come too seldom, or are too many."""
+    """Raise ValueError for parts of a token that a script on Redis cannot count exactly: they come
+    too seldom, or are too many.
+    """
     if amount < 1 and per / amount >= TEN_YEARS:
         raise ValueError(
-            f"Rate(amount={plain(amount)}, per={plain(per)}): a token would come every {plain(per / amount)} seconds, "
-            f"and must come within ten years; write a larger amount."
+            f"Rate(amount={plain(amount)}, per={plain(per)}): a token would come every "
+            f"{plain(per / amount)} seconds, and must come within ten years; write a larger amount."
         )
     if not isinstance(amount, int) and capacity >= WHOLE_FROM:
         raise ValueError(
-            f"Rate(amount={plain(amount)}, capacity={capacity}): a bucket of {WHOLE_FROM} tokens or more counts whole ones; "
-            f"write a whole amount, or a smaller capacity."
+            f"Rate(amount={plain(amount)}, capacity={capacity}): a bucket of {WHOLE_FROM} tokens "
+            "or more counts whole ones; write a whole amount, or a smaller capacity."
         )
 
 
@@ -214,7 +227,9 @@ def _counted(amount: float, unit: str, unsaid: str = "requests") -> str:
 
 
 def _period(value: float) -> str:
-    """The period in the largest unit that gives a whole number: minute, 15 minutes, 500 ms; else 1.25 seconds."""
+    """The period in the largest unit that gives a whole number: minute, 15 minutes, 500 ms; else
+    1.25 seconds.
+    """
     for name, length in _PERIODS:
         if value % length == 0:
             many = int(value // length)

@@ -1,7 +1,8 @@
 """The log lines of the package, written by a thread of their own.
 
-A logging handler is the user's code: it may take its time, and it may call a limiter. No thread of headgate and no caller may wait
-for it, so `log` puts the line into a queue, and the thread "headgate-log" runs the handlers.
+A logging handler is the user's code: it may take its time, and it may call a limiter. No thread of
+headgate and no caller may wait for it, so `log` puts the line into a queue, and the thread
+"headgate-log" runs the handlers.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Writer:
         self._dropped = 0
 
     def put(self, line: Line) -> None:
-        """Queue `line`. Waits for no lock, so a signal handler and a finalizer may call it at any moment."""
+        """Queue `line`.
+
+        Waits for no lock, so a signal handler and a finalizer may call it at any moment.
+        """
         if self._lines.qsize() >= MOST:
             self._dropped += 1
         else:
@@ -63,7 +67,9 @@ class Writer:
         return False
 
     def end(self) -> None:
-        """Write the last lines of the process: in this thread if no other thread can be started any more."""
+        """Write the last lines of the process: in this thread if no other thread can be started any
+        more.
+        """
         if self.flush(FAREWELL) or self._writing.locked():
             return
         with suppress(Empty):
@@ -114,7 +120,8 @@ _writer = Writer()
 def log(level: int, message: str, *arguments: object, error: BaseException | None = None) -> None:
     """Log `message % arguments` with the logger "headgate", and `error` with its traceback.
 
-    Never blocks, runs no handler, and may be called anywhere: in a signal handler, a finalizer, any thread and any event loop.
+    Never blocks, runs no handler, and may be called anywhere: in a signal handler, a finalizer, any
+    thread and any event loop.
     """
     # isEnabledFor would take logging's lock, which a thread that configures handlers may hold.
     if level >= LOGGER.getEffectiveLevel() and not LOGGER.disabled:
@@ -122,7 +129,10 @@ def log(level: int, message: str, *arguments: object, error: BaseException | Non
 
 
 def flush(timeout: float = FAREWELL) -> bool:
-    """Wait until all earlier lines are written, for at most `timeout` seconds. Returns False when they are not."""
+    """Wait until all earlier lines are written, for at most `timeout` seconds.
+
+    Returns False when they are not.
+    """
     return _writer.flush(timeout)
 
 
@@ -138,7 +148,9 @@ def _flush_at_the_end_of_a_child() -> None:
 
 
 def _forked() -> None:
-    """The parent writes the lines that were queued before the fork; its thread does not run in the child."""
+    """The parent writes the lines that were queued before the fork; its thread does not run in the
+    child.
+    """
     global _writer
     _writer = Writer()
 

@@ -50,13 +50,14 @@ class BlockWatch(Protocol):
 class Permit:
     """The right to make one call, granted by an acquire.
 
-    `fence` is an integer that grows with every grant of the name: hand it to the protected resource, which refuses a
-    smaller one than it has seen. It is 0 for a grant without the store. `waited` is how long the acquire waited, in seconds.
-    `held` is true while the permit holds capacity of a `Concurrency`. `lost` turns true when its lease ended before the
-    release: another caller may hold the capacity then.
+    `fence` is an integer that grows with every grant of the name: hand it to the protected
+    resource, which refuses a smaller one than it has seen. It is 0 for a grant without the store.
+    `waited` is how long the acquire waited, in seconds. `held` is true while the permit holds
+    capacity of a `Concurrency`. `lost` turns true when its lease ended before the release: another
+    caller may hold the capacity then.
 
-    A permit is released once: at the end of its `with` block, or by `release()`. A permit that holds capacity and is
-    dropped without either warns (ResourceWarning) and is released.
+    A permit is released once: at the end of its `with` block, or by `release()`. A permit that
+    holds capacity and is dropped without either warns (ResourceWarning) and is released.
 
     `with permit:` and `async with permit:` release it at the end of the block, as
     `with limiter.acquire() as permit:` does.
@@ -111,7 +112,8 @@ class Permit:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease ended before the release. Once true it stays true; the release fixes its value.
+        """Whether the lease ended before the release. Once true it stays true; the release fixes
+        its value.
 
         True, too, when the process cannot know because the store did not confirm a renewal in time.
         """
@@ -138,7 +140,8 @@ class Permit:
     def _check_unreleased(self) -> None:
         if self._lost is not None:
             raise RuntimeError(
-                f"{self!r} was released before, and a block would hold nothing: acquire another permit."
+                f"{self!r} was released before, and a block would hold nothing: acquire another "
+                "permit."
             )
         if self.watch is not None:
             raise RuntimeError(
@@ -153,7 +156,8 @@ class Permit:
             self.watch.close(error)
 
     def release(self) -> None:
-        """Give the capacity back. Never blocks; any task or thread may call it, and a second call does nothing.
+        """Give the capacity back. Never blocks; any task or thread may call it, and a second call
+        does nothing.
 
         On Redis it is sent in the background; `arelease` waits for the server.
         """
@@ -166,10 +170,11 @@ class Permit:
             )
 
     async def arelease(self) -> bool:
-        """`release`, awaited until the store knows. Returns False when the permit was not held any more.
+        """`release`, awaited until the store knows. Returns False when the permit was not held any
+        more.
 
-        Raises StoreError when the store cannot be asked; it gets the release when it is back. Where no loop of
-        asyncio runs it does not wait, because the collector closes the coroutine.
+        Raises StoreError when the store cannot be asked; it gets the release when it is back. Where
+        no loop of asyncio runs it does not wait, because the collector closes the coroutine.
         """
         if self._lost is None:
             self._lost = self.lost
@@ -178,12 +183,14 @@ class Permit:
     def settle(self, **actual: int) -> None:
         """Say what the call really took, as in `settle(tokens=usage.total_tokens)`. Never blocks.
 
-        The unused part of the acquire's cost goes back to the budget of that unit. Use beyond it is charged, as a debt if
-        need be: the next callers wait it out. `actual`: whole numbers from 0, for each unit the total. You may call it before
-        or after the release, and again: the last call counts. If a later call lowers the total, a Rate or a Window
-        never gives back more than the difference. It may give back less at first; the rest follows as time passes.
+        The unused part of the acquire's cost goes back to the budget of that unit. Use beyond it is
+        charged, as a debt if need be: the next callers wait it out. `actual`: whole numbers from 0,
+        for each unit the total. You may call it before or after the release, and again: the last
+        call counts. If a later call lowers the total, a Rate or a Window never gives back more than
+        the difference. It may give back less at first; the rest follows as time passes.
 
-        Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window or Quota counts.
+        Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window
+        or Quota counts.
         """
         check_settlement(self._queue.declared, self._queue.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
@@ -193,7 +200,8 @@ class Permit:
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError(
-            f"{self!r} cannot be copied or pickled: it is held once, by this process; release it here, and send its fence."
+            f"{self!r} cannot be copied or pickled: it is held once, by this process; release it "
+            "here, and send its fence."
         )
 
     def __bool__(self) -> Literal[True]:
@@ -202,11 +210,14 @@ class Permit:
 
     def __repr__(self) -> str:
         state = "lost" if self.lost else "held" if self.held else "passed"
-        return f"<Permit of {title(self._queue.name)}: {state}, waited {self.waited:.3f} s, fence {self.fence}>"
+        waited = f"waited {self.waited:.3f} s"
+        return f"<Permit of {title(self._queue.name)}: {state}, {waited}, fence {self.fence}>"
 
 
 class Held(Permit):
-    """A permit that holds capacity, until its release: dropped before that, it gives the capacity back."""
+    """A permit that holds capacity, until its release: dropped before that, it gives the capacity
+    back.
+    """
 
     __slots__ = ()
 
@@ -233,7 +244,10 @@ def start_holding(permit: Permit) -> None:
 
 
 def renew_lease(permit: Permit, until: float) -> None:
-    """The lease is certain until `until`, on the monotonic clock. Until now: it is lost for good."""
+    """The lease is certain until `until`, on the monotonic clock.
+
+    Until now: it is lost for good.
+    """
     if not permit.lost:
         permit.believed = until
     if permit.watch is not None:

@@ -1,6 +1,7 @@
 """What an acquire asks for, checked before anything is sent.
 
-Here live the rules for costs and settlements; the shapes of single numbers are checked in validation.py.
+Here live the rules for costs and settlements; the shapes of single numbers are checked in
+validation.py.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
 
 LARGEST = 2**53
 MISTAKES = {  # arguments of other libraries' acquire, and what to write here
-    "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire(), which never waits",
+    "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
 }
 NOTHING = "-"  # no cost was named: the acquire takes one request and one permit
 
 
 class Request:
-    """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not at all).
+    """An acquire: `units` by name, `max_sleep` in microseconds (None: as long as it takes; 0: not
+    at all).
 
-    `retry_for`: for how many seconds the acquire tries a store again that answered before; None: the store's default.
+    `retry_for`: for how many seconds the acquire tries a store again that answered before; None:
+    the store's default.
     `raises`: whether the caller gets the StoreError when the store cannot be asked.
     `closing`: the list of the acquires that wait.
     """
@@ -94,8 +97,9 @@ def asked(declared: Declaration, name: str, cost: int, others: Mapping[str, int]
     for unit, capacity in declared.capacity.items():
         if units.get(unit, ONE_EACH.get(unit, 0)) > capacity:
             raise CostExceedsCapacityError(
-                f"acquire of {title(name)} asks for {units.get(unit, 1)} {unit}, and its limit never holds more than "
-                f"{capacity}, so it can never succeed; ask for less at a time, or raise the capacity."
+                f"acquire of {title(name)} asks for {units.get(unit, 1)} {unit}, and its limit "
+                f"never holds more than {capacity}, so it can never succeed; ask for less at a "
+                "time, or raise the capacity."
             )
     return units
 
@@ -108,15 +112,18 @@ def check_cost(declared: Declaration, name: str, unit: str, number: object) -> i
         raise TypeError(f"{call} of {title(name)}: {MISTAKES[unit]}.")
     if unit in ("max_sleep", "on_wait"):
         raise TypeError(
-            f"{call} of {title(name)}: a try never waits and takes no {unit}; leave it out, or call acquire."
+            f"{call} of {title(name)}: a try never waits and takes no {unit}; leave it out, or "
+            "call acquire."
         )
     if isinstance(number, bool) or not isinstance(number, int):
         raise TypeError(
-            f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an int such as 3."
+            f"{call} of {title(name)}: a cost is an int, not a {type(number).__name__}; pass an "
+            "int such as 3."
         )
     if not 0 < number < LARGEST:
         raise ValueError(
-            f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to take none of it."
+            f"{call} of {title(name)}: a cost is at least 1 and below 2**53; leave a unit out to "
+            "take none of it."
         )
     check_unit(declared, name, call, unit)
     return int(number)
@@ -126,14 +133,17 @@ def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
     if declared.program and unit not in declared.capacity:
         raise ValueError(
             f"{call} of {title(name)}: none of its limits counts {show(unit)}; they count "
-            f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with that unit."
+            f"{', '.join(sorted(declared.capacity))}. Name one of these, or add a limit with that "
+            "unit."
         )
 
 
 def check_settlement(
     declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle"
 ) -> None:
-    """Check `settle(tokens=1234)` or `drain(tokens=1234)`: whole numbers from 0, of units that a Rate, Window or Quota counts."""
+    """Check `settle(tokens=1234)` or `drain(tokens=1234)`: whole numbers from 0, of units that a
+    Rate, Window or Quota counts.
+    """
     was = "was used" if verb == "settle" else "is left"
     for unit, number in actual.items():
         call = f"{verb}({unit[:64]}={show(number)})"
@@ -143,10 +153,12 @@ def check_settlement(
             )
         if not 0 <= number < LARGEST:
             raise ValueError(
-                f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of {unit}."
+                f"{call} of {title(name)}: what {was} is from 0 to below 2**53; pass the total of "
+                f"{unit}."
             )
         check_unit(declared, name, call, unit)
         if declared.program and unit not in declared.rated:
             raise ValueError(
-                f"{call} of {title(name)}: {unit} are held until the release; {verb} a unit that a Rate, Window or Quota counts."
+                f"{call} of {title(name)}: {unit} are held until the release; {verb} a unit that a "
+                "Rate, Window or Quota counts."
             )

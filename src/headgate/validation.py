@@ -1,8 +1,9 @@
-"""The checks that all public calls share: a value from outside goes in, a plain number or str comes out.
+"""The checks that all public calls share: a value from outside goes in, a plain number or str comes
+out.
 
-Here live the rules for counts, seconds, instants, units and names, and the sentences that refuse. No I/O, no
-clock, no state; nothing here knows a limit, a limiter or a store. A sentence names the call, the value, the
-rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
+Here live the rules for counts, seconds, instants, units and names, and the sentences that refuse.
+No I/O, no clock, no state; nothing here knows a limit, a limiter or a store. A sentence names the
+call, the value, the rule and the way out. A wrong type is a TypeError, a wrong value a ValueError.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LONGEST_NAME = 256  # bytes in UTF-8
 LONGEST_UNIT = 64
-RESERVED_UNITS = frozenset(
-    {"cost", "max_sleep", "on_wait", "self"}
-)  # acquire has arguments of these names
+# The method `acquire` has arguments of these names.
+RESERVED_UNITS = frozenset({"cost", "max_sleep", "on_wait", "self"})
 PARTS = 1_000_000  # of a token: as finely as an amount that is not whole is counted
-WHOLE_FROM = (
-    2**21
-)  # tokens: buckets below it count parts of a token, exactly in Lua, and ticks stay shorter than periods
+# Buckets of fewer tokens count parts of a token. Lua counts them exactly, and ticks stay shorter
+# than periods.
+WHOLE_FROM = 2**21
 SINGULARS = {
     "request": "requests",
     "permit": "permits",
@@ -44,12 +44,17 @@ _LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at 
 
 
 def positive_int(call: str, field: str, value: object, way: str = "") -> int:
-    """`value` as an int of at least 1. `way`: the way out for a fraction, where the call knows one."""
+    """`value` as an int of at least 1.
+
+    `way`: the way out for a fraction, where the call knows one.
+    """
     return _int(call, field, value, least=1, way=way)
 
 
 def tokens(call: str, field: str, value: object) -> float:
-    """`value` as a number of tokens above 0: an int where it is whole, otherwise a float of at least a millionth."""
+    """`value` as a number of tokens above 0: an int where it is whole, otherwise a float of at
+    least a millionth.
+    """
     number = _real(call, field, value, "write a number such as 10 or 2.5")
     if number == number // 1:
         return positive_int(call, field, int(number))
@@ -65,7 +70,9 @@ def tokens(call: str, field: str, value: object) -> float:
 
 
 def rational(value: float) -> Fraction:
-    """What `value` was written for, in whole parts of a token and never more: 2.5 is 5/2, and 1/3 a third."""
+    """What `value` was written for, in whole parts of a token and never more: 2.5 is 5/2, and 1/3 a
+    third.
+    """
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)
     return (
@@ -133,7 +140,9 @@ def check_max_sleep(value: object, call: str = "acquire") -> float | None:
 
 
 def instant(call: str, field: str, value: object) -> float:
-    """A moment as seconds since the epoch, in whole microseconds: from a number or from an aware datetime."""
+    """A moment as seconds since the epoch, in whole microseconds: from a number or from an aware
+    datetime.
+    """
     if isinstance(value, datetime):
         return _in_seconds(_since_epoch(call, field, value), call, field, value)
     way = "write seconds since 1970, or a datetime with a time zone"
@@ -144,7 +153,9 @@ def instant(call: str, field: str, value: object) -> float:
 
 
 def flag(call: str, field: str, value: object) -> bool:
-    """True or False and nothing that looks like them: no stray positional number may switch anything."""
+    """True or False and nothing that looks like them: no stray positional number may switch
+    anything.
+    """
     if not isinstance(value, bool):
         rule = f"{field} must be a bool, not {_kind(value)}"
         raise TypeError(_sentence(call, field, value, rule, "write True or False"))
@@ -184,7 +195,10 @@ def unit_fault(unit: str) -> str:
     if len(unit) > LONGEST_UNIT:
         return f"a unit may have at most {LONGEST_UNIT} characters, and this one has {len(unit)}"
     if not _UNIT.fullmatch(unit):
-        return "a unit is written in acquire(tokens=900), so it must be a letter a-z and then a-z, 0-9 and _"
+        return (
+            "a unit is written in acquire(tokens=900), so it must be a letter a-z and then a-z, "
+            "0-9 and _"
+        )
     if unit in RESERVED_UNITS:
         return f"acquire has an argument {unit!r} already"
     if keyword.iskeyword(unit):
@@ -193,7 +207,10 @@ def unit_fault(unit: str) -> str:
 
 
 def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
-    """Text of 1 to 256 bytes in UTF-8. Names are data: spaces, colons, braces, NUL and emoji are fine."""
+    """Text of 1 to 256 bytes in UTF-8.
+
+    Names are data: spaces, colons, braces, NUL and emoji are fine.
+    """
     if not isinstance(name, str):
         rule = f"a {field} must be a str, not {_kind(name)}"
         raise TypeError(
@@ -204,7 +221,10 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
         raise ValueError(_sentence(call, field, name, rule, "name what the limit belongs to"))
     size = len(name) if len(name) > LONGEST_NAME else len(_encoded(name, call, field))
     if size > LONGEST_NAME:
-        rule = f"a {field} may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} or more"
+        rule = (
+            f"a {field} may have at most {LONGEST_NAME} bytes in UTF-8, and this one has {size} "
+            "or more"
+        )
         raise ValueError(
             _sentence(call, field, name, rule, "shorten it, or use a digest of it (hashlib)")
         )
@@ -212,9 +232,11 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
 
 
 def microseconds(value: float) -> int:
-    """Finite seconds as whole microseconds, halves upwards; what is more than nothing stays at least 1.
+    """Finite seconds as whole microseconds, halves upwards; what is more than nothing stays at
+    least 1.
 
-    The whole seconds are set aside first: what is left is exact, so an instant does not lose its last digit.
+    The whole seconds are set aside first: what is left is exact, so an instant does not lose its
+    last digit.
     """
     whole = math.floor(value)
     result = whole * 1_000_000 + math.floor((value - whole) * 1_000_000 + 0.5)
@@ -227,7 +249,9 @@ def plain(value: float) -> str:
 
 
 def show(value: object) -> str:
-    """`value` for a message: its repr without addresses in memory, kept short, and safe whatever it is."""
+    """`value` for a message: its repr without addresses in memory, kept short, and safe whatever it
+    is.
+    """
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
     if isinstance(value, str) and "://" in value:  # it may hold a password
@@ -303,7 +327,10 @@ def _encoded(name: str, call: str, field: str) -> bytes:
     try:
         return name.encode()
     except UnicodeEncodeError as error:
-        rule = f"the character at index {error.start} is half of a surrogate pair, which UTF-8 cannot carry"
+        rule = (
+            f"the character at index {error.start} is half of a surrogate pair, which UTF-8 "
+            "cannot carry"
+        )
         way = "decode the bytes it came from with the right encoding, or with errors='replace'"
         raise ValueError(_sentence(call, field, name, rule, way)) from None
 

@@ -15,9 +15,9 @@ from headgate.validation import show
 class Waiting:
     """The argument of `on_wait`: the place of an acquire in the queue.
 
-    `position` is the number of live waiters before this one; 0: it is the next. `retry_after` is the
-    number of seconds until its turn, if no waiter before it gives up and permits are free; None when
-    only a release can say.
+    `position` is the number of live waiters before this one; 0: it is the next. `retry_after` is
+    the number of seconds until its turn, if no waiter before it gives up and permits are free; None
+    when only a release can say.
     """
 
     position: int
@@ -46,17 +46,21 @@ def seconds_of(delay: int) -> float | None:
 
 
 def check_on_wait(value: object, call: str) -> OnWait | None:
-    """Return `value`: None, or a function that takes a `Waiting`. Raises TypeError for anything else."""
+    """Return `value`: None, or a function that takes a `Waiting`.
+
+    Raises TypeError for anything else.
+    """
     if value is None:
         return None
     if not callable(value):
         raise TypeError(
-            f"{call}(on_wait={show(value)}): on_wait must be a function of one argument, not a {type(value).__name__}; "
-            "pass one, such as on_wait=print, or leave it out."
+            f"{call}(on_wait={show(value)}): on_wait must be a function of one argument, not a "
+            f"{type(value).__name__}; pass one, such as on_wait=print, or leave it out."
         )
     if any(makes(value) or makes(type(value).__call__) for makes in LATER):
         raise TypeError(
-            f"{call}(on_wait={show(value)}): headgate calls on_wait and does not await it, so it must not be a coroutine function "
-            "or a generator; pass a plain function, which may start a task."
+            f"{call}(on_wait={show(value)}): headgate calls on_wait and does not await it, so it "
+            "must not be a coroutine function or a generator; pass a plain function, which may "
+            "start a task."
         )
     return cast(OnWait, value)

@@ -1,7 +1,8 @@
-"""From what the user declares to what the gate computes with: each limit becomes a rule of whole numbers.
+"""From what the user declares to what the gate computes with: each limit becomes a rule of whole
+numbers.
 
-Here lives the choice of units (parts of a token, ticks of time) that keeps every number exact and below 2^53, in Python as in
-Lua. `program` is what travels to the Lua twin.
+Here lives the choice of units (parts of a token, ticks of time) that keeps every number exact and
+below 2^53, in Python as in Lua. `program` is what travels to the Lua twin.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def bucket_of(limit: Rate) -> TokenBucketRule:
 
 
 def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
-    """Price, gain and tick of a steady refill: ticks of a microsecond, coarser (and never faster) where numbers would not fit."""
+    """Price, gain and tick of a steady refill: ticks of a microsecond, coarser (and never faster)
+    where numbers would not fit.
+    """
     tick = 1
     while True:
         ticks = -(-per // tick)
@@ -70,7 +73,10 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 
 
 def limit_of(rule: Rule) -> Limit:
-    """A limit that becomes `rule`. Slack is part of the period; a rate is told by as many tokens as its capacity, if it can be."""
+    """A limit that becomes `rule`.
+
+    Slack is part of the period; a rate is told by as many tokens as its capacity, if it can be.
+    """
     match rule:
         case ConcurrencyRule():
             return Concurrency(rule.capacity, rule.lease / SECOND, rule.unit)
@@ -100,12 +106,16 @@ def rate_of(rule: TokenBucketRule) -> Rate:
 
 
 def program(rules: Sequence[Rule]) -> str:
-    """The rules as text for the Lua twin, and the identity of a declaration: equal text, equal behaviour."""
+    """The rules as text for the Lua twin, and the identity of a declaration: equal text, equal
+    behaviour.
+    """
     return ";".join(rule.text for rule in rules)
 
 
 class Declaration:
-    """What a name is held to: the rules as text, and what a request must know of them before it is sent."""
+    """What a name is held to: the rules as text, and what a request must know of them before it is
+    sent.
+    """
 
     __slots__ = ("_limits", "_order", "capacity", "holds", "lease", "program", "rated", "timeless")
 
@@ -158,7 +168,10 @@ def parsed(text: str) -> Rule:
 
 
 def read_program(program: str) -> Declaration:
-    """The limits of `program`, which a server has kept. ValueError for a text that no declaration writes: it was damaged."""
+    """The limits of `program`, which a server has kept.
+
+    ValueError for a text that no declaration writes: it was damaged.
+    """
     for text in program.split(";"):
         if not is_sound(text):
             raise ValueError(f"{show(text)} is not the text of a limit: it was damaged")

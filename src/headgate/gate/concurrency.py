@@ -1,6 +1,7 @@
 """The counter of a concurrency limit. Twin: concurrency.lua, function for function.
 
-Here lives the arithmetic of `Concurrency`: how much is held; who holds it, and for how long, is the store's to know.
+Here lives the arithmetic of `Concurrency`: how much is held; who holds it, and for how long, is the
+store's to know.
 """
 
 from __future__ import annotations
@@ -64,5 +65,5 @@ class ConcurrencyRule:
         return self.capacity - self.used
 
     def adopt(self, old: ConcurrencyRule, t: int) -> None:
-        """Holders stay holders; after a cut nothing is granted until enough of them are gone (S1)."""
+        """Holders stay holders. After a cut nothing is granted until enough have left (S1)."""
         self.used = old.used

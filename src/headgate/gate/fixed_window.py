@@ -1,7 +1,8 @@
 """The calendar window, on integers. Twin: fixed_window.lua, function for function.
 
-Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no clock, no I/O, no queue.
-With slack, a window closes that much before it ends: what leaves in its last moment could be counted in the next.
+Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no
+clock, no I/O, no queue. With slack, a window closes that much before it ends: what leaves in its
+last moment could be counted in the next.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from headgate.gate.concurrency import MOST
 
 
 class FixedWindowRule:
-    """One quota: `used` tokens since `start`, where its window has begun or, if that was later, the quota itself."""
+    """One quota: `used` tokens since `start`, where its window has begun or, if that was later, the
+    quota itself.
+    """
 
     __slots__ = ("anchor", "capacity", "per", "slack", "start", "unit", "used")
 
@@ -47,7 +50,10 @@ class FixedWindowRule:
             self.used = 0
 
     def ready(self, cost: int, t: int) -> int:
-        """The first moment at or after `t` at which `cost` tokens are left (T4). Changes nothing."""
+        """The first moment at or after `t` at which `cost` tokens are left (T4).
+
+        Changes nothing.
+        """
         running = self.began(self.start)
         began = max(self.began(t), running)
         spent = began == running and self.used + cost > self.capacity
@@ -65,12 +71,16 @@ class FixedWindowRule:
         return True
 
     def give(self, cost: int, t: int, now: int) -> None:
-        """Undo a take at `t`, if its window is still the current one (T5), and the take was of this quota (T9)."""
+        """Undo a take at `t`, if its window is still the current one (T5), and the take was of this
+        quota (T9).
+        """
         if self.began(t) <= self.start <= t:
             self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more for the take at `t`; less than zero gives back, within the same window."""
+        """Charge `extra` more for the take at `t`; less than zero gives back, within the same
+        window.
+        """
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
@@ -78,13 +88,15 @@ class FixedWindowRule:
             self.used = min(MOST, self.used + extra)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`: it says nothing of a window that began later."""
+        """At `since` there were no more than `left`. A window that began later is as it was."""
         self.refresh(now)
         if self.began(since) == self.began(self.start):
             self.used = max(self.used, self.capacity - left)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue."""
+        """When `total` tokens will have passed, one after another from `t` on: the estimate for the
+        end of a queue.
+        """
         periods, rest = divmod(total - 1, self.capacity)
         return self.ready(rest + 1, t) + periods * self.per
 

@@ -1,8 +1,8 @@
 """The gate: who may pass, and when. Twin: gate.lua, function for function.
 
-Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time is an argument, in integer
-microseconds; there is no clock, no I/O, no lock and nobody who waits here. The memory store, the Redis script and the tests'
-oracle are three homes of this logic.
+Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time
+is an argument, in integer microseconds; there is no clock, no I/O, no lock and nobody who waits
+here. The memory store, the Redis script and the tests' oracle are three homes of this logic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ ONE_EACH = {"requests": 1, "permits": 1}  # what every acquire takes when it doe
 
 
 class Rule(Protocol):
-    """What every limit's arithmetic can do: the same verbs for all, so that the gate knows no kinds."""
+    """What every limit's arithmetic can do: the same verbs for all, so that the gate knows no
+    kinds.
+    """
 
     unit: str
     capacity: int
@@ -59,7 +61,9 @@ class Wait(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """No, and nothing is charged (T8): the same acquire could pass at `t`; `full` says that the queue was too long."""
+    """No, and nothing is charged (T8): the same acquire could pass at `t`; `full` says that the
+    queue was too long.
+    """
 
     t: int
     full: bool
@@ -105,7 +109,9 @@ class Gate:
         self.read_rules()
 
     def read_rules(self) -> None:
-        """What is asked of the rules again and again: what an acquire costs that names nothing, and which rules it touches."""
+        """What is asked of the rules again and again: what an acquire costs that names nothing, and
+        which rules it touches.
+        """
         self.usual = costs_of(self.rules, {})
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
@@ -153,7 +159,9 @@ class Gate:
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
-        """Take one of each unit if every rule has it now: `acquire` for who asks for nothing in particular, behind nobody."""
+        """Take one of each unit if every rule has it now: `acquire` for who asks for nothing in
+        particular, behind nobody.
+        """
         for rule, cost in self.single:
             if rule.ready(cost, now) != now:
                 return False
@@ -169,7 +177,9 @@ class Gate:
         return True
 
     def at_once(self, now: int) -> Grant | None:
-        """`acquire` for who asks for one of each unit, where nobody waits and all rules have it now; otherwise nothing is done."""
+        """`acquire` for who asks for one of each unit, where nobody waits and all rules have it
+        now; otherwise nothing is done.
+        """
         if self.queue or now < self.t or now < self.not_before or not self.admit(now):
             return None
         self.t = self.not_before = now
@@ -205,7 +215,9 @@ class Gate:
         return Wait(t, len(self.queue) - 1)
 
     def estimate(self, costs: Costs) -> int:
-        """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives up and permits are free."""
+        """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives
+        up and permits are free.
+        """
         first = t = max(self.t, self.not_before)
         for index, rule in self.rated:
             if costs[index]:
@@ -218,7 +230,9 @@ class Gate:
             self.waiting[index] += costs[index]
 
     def leave(self, caller: Hashable) -> bool:
-        """Take a waiter out of the queue; those behind move forward because nothing was booked for them (T5)."""
+        """Take a waiter out of the queue; those behind move forward because nothing was booked for
+        them (T5).
+        """
         asked = self.queue.pop(caller, None)
         if asked is None:
             return False
@@ -240,7 +254,9 @@ class Gate:
         return granted
 
     def pass_on(self) -> Hashable | None:
-        """Let the head of the queue have what somebody leaves who asked for one of each unit, if it asks for the same."""
+        """Let the head of the queue have what somebody leaves who asked for one of each unit, if it
+        asks for the same.
+        """
         caller = next(iter(self.queue), None)
         if caller is None or self.queue[caller] is not self.plain:
             return None
@@ -253,7 +269,9 @@ class Gate:
         return self.not_before > self.t
 
     def entry_at(self) -> int:
-        """When a caller that comes now, with the usual costs, could pass; NEVER: only a release can say."""
+        """When a caller that comes now, with the usual costs, could pass; NEVER: only a release can
+        say.
+        """
         if not self.queue:
             return self.ready(self.usual)
         return max(self.estimate(self.usual), self.next_at())
@@ -263,7 +281,9 @@ class Gate:
         return any(rule.left(self.t) < 0 for _, rule in self.slots)
 
     def next_at(self) -> int:
-        """When the head of the queue could pass; NEVER when nobody waits or only a release can help."""
+        """When the head of the queue could pass; NEVER when nobody waits or only a release can
+        help.
+        """
         return self.ready(next(iter(self.queue.values()))[1]) if self.queue else NEVER
 
     def release(self, units: Units) -> None:
@@ -287,7 +307,8 @@ class Gate:
                 rule.settle(extras[rule.unit], t, self.t)
 
     def drain(self, now: int, unit: str, limit: int, left: int, since: int) -> None:
-        """The service says that at `since` so much of a unit was left: where we think that there is more, there is less.
+        """The service says that at `since` so much of a unit was left: where we think that there is
+        more, there is less.
 
         Meant are the limits of that unit; if `limit` is not 0, only those that hold so much in all.
         """
@@ -297,9 +318,11 @@ class Gate:
                 rule.drain(left, min(since or self.t, self.t), self.t)
 
     def pause(self, now: int, time: int) -> None:
-        """Nobody passes for so long from now on. One pause never ends another, and what is counted goes on as ever.
+        """Nobody passes for so long from now on. One pause never ends another, and what is counted
+        goes on as ever.
 
-        What is booked can be told from what is not: it is for an earlier moment, and whoever sleeps for it is to wait again.
+        What is booked can be told from what is not: it is for an earlier moment, and whoever sleeps
+        for it is to wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 
@@ -308,24 +331,31 @@ class Gate:
         return self.not_before - self.t if self.not_before > max(self.t, self.reserved) else 0
 
     def resume(self, now: int) -> None:
-        """End a pause. The next caller passes at once, but not before the last moment that is booked (T3)."""
+        """End a pause.
+
+        The next caller passes at once, but not before the last moment that is booked (T3).
+        """
         self.clamp(now)
         if self.pause_left():
             self.not_before = self.reserved
 
     def reset(self, now: int) -> None:
-        """Forget what was counted: each rate, window and quota begins as a new one. Held permits stay held.
+        """Forget what was counted: each rate, window and quota begins as a new one. Held permits
+        stay held.
 
-        They begin behind what is booked: a grant of before the reset that is given back brings nothing (T9).
+        They begin behind what is booked: a grant of before the reset that is given back brings
+        nothing (T9).
         """
         start = max(self.clamp(now), self.reserved)
         for _, rule in self.rated:
             rule.open(start)
 
     def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
-        """Go on under other rules: each takes over from the old one of its kind and unit, or from those of its unit that go (T9).
+        """Go on under other rules: each takes over from the old one of its kind and unit, or from
+        those of its unit that go (T9).
 
-        Returns the waiters that ask for more than a rule now holds at all: they have left the queue, and can never pass.
+        Returns the waiters that ask for more than a rule now holds at all: they have left the
+        queue, and can never pass.
         """
         now = max(
             self.clamp(now), self.reserved
@@ -349,7 +379,9 @@ class Gate:
         return self.requeue()
 
     def carry_over(self, rule: Rule, old: Rule, t: int) -> None:
-        """Start `rule` with as much used as `old` has, of another kind: at most all of it, and a debt if that has one."""
+        """Start `rule` with as much used as `old` has, of another kind: at most all of it, and a
+        debt if that has one.
+        """
         left, before = rule.left(t), old.left(t)
         spent = left - max(rule.capacity - old.capacity + before, min(0, before))
         room = min(spent, max(0, left))
@@ -375,7 +407,9 @@ class Gate:
         return never
 
     def orphan(self) -> None:
-        """Forget who waits and what is held, not what was counted: they belong to another process now."""
+        """Forget who waits and what is held, not what was counted: they belong to another process
+        now.
+        """
         self.queue.clear()
         self.waiting = [0] * len(self.rules)
         for _, rule in self.slots:

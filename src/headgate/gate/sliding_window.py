@@ -1,7 +1,8 @@
 """The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
 
-Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no clock, no I/O, no queue.
-What was granted at `t` counts until `t + per`, so no half-open interval of `per` microseconds ever holds more than `amount`.
+Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no
+clock, no I/O, no queue. What was granted at `t` counts until `t + per`, so no half-open interval of
+`per` microseconds ever holds more than `amount`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class SlidingWindowRule:
     def freed(self, need: int) -> int:
         """The moment at which `need` of the tokens in the log no longer count."""
         moment = 0
-        for moment, cost in self.log.items():  # noqa: B007 - the moment at which the loop stops is the answer
+        for moment, cost in self.log.items():  # noqa: B007 - its last moment is the answer
             need -= cost
             if need <= 0:
                 break
@@ -84,22 +85,29 @@ class SlidingWindowRule:
             self.used -= back
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more for the take at `t`, at the latest moment of the log; less than zero gives back at `t`."""
+        """Charge `extra` more for the take at `t`, at the latest moment of the log; less than zero
+        gives back at `t`.
+        """
         if extra < 0:
             self.give(-extra, t, now)
         elif extra > 0:
             self.take(min(extra, MOST - self.used), max(now, next(reversed(self.log), now)), now)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`: others have used the rest. If any came free since, nobody knows."""
+        """At `since` there were no more than `left`: others have used the rest.
+
+        If any came free since, nobody knows.
+        """
         self.refresh(now)
         if self.gone <= since:
             self.settle(max(0, self.capacity - self.used - left), now, now)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """When `total` tokens will have passed, one after another from `t` on: the estimate for the end of a queue.
+        """When `total` tokens will have passed, one after another from `t` on: the estimate for the
+        end of a queue.
 
-        Exact for the next `STRIDE` tokens to be freed; beyond them it goes on at the window's average pace (S9).
+        Exact for the next `STRIDE` tokens to be freed; beyond them it goes on at the window's
+        average pace (S9).
         """
         self.refresh(now)  # not at `t`, which may be far away, and the limits be others by then
         periods, rest = divmod(total - 1, self.capacity)

@@ -2,8 +2,9 @@
 
 Here lives the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about queues.
 
-The level is counted in parts of a token: one token is `price` parts, every `tick` microseconds bring `gain` parts, and `size`
-parts fill the bucket. A bucket in steps is the same bucket with a long tick. Nothing is ever divided, so nothing drifts (T11).
+The level is counted in parts of a token: one token is `price` parts, every `tick` microseconds
+bring `gain` parts, and `size` parts fill the bucket. A bucket in steps is the same bucket with a
+long tick. Nothing is ever divided, so nothing drifts (T11).
 """
 
 from __future__ import annotations
@@ -58,17 +59,24 @@ class TokenBucketRule:
 
     @property
     def text(self) -> str:
-        return f"bucket {self.unit} {self.capacity} {self.price} {self.gain} {self.tick} {self.start // self.price}"
+        refill = f"{self.price} {self.gain} {self.tick}"
+        return f"bucket {self.unit} {self.capacity} {refill} {self.start // self.price}"
 
     def open(self, t: int) -> None:
-        """Begin at `t`, as a new bucket. What was granted before is none of its own: to give that back brings it nothing (T9)."""
+        """Begin at `t`, as a new bucket.
+
+        What was granted before is none of its own: to give that back brings it nothing (T9).
+        """
         self.level = self.start
         self.at = self.taken = t
         self.top = self.size
         self.marks = []
 
     def refresh(self, t: int) -> None:
-        """Bring the level up to `t`. A full bucket starts its next tick at `t`: no step may stand between two grants (T1)."""
+        """Bring the level up to `t`.
+
+        A full bucket starts its next tick at `t`: no step may stand between two grants (T1).
+        """
         ticks = (t - self.at) // self.tick
         if ticks > 0:
             self.level += ticks * self.gain
@@ -79,7 +87,10 @@ class TokenBucketRule:
                 self.at = t
 
     def ready(self, cost: int, t: int) -> int:
-        """The first moment at or after `t` at which `cost` tokens are there (T4). Changes nothing."""
+        """The first moment at or after `t` at which `cost` tokens are there (T4).
+
+        Changes nothing.
+        """
         need = cost * self.price - self.level
         if need <= 0:
             return t
@@ -91,10 +102,11 @@ class TokenBucketRule:
         self.level -= cost * self.price
 
     def note(self, t: int) -> None:
-        """Remember how full the bucket was before what is taken at `t`: what is given back of an earlier take could run over there.
+        """Remember how full the bucket was before what is taken at `t`: what is given back of an
+        earlier take could run over there.
 
-        The marks fall: one that is no higher than a later one says nothing. One that is hardly lower than the one before it is
-        taken for as high, and can only keep back too much.
+        The marks fall: one that is no higher than a later one says nothing. One that is hardly
+        lower than the one before it is taken for as high, and can only keep back too much.
         """
         level, marks = self.level, self.marks
         if level > self.top:
@@ -112,7 +124,9 @@ class TokenBucketRule:
         self.taken = t
 
     def admit(self, now: int) -> bool:
-        """Take one token if it is there now: `refresh`, `ready` and `take` in one, because this is the hot path."""
+        """Take one token if it is there now: `refresh`, `ready` and `take` in one, because this is
+        the hot path.
+        """
         level, at, size = self.level, self.at, self.size
         if now > at:
             ticks = (now - at) // self.tick
@@ -135,9 +149,11 @@ class TokenBucketRule:
         return True
 
     def undo(self, parts: int, t: int) -> None:
-        """Put back parts of a take at `t`: as many as would be there if it had never taken them. The rest would have run over.
+        """Put back parts of a take at `t`: as many as would be there if it had never taken them.
+        The rest would have run over.
 
-        Less than zero are parts that it should have taken: then the bucket has been no fuller than the marks say.
+        Less than zero are parts that it should have taken: then the bucket has been no fuller than
+        the marks say.
         """
         if parts > 0 and t < self.taken:
             levels = [level for moment, level in self.marks if moment > t]
@@ -153,19 +169,25 @@ class TokenBucketRule:
         self.undo(cost * self.price, t)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """Charge `extra` more tokens for the take at `t`; less than zero gives back. A debt is a level below zero."""
+        """Charge `extra` more tokens for the take at `t`; less than zero gives back.
+
+        A debt is a level below zero.
+        """
         self.refresh(now)
         lowest = -min(MOST, DEBT // self.tick * min(self.gain, self.size))
         self.undo(max(-extra * self.price, lowest - self.level), t)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`: by now there are no more than that and what has come since."""
+        """At `since` there were no more than `left`: by now there are no more than that and what
+        has come since.
+        """
         self.refresh(now)
         ticks = -((since - now) // self.tick)
         self.level = min(self.level, left * self.price + ticks * self.gain)
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """When `total` tokens will have come, one after another from `t` on: the estimate for the end of a queue.
+        """When `total` tokens will have come, one after another from `t` on: the estimate for the
+        end of a queue.
 
         Changes nothing: `t` may be far away, and the limits be others by then.
         """
@@ -191,8 +213,9 @@ class TokenBucketRule:
     def adopt(self, old: TokenBucketRule, t: int) -> None:
         """Go on from where a bucket of other numbers stood: as many tokens, nothing minted (T9).
 
-        Of the step that runs, as much has gone by as the former rate would have brought by now, so that changes in quick
-        succession put no step off for ever; and what is left of it comes at the new rate.
+        Of the step that runs, as much has gone by as the former rate would have brought by now, so
+        that changes in quick succession put no step off for ever; and what is left of it comes at
+        the new rate.
         """
         old.refresh(t)
         self.level = min(self.size, int(old.level / old.price * self.price // 1))

@@ -1,6 +1,8 @@
-"""Who is inside of a line, and with what: all that `async with` and `with` have to remember between their two ends.
+"""Who is inside of a line, and with what: all that `async with` and `with` have to remember between
+their two ends.
 
-Here lives the pairing of entering and leaving, for any number of tasks and threads at once; nothing is asked or granted here.
+Here lives the pairing of entering and leaving, for any number of tasks and threads at once; nothing
+is asked or granted here.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
 
 class Inside:
-    """Permits by the task or thread that entered with them, the last first; and how many are inside who hold nothing."""
+    """Permits by the task or thread that entered with them, the last first; and how many are inside
+    who hold nothing.
+    """
 
     __slots__ = ("_entered", "_passed")
 
@@ -27,16 +31,18 @@ class Inside:
 
     def entered(self, permit: Permit, who: Hashable = None) -> None:
         permits = self._entered[who or visitor()]
-        permits += [
-            permit
-        ]  # not a call: after one, a signal handler could raise, and the block that leaves again not begin
+        # This is no call: after one, a signal handler could raise. Then the block would not begin,
+        # and leave nevertheless.
+        permits += [permit]
 
     def passed(self) -> None:
         """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
         self._passed += [None]
 
     def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
-        """The permits of tasks that never run again: those of closed loops, and of `abandoned`, which was left open."""
+        """The permits of tasks that never run again: those of closed loops, and of `abandoned`,
+        which was left open.
+        """
         tasks = {
             who: who.get_loop() for who in list(self._entered) if isinstance(who, asyncio.Task)
         }
@@ -50,7 +56,9 @@ class Inside:
             permit.release()
 
     def left(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
-        """What this task or thread entered with last, or, when a generator is closed by another, whoever is left; None: nothing."""
+        """What this task or thread entered with last, or, when a generator is closed by another,
+        whoever is left; None: nothing.
+        """
         who = (who_leaves or visitor)() if self._entered else None
         permits = self._entered.get(who)
         if permits is None and self._passed:

@@ -1,7 +1,9 @@
-"""What a limiter does while its store cannot be asked: let calls pass, or hold them to this process's share of the limits.
+"""What a limiter does while its store cannot be asked: let calls pass, or hold them to this
+process's share of the limits.
 
-Here lives the choice between the store and the way without it, made anew by every acquire, and who is told of it. Nothing is
-limited here: shares are lines of a memory store of their own, one for each store whose place they take.
+Here lives the choice between the store and the way without it, made anew by every acquire, and who
+is told of it. Nothing is limited here: shares are lines of a memory store of their own, one for
+each store whose place they take.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ MODES = ("raise", "open", "local")
 UNFENCED = (
     0  # below every fence of a store: a resource that looks at fences refuses who came without one
 )
-CALM = 1.0  # seconds without a failure after which a store that answers is said to be back: one that wavers fills no log
+# A store that answers counts as back after so many seconds without a failure: a flapping server
+# fills no log.
+CALM = 1.0
 
 
 class Asked(Protocol):
@@ -82,7 +86,10 @@ class FallbackQueue:
             self._queue.accept(declared, known)
 
     async def learn(self) -> Declaration:
-        """The limits in the store. While it is away: none, if calls pass without limits; otherwise StoreError."""
+        """The limits in the store.
+
+        While it is away: none, if calls pass without limits; otherwise StoreError.
+        """
         try:
             return await self._queue.learn()
         except StoreError as error:
@@ -97,7 +104,9 @@ class FallbackQueue:
         self._queue.once_known(said, act)
 
     def update(self, declared: Declaration, former: Declaration | None = None) -> None:
-        """New limits, here and there; ValueError, and no change, where they cannot be divided, or kept by the store."""
+        """New limits, here and there; ValueError, and no change, where they cannot be divided, or
+        kept by the store.
+        """
         self._follow(declared)
         self._queue.update(declared, former)
 
@@ -156,7 +165,9 @@ class FallbackQueue:
         return await self._either(request, lambda queue, request: queue.atake(request))
 
     async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
-        """Who was turned away by the store asks the other way in the same breath: so those who waited there stay in order."""
+        """Who was turned away by the store asks the other way in the same breath: so those who
+        waited there stay in order.
+        """
         start, lost = monotonic(), None
         if request.on_wait is not None:
             request = telling_once(request, request.on_wait)
@@ -251,7 +262,9 @@ class FallbackStore:
 
 
 class Absence:
-    """Whether a limiter does without its store, and why; the log is told once when that begins, and once when it is over."""
+    """Whether a limiter does without its store, and why; the log is told once when that begins, and
+    once when it is over.
+    """
 
     def __init__(self, limiter: str, store: str, way: str) -> None:
         self.now = False
@@ -275,7 +288,9 @@ class Absence:
             )
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        """The store has answered: which may be away in part, so that only who asks for other keys is answered."""
+        """The store has answered: which may be away in part, so that only who asks for other keys
+        is answered.
+        """
         if self.now:
             self.now, self.cause = False, None
         if self._told.locked() and monotonic() - self._last >= CALM and not away(self._key):
@@ -285,7 +300,8 @@ class Absence:
                 log(logging.WARNING, "%s is back at its store, %s.", limiter, store)
 
 
-# All limiters of one name in one store that go the same way are told of as one: some programs make one for each request.
+# All limiters of one name in one store that go the same way are told of as one: some programs make
+# one for each request.
 _absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = WeakKeyDictionary()
 MOST = 1024  # of them that are remembered in each store
 
@@ -302,7 +318,7 @@ def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
     return found
 
 
-# The ways without a store ----------------------------------------------------------------------------------------------------
+# The ways without a store -------------------------------------------------------------------------
 
 
 class Way(Protocol):
@@ -369,8 +385,8 @@ class OpenQueue:
 
     async def astatus(self) -> Status:
         raise StoreError(
-            f"The store of {title(self.name)} cannot be asked, and what passes without it is not counted: there is no "
-            "status; ask again when the store is back.",
+            f"The store of {title(self.name)} cannot be asked, and what passes without it is not "
+            "counted: there is no status; ask again when the store is back.",
             reason_of(self._cause),
         ) from self._cause
 
@@ -402,12 +418,15 @@ class Local:
     def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None:
         if not declared.program:
             raise StoreError(
-                f"The limits of {title(name)} are in its store, which cannot be asked, so there is no share of them yet "
-                "(on_store_error='local'). Ask again when the store is back, or declare the limits in this process."
+                f"The limits of {title(name)} are in its store, which cannot be asked, so there is "
+                "no share of them yet (on_store_error='local'). Ask again when the store is back, "
+                "or declare the limits in this process."
             ) from cause
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        """An update is one of the share, too: declared instead, it would look as if two parts of this program disagreed."""
+        """An update is one of the share, too: declared instead, it would look as if two parts of
+        this program disagreed.
+        """
         share = known = self._share(name, declared)
         with suppress(ValueError):  # others have declared what cannot be divided
             known = self._share(name, former)
@@ -428,7 +447,9 @@ class Local:
     def queue(
         self, name: str, declared: Declaration, units: Units, cause: StoreError | None
     ) -> Asked:
-        """Under the limits as the store's line knows them by now: another process may have declared them anew."""
+        """Under the limits as the store's line knows them by now: another process may have declared
+        them anew.
+        """
         try:
             share = self._share(name, declared)
         except ValueError as indivisible:
@@ -438,8 +459,9 @@ class Local:
         for unit, number in units.items():
             if number > share.capacity.get(unit, number):
                 raise StoreError(
-                    f"An acquire of {title(name)} asks for {number} {unit}. Its store cannot be asked, and without it "
-                    f"{self} and may take {share.capacity[unit]} at most; ask for less, or when the store is back.",
+                    f"An acquire of {title(name)} asks for {number} {unit}. Its store cannot be "
+                    f"asked, and without it {self} and may take {share.capacity[unit]} at most; "
+                    "ask for less, or when the store is back.",
                     reason_of(cause),
                 ) from cause
         queue = self._store.open_queue(name, share)
@@ -454,12 +476,15 @@ class Local:
             return share_of(declared.program, self._processes)
         except ValueError as indivisible:
             raise ValueError(
-                f"Limiter({unquote(name)!r}, processes={self._processes}): {indivisible}; raise it, state fewer processes, "
-                "or choose another on_store_error."
+                f"Limiter({unquote(name)!r}, processes={self._processes}): {indivisible}; raise "
+                "it, state fewer processes, or choose another on_store_error."
             ) from None
 
     def __str__(self) -> str:
-        return f"one of {self._processes} processes holds itself to its share of the limits (on_store_error='local')"
+        return (
+            f"one of {self._processes} processes holds itself to its share of the limits "
+            "(on_store_error='local')"
+        )
 
 
 # All limiters of one name in one store share one state, here too.
@@ -469,9 +494,11 @@ _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
 def with_fallback(
     store: Store, name: str, declared: Declaration, on_store_error: str, processes: int | None
 ) -> Store:
-    """`store`, and what the limiter `name` does while it cannot be asked. A memory store always can.
+    """`store`, and what the limiter `name` does while it cannot be asked. A memory store always
+    can.
 
-    Only the limits as the user wrote them are refused here: what others declare for the name later is no mistake of this program.
+    Only the limits as the user wrote them are refused here: what others declare for the name later
+    is no mistake of this program.
     """
     check_fallback(on_store_error, processes)
     if on_store_error == "raise" or isinstance(store, MemoryStore):
@@ -486,7 +513,9 @@ def with_fallback(
 
 
 def reason_of(cause: StoreError | None) -> Reason:
-    """Of an error that comes from `cause`, why the store could not be asked; "lost" where that is not known."""
+    """Of an error that comes from `cause`, why the store could not be asked; "lost" where that is
+    not known.
+    """
     return "lost" if cause is None else cause.reason
 
 
@@ -494,13 +523,13 @@ def check_fallback(mode: object, processes: object) -> None:
     mode = choice("Limiter", "on_store_error", mode, MODES)
     if mode == "local" and processes is None:
         raise TypeError(
-            "Limiter(on_store_error='local') divides the limits by the number of processes, and none was given; "
-            "write it, such as processes=4."
+            "Limiter(on_store_error='local') divides the limits by the number of processes, and "
+            "none was given; write it, such as processes=4."
         )
     if mode != "local" and processes is not None:
         raise TypeError(
-            f"Limiter(processes={show(processes)}): only on_store_error='local' divides limits among processes; "
-            "write that too, or leave processes out."
+            f"Limiter(processes={show(processes)}): only on_store_error='local' divides limits "
+            "among processes; write that too, or leave processes out."
         )
     if processes is not None:
         positive_int("Limiter", "processes", processes)

@@ -1,4 +1,5 @@
-"""The limits of a name in memory before an acquire has declared any, and the coroutine forms of methods that never wait.
+"""The limits of a name in memory before an acquire has declared any, and the coroutine forms of
+methods that never wait.
 
 The methods here take no lock, so any code may call them at any moment.
 """
@@ -58,7 +59,7 @@ class Known:
         self.learn_sync()
         act()
 
-    # Coroutines of what never waits --------------------------------------------------------------------------------------
+    # Coroutines of what never waits ---------------------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         return self.status(own)

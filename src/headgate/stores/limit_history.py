@@ -1,6 +1,8 @@
-"""What a process declares one name with, and the sentences that are logged when two places or two processes disagree.
+"""What a process declares one name with, and the sentences that are logged when two places or two
+processes disagree.
 
-Here lives the memory of the last few declarations; what holds is the line's to know, and between processes the script's.
+Here lives the memory of the last few declarations; what holds is the line's to know, and between
+processes the script's.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from headgate.keys import title
 from headgate.logs import log
 from headgate.validation import plain
 
-HOLD = 60_000_000  # microseconds after which a declaration that comes again is a change of mind, as in prelude.lua
+# Microseconds after which the same declaration counts as a change of mind, as in prelude.lua.
+HOLD = 60_000_000
 REMEMBERED = 8  # of the texts of one name
 MOST_TOLD = 1024  # disagreements that are known to have been logged
 
@@ -24,15 +27,17 @@ _told: dict[tuple[str, frozenset[str]], float] = {}  # what was logged, and when
 
 
 class Declarations:
-    """The texts that one name was declared with in this process, and the one that an update has put in their place."""
+    """The texts that one name was declared with in this process, and the one that an update has put
+    in their place.
+    """
 
     __slots__ = ("_former", "last", "overruling")
 
     def __init__(self) -> None:
         self.last = ""  # until one is declared
-        self._former: dict[
-            str, bool
-        ] = {}  # those before it, the oldest first (true: only an update had set them); never changed
+        # Those before it, the oldest first. True: only an update had set them. The dict is replaced
+        # and never changed.
+        self._former: dict[str, bool] = {}
         self.overruling = ""
 
     def update(self, program: str) -> None:
@@ -57,7 +62,10 @@ class Declarations:
             self.last = program
 
     def _replaced(self, program: str, updated: bool, back: str = "") -> None:
-        """`back` is among them no more. Another thread and a signal handler may do this at the same time."""
+        """`back` is among them no more.
+
+        Another thread and a signal handler may do this at the same time.
+        """
         former = {each: was for each, was in self._former.items() if each not in (program, back)}
         former[program] = updated
         if len(former) > REMEMBERED:  # no part of the program declares what it has only updated to
@@ -79,7 +87,10 @@ MOST_WRITTEN = 4096  # names of one store whose places are remembered
 
 
 def note_limits(written: Written, name: str, program: str) -> None:
-    """Note where the first limiter of `name` is made. One with other limits is warned of, once, with both places."""
+    """Note where the first limiter of `name` is made.
+
+    One with other limits is warned of, once, with both places.
+    """
     known = written.get(name)
     if not program or ":" in name or (known is None and name in written):
         return  # a limiter without limits of its own, or a key, whose limits are those of the whole
@@ -93,7 +104,10 @@ def note_limits(written: Written, name: str, program: str) -> None:
 
 
 def caller_of(program: str) -> Place:
-    """The line of code that made the limiter: the first that is not of this package. No frame is kept."""
+    """The line of code that made the limiter: the first that is not of this package.
+
+    No frame is kept.
+    """
     frame = sys._getframe(2)
     while (
         frame.f_back is not None
@@ -106,9 +120,9 @@ def caller_of(program: str) -> Place:
 def warn_of_places(name: str, first: Place, second: Place) -> None:
     log(
         logging.WARNING,
-        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. The one that acquires later "
-        "replaces the limits of the other. Give both the same limits, take them from the store with Limiter.attach, "
-        "or call update().",
+        "Two limiters of one name disagree: %s is made with %s at %s:%d, and with %s at %s:%d. The "
+        "one that acquires later replaces the limits of the other. Give both the same limits, take "
+        "them from the store with Limiter.attach, or call update().",
         title(name),
         in_words(first.program),
         first.file,
@@ -125,8 +139,9 @@ def warn_of_processes(name: str, declared: str, holds: str) -> None:
         name,
         declared,
         holds,
-        "Limiter %r is declared as %s in this process, but another process has replaced that, and %s holds instead. "
-        "Make the code of both agree, or call update() to set the limits that are to hold.",
+        "Limiter %r is declared as %s in this process, but another process has replaced that, and "
+        "%s holds instead. Make the code of both agree, or call update() to set the limits that "
+        "are to hold.",
     )
 
 
@@ -161,7 +176,8 @@ def window(unit: str, capacity: int, per: int) -> str:
 
 
 def quota(unit: str, capacity: int, per: int, anchor: int, slack: int) -> str:
-    return f"{capacity} {unit} in each {seconds(per)} from {seconds(anchor)}{f' with {seconds(slack)} of slack' if slack else ''}"
+    window = f"{capacity} {unit} in each {seconds(per)} from {seconds(anchor)}"
+    return f"{window} with {seconds(slack)} of slack" if slack else window
 
 
 def slots(unit: str, capacity: int, lease: int) -> str:

@@ -1,4 +1,5 @@
-"""The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether a thread may block it.
+"""The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether
+a thread may block it.
 
 Here lives what the memory store asks about loops. No limit is decided here.
 """
@@ -37,7 +38,10 @@ class Doors(Protocol):
 
 
 class Learning:
-    """Whether tasks of asyncio use a line. Asking costs more than an uncontended entry may, so it is asked once for each loop."""
+    """Whether tasks of asyncio use a line.
+
+    Asking costs more than an uncontended entry may, so it is asked once for each loop.
+    """
 
     __slots__ = ("_loop", "_queue", "warned")
 
@@ -89,7 +93,9 @@ class Loops:
 
 
 async def begin_in_order(starting: deque[object], ticket: object = None) -> None:
-    """Let the tasks run first that were granted earlier: those before `ticket`, or all of `starting`."""
+    """Let the tasks run first that were granted earlier: those before `ticket`, or all of
+    `starting`.
+    """
     last = ticket if ticket is not None else starting[-1]
     for _ in range(TURNS):
         if last not in starting or (ticket is not None and starting[0] is ticket):
@@ -98,11 +104,15 @@ async def begin_in_order(starting: deque[object], ticket: object = None) -> None
 
 
 def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool]) -> None:
-    """Before a thread waits: raise RuntimeError if the wait could never end. `released`: whether only a release ends it."""
+    """Before a thread waits: raise RuntimeError if the wait could never end.
+
+    `released`: whether only a release ends it.
+    """
     if lock.is_held_here():
         raise RuntimeError(
-            f"An acquire of {title(lock.name)} would wait in a signal handler or a finalizer that interrupted this thread "
-            "inside another limiter, and keep all others waiting. Call try_acquire(), or acquire later, outside the handler."
+            f"An acquire of {title(lock.name)} would wait in a signal handler or a finalizer that "
+            "interrupted this thread inside another limiter, and keep all others waiting. Call "
+            "try_acquire(), or acquire later, outside the handler."
         )
     if _get_running_loop() is None:
         return
@@ -116,26 +126,31 @@ def check_blocking(lock: Lock, learning: Learning, released: Callable[[], bool])
 def waits_for_ever(name: str, why: str) -> RuntimeError:
     """A blocking acquire in a thread whose event loop is the only one that could end the wait."""
     return RuntimeError(
-        f"A blocking acquire of {title(name)} would wait for ever: it blocks the event loop that runs in this thread, "
-        f"and {why}. In a coroutine, use `async with`."
+        f"A blocking acquire of {title(name)} would wait for ever: it blocks the event loop that "
+        f"runs in this thread, and {why}. In a coroutine, use `async with`."
     )
 
 
 def warn_of_blocking(name: str) -> None:
-    """Warn, at the user's line of code, of a blocking acquire that waits in a thread whose event loop runs."""
+    """Warn, at the user's line of code, of a blocking acquire that waits in a thread whose event
+    loop runs.
+    """
     frame, level = sys._getframe(1), 2
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("headgate."):
         frame, level = frame.f_back, level + 1
     warnings.warn(
-        f"A blocking acquire of {title(name)} waits, and blocks the event loop that runs in this thread: no task of it "
-        "runs meanwhile, and none can release a permit. In a coroutine, use `async with`.",
+        f"A blocking acquire of {title(name)} waits, and blocks the event loop that runs in this "
+        "thread: no task of it runs meanwhile, and none can release a permit. In a coroutine, use "
+        "`async with`.",
         RuntimeWarning,
         stacklevel=level,
     )
 
 
 def others_run() -> bool:
-    """Whether another thread could release: it runs an event loop, or other code than waiting in the standard library."""
+    """Whether another thread could release: it runs an event loop, or other code than waiting in
+    the standard library.
+    """
     frames = sys._current_frames()
     frames.pop(threading.get_ident(), None)
     ours = {thread.ident for thread in threading.enumerate() if thread.name.startswith("headgate-")}
@@ -143,7 +158,9 @@ def others_run() -> bool:
 
 
 def _acts(frame: FrameType) -> bool:
-    """Whether a thread with this stack does more than wait for work in the standard library, as an idle worker does."""
+    """Whether a thread with this stack does more than wait for work in the standard library, as an
+    idle worker does.
+    """
     if frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name == "run":
         return True  # it runs something without frames of its own, such as the loop of uvloop
     code: FrameType | None = frame

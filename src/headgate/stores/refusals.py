@@ -1,4 +1,7 @@
-"""The sentences of a refusal: which call, which number, which limit, and the way out. The same for every store."""
+"""The sentences of a refusal: which call, which number, which limit, and the way out.
+
+The same for every store.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +51,16 @@ def queue_full(name: str, request: Request, delay: int, position: int) -> QueueF
 
 def unknown_limiter(name: str) -> UnknownLimiterError:
     return UnknownLimiterError(
-        f"No process has declared limits for {title(name)} in this store, and an attached limiter has none of its own. "
-        "Check the name and the store, or declare the limits: Limiter(name, '100/minute', store=...)."
+        f"No process has declared limits for {title(name)} in this store, and an attached limiter "
+        "has none of its own. Check the name and the store, or declare the limits: Limiter(name, "
+        "'100/minute', store=...)."
     )
 
 
 def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapacityError:
-    """`declared`: the limits that this process knows; a refusal may arrive before the new limits do."""
+    """`declared`: the limits that this process knows; a refusal may arrive before the new limits
+    do.
+    """
     most = declared.capacity
     known = any(cost > most.get(unit, cost) for unit, cost in request.units.items())
     less = (
@@ -63,6 +69,6 @@ def never(name: str, declared: Declaration, request: Request) -> CostExceedsCapa
         else "less than that"
     )
     return CostExceedsCapacityError(
-        f"An acquire of {title(name)} asks for {request.text.replace(',', ', ')}, and its limits were changed to hold "
-        f"{less}: it can never pass. Ask for less."
+        f"An acquire of {title(name)} asks for {request.text.replace(',', ', ')}, and its limits "
+        f"were changed to hold {less}: it can never pass. Ask for less."
     )

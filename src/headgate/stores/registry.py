@@ -16,7 +16,8 @@ REDIS_SCHEMES = (
     "redis+cluster",
     "rediss+cluster",
 )
-StoreLike = Any  # None, a URL, a redis.Redis, a redis.asyncio.Redis: their types are redis-py's, and the core knows no redis-py
+# None, a URL, a redis.Redis or a redis.asyncio.Redis. The core does not import their types.
+StoreLike = Any
 
 LONGEST_SHOWN = 64  # characters of a wrong URL in a message
 
@@ -25,7 +26,10 @@ _by_url: dict[str, Store] = {}  # those that were found once
 
 
 def store_of(where: StoreLike) -> Store:
-    """The store that `where` names. Nothing is sent yet: a server is looked for by the first acquire."""
+    """The store that `where` names.
+
+    Nothing is sent yet: a server is looked for by the first acquire.
+    """
     if where is None:
         return MEMORY
     if isinstance(where, str):
@@ -40,8 +44,9 @@ def _found(where: StoreLike) -> Store:
         scheme, found, _ = where.partition("://")
         if not found or scheme not in REDIS_SCHEMES:
             raise ValueError(
-                f"store={without_password(where)!r} names no store that headgate knows; write 'memory://', or a redis://, "
-                "rediss://, unix://, redis+sentinel:// or redis+cluster:// URL."
+                f"store={without_password(where)!r} names no store that headgate knows; write "
+                "'memory://', or a redis://, rediss://, unix://, redis+sentinel:// or "
+                "redis+cluster:// URL."
             )
     try:
         from headgate.stores.redis import redis_store
@@ -56,11 +61,14 @@ def _found(where: StoreLike) -> Store:
 
 
 def check_portable(call: str, where: StoreLike) -> None:
-    """TypeError for a store that another process cannot find: what is pickled names its store by a URL."""
+    """TypeError for a store that another process cannot find: what is pickled names its store by a
+    URL.
+    """
     if not (where is None or isinstance(where, str)):
         raise TypeError(
-            f"{call} cannot be pickled: its store is a {type(where).__name__} object, which belongs to this process; "
-            "make it with the URL of the store, such as store='redis://localhost:6379'."
+            f"{call} cannot be pickled: its store is a {type(where).__name__} object, which "
+            "belongs to this process; make it with the URL of the store, such as "
+            "store='redis://localhost:6379'."
         )
 
 

@@ -1,6 +1,7 @@
 """What a limiter says about itself.
 
-Here live the values that `status()` returns, the same for every store, and how they are read off a gate's numbers.
+Here live the values that `status()` returns, the same for every store, and how they are read off a
+gate's numbers.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concu
 class LimitStatus:
     """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt).
 
-    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` itself, as it holds in the store: as this process has written it, or
-    else a limit that means the same. It does not count in a comparison.
+    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` itself, as it holds in the store: as
+    this process has written it, or else a limit that means the same. It does not count in a
+    comparison.
     """
 
     kind: str
@@ -42,7 +44,8 @@ class LimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A limiter at one moment: its limits, how many wait, and `retry_after`, seconds until one that comes now could go.
+    """A limiter at one moment: its limits, how many wait, and `retry_after`, seconds until one that
+    comes now could go.
 
     `paused` is for how many seconds more the limiter is paused; 0.0: it is not.
     `retry_after` is 0.0 when it could go at once, and None when only a release can make room.
@@ -60,7 +63,8 @@ class Status:
             f"{limit.used} of {limit.capacity} {limit.unit} used ({limit.kind})"
             for limit in self.limits
         )
-        return f"{limits}, {self.waiting} waiting{f', paused for {self.paused:.3g} s' if self.paused else ''}"
+        line = f"{limits}, {self.waiting} waiting"
+        return f"{line}, paused for {self.paused:.3g} s" if self.paused else line
 
 
 def unused(name: str, declared: Declaration, paused: int = 0) -> Status:

@@ -1,7 +1,9 @@
-"""The hot paths of the memory store: what `async with` and `with` cost who asks for nothing in particular.
+"""The hot paths of the memory store: what `async with` and `with` cost who asks for nothing in
+particular.
 
-Here live the ways in and out that skip whatever such an entry does not need: built once for each line, with everything they touch
-at hand. They say yes only where the gate would; what is not theirs to do goes the proper way through the line.
+Here live the ways in and out that skip whatever such an entry does not need: built once for each
+line, with everything they touch at hand. They say yes only where the gate would; what is not theirs
+to do goes the proper way through the line.
 """
 
 from __future__ import annotations
@@ -21,9 +23,9 @@ if TYPE_CHECKING:
     from headgate.request import Request
 
 Door = Callable[[], bool]
-Place = Future[
-    Any
-]  # done with a ticket of `starting`: the permit is yours; with a waiter: that is you now, look at it
+# Its result is a ticket of `starting`: the caller has the permit. Or it is a waiter, which the
+# caller is from then on.
+Place = Future[Any]
 Crowd = deque[Place]
 
 
@@ -35,10 +37,12 @@ def shut() -> bool:
 def timed_door(
     queue: Pooled, gate: Gate, lock: Lock, now: Callable[[], int], inside: list[None] | None
 ) -> Door:
-    """For limits that count over time: one decision under the lock. Who is `inside` is counted where no limit counts it.
+    """For limits that count over time: one decision under the lock. Who is `inside` is counted
+    where no limit counts it.
 
-    An exception may come wherever Python lets a signal handler run, so the stage is set before the call that it stands for:
-    1 under the lock, 2 granted under the lock, 3 released, 4 granted and released.
+    An exception may come wherever Python lets a signal handler run, so the stage is set before the
+    call that it stands for: 1 under the lock, 2 granted under the lock, 3 released, 4 granted and
+    released.
     """
     admit = gate.single[0][0].admit if len(gate.single) == 1 else gate.admit
     rules, waiting, starting = gate.rules, gate.queue, queue.starting
@@ -97,9 +101,10 @@ def timed_exit(queue: Pooled, inside: list[None]) -> Callable[[], None]:
     return leave
 
 
-# For concurrency alone: a permit that is left goes from hand to hand, and the gate counts it as held all the time. A deque's and a
-# list's appends and pops are atomic. Whoever leaves looks for waiters after the append to the pool, and whoever waits looks at the
-# pool after joining the queue: one of the two sees the other, so no permit stays in the pool while somebody waits for it.
+# For concurrency alone: a permit that is left goes from hand to hand, and the gate counts it as
+# held all the time. A deque's and a list's appends and pops are atomic. Whoever leaves looks for
+# waiters after the append to the pool, and whoever waits looks at the pool after joining the queue:
+# one of the two sees the other, so no permit stays in the pool while somebody waits for it.
 
 
 class Pooled(Protocol):

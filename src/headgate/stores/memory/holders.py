@@ -1,7 +1,8 @@
 """Who is inside of a line in memory, whatever its limits are and become.
 
-Here lives the count that outlasts a change of limits: who holds a permit of former limits holds it under those that follow (S1),
-and what is released was counted. When anybody comes or goes is the line's to know; all of it happens under its lock.
+Here lives the count that outlasts a change of limits: who holds a permit of former limits holds it
+under those that follow (S1), and what is released was counted. When anybody comes or goes is the
+line's to know; all of it happens under its lock.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
 
 class Holders:
-    """Permits for particular units are counted here by their units, besides what the gate counts of them.
+    """Permits for particular units are counted here by their units, besides what the gate counts of
+    them.
 
-    Who entered, or asked for nothing in particular, has one of each: the gate counts them if it can, and else `inside` does, which
-    is popped by whoever leaves without the lock.
+    Who entered, or asked for nothing in particular, has one of each: the gate counts them if it
+    can, and else `inside` does, which is popped by whoever leaves without the lock.
     """
 
     __slots__ = ("_gate", "_units", "counted", "inside")
@@ -68,7 +70,9 @@ class Holders:
         return number
 
     def put_in(self, number: int) -> None:
-        """So many have one of each: under the present limits they are counted, and whoever holds anything else."""
+        """So many have one of each: under the present limits they are counted, and whoever holds
+        anything else.
+        """
         for slots, cost, others in zip(
             self._slots(), self._slot_costs({}), self._others(), strict=True
         ):

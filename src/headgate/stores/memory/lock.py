@@ -1,14 +1,18 @@
-"""The lock of a queue in memory. Code that Python runs at any moment can neither break it nor wait for it.
+"""The lock of a queue in memory. Code that Python runs at any moment can neither break it nor wait
+for it.
 
-Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the thread that has the lock.
+Signal handlers, finalizers and asynchronous exceptions run between two steps of locked code, in the
+thread that has the lock.
 
-- They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A call that need not
-  answer is deferred until the lock is released, and a call that has to answer raises `Reentered`.
-- They may raise. Python runs them only when a function begins, after a call of a C function and when a loop turns.
-  Locked code is written in steps that take effect whole or not at all, and `mend` repairs what lies between two steps.
+- They may call the same queue. The lock is reentrant, and its state says that the queue is busy. A
+  call that need not answer is deferred until the lock is released, and a call that has to answer
+  raises `Reentered`.
+- They may raise. Python runs them only when a function begins, after a call of a C function and
+  when a loop turns. Locked code is written in steps that take effect whole or not at all, and
+  `mend` repairs what lies between two steps.
 
-One lock serves all queues of the process. With two locks, two threads could wait for each other: each inside one queue,
-each calling the other's from a finalizer.
+One lock serves all queues of the process. With two locks, two threads could wait for each other:
+each inside one queue, each calling the other's from a finalizer.
 """
 
 from __future__ import annotations
@@ -32,19 +36,25 @@ LOOK_AGAIN = 0.1  # seconds from one look at the lock to the next of a thread th
 
 
 class RawLock(Protocol):
-    """A lock of the standard library. Its `release` raises RuntimeError in a thread that does not have it."""
+    """A lock of the standard library.
+
+    Its `release` raises RuntimeError in a thread that does not have it.
+    """
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
     def release(self) -> None: ...
 
 
 class Reentered(RuntimeError):
-    """The caller has interrupted this thread inside the same queue, so an acquire would wait for itself."""
+    """The caller has interrupted this thread inside the same queue, so an acquire would wait for
+    itself.
+    """
 
     def __init__(self, limiter: str) -> None:
         super().__init__(
-            f"A signal handler or a finalizer has interrupted this thread inside {limiter}, and cannot acquire it there: "
-            "the acquire would wait for itself. Call try_acquire(), which is refused then, or acquire later, outside the handler."
+            f"A signal handler or a finalizer has interrupted this thread inside {limiter}, and "
+            "cannot acquire it there: the acquire would wait for itself. Call try_acquire(), "
+            "which is refused then, or acquire later, outside the handler."
         )
 
 
@@ -54,7 +64,10 @@ DEFERRED: Deferred = deque()
 
 
 class Lock:
-    """The lock of one queue. `mend` restores its order after an exception; it may run at any time, and again."""
+    """The lock of one queue.
+
+    `mend` restores its order after an exception; it may run at any time, and again.
+    """
 
     __slots__ = ("acquire", "deferred", "mend", "name", "release", "state")
 
@@ -97,12 +110,16 @@ class Lock:
         return result
 
     def wait(self) -> None:
-        """Acquire the lock, which another thread has. In the child of a fork the wait finds the new lock: see `forget_all`."""
+        """Acquire the lock, which another thread has.
+
+        In the child of a fork the wait finds the new lock: see `forget_all`.
+        """
         while not self.acquire(True, LOOK_AGAIN):
             pass
 
     def fork(self, disown: Callable[[], None]) -> None:
-        """In the child of a fork: run `disown`. A step that this thread is in ends first, and is the parent's.
+        """In the child of a fork: run `disown`. A step that this thread is in ends first, and is
+        the parent's.
 
         A step of another thread never ends. So `disown` comes before all that was deferred.
         """
@@ -117,7 +134,8 @@ class Lock:
     def bring(self, act: Callable[[], None]) -> None:
         """Have `act` run under the lock, now or by the thread that has it. Never blocks.
 
-        `act` is a function of Python that takes effect with its last step. It runs again if an exception comes before that.
+        `act` is a function of Python that takes effect with its last step. It runs again if an
+        exception comes before that.
         """
         self.deferred.append((self, act))
         try:
@@ -181,7 +199,9 @@ class Lock:
         return inside
 
     def _catch_up_behind(self) -> None:
-        """Run this queue's deferred calls that stand behind those of other queues, which may be busy."""
+        """Run this queue's deferred calls that stand behind those of other queues, which may be
+        busy.
+        """
         for entry in iter(self._first, None):
             act = entry[1]
             act()
@@ -191,19 +211,24 @@ class Lock:
         return next((entry for entry in tuple(self.deferred) if entry[0] is self), None)
 
     def is_held_here(self) -> bool:
-        """Whether this thread is inside some queue, so that waiting here would keep all others waiting."""
-        return self.deferred is DEFERRED and GUARD._is_owned()  # type: ignore[attr-defined]  # as threading.Condition asks
+        """Whether this thread is inside some queue, so that waiting here would keep all others
+        waiting.
+        """
+        # threading.Condition asks in the same way.
+        return self.deferred is DEFERRED and GUARD._is_owned()  # type: ignore[attr-defined]
 
 
 def forget_all() -> None:
     """In the child of a fork: no other thread has the lock.
 
-    A signal handler may have forked in the middle of locked code, which goes on in the child: then this thread has the lock.
-    Or the handler interrupted this thread's wait for the lock. Then `wait` looks again, and finds the new one.
+    A signal handler may have forked in the middle of locked code, which goes on in the child: then
+    this thread has the lock. Or the handler interrupted this thread's wait for the lock. Then
+    `wait` looks again, and finds the new one.
     """
     if GUARD._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
         held = GUARD._release_save()  # type: ignore[attr-defined]  # as it does before it waits
-        GUARD._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library's own locks do
+        # The standard library's own locks do the same.
+        GUARD._at_fork_reinit()  # type: ignore[attr-defined]
         GUARD._acquire_restore(held)  # type: ignore[attr-defined]  # as it does after that
     elif GUARD.acquire(blocking=False):  # no thread had it, and the wait may get this very lock
         GUARD.release()

@@ -1,8 +1,9 @@
 """The store of one process: the gate under a lock, and who waits in front of it.
 
-Here lives the home of the gate in memory: threads, several event loops and both protocols share one line. Each waiter sleeps
-where it waits, until it is woken or until its own estimate; whoever looks lets pass whoever is due, in order. There is no
-polling, no thread of the store's own, and nothing here decides anything.
+Here lives the home of the gate in memory: threads, several event loops and both protocols share one
+line. Each waiter sleeps where it waits, until it is woken or until its own estimate; whoever looks
+lets pass whoever is due, in order. There is no polling, no thread of the store's own, and nothing
+here decides anything.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class MemoryQueue(Known, Steps):
 
     __slots__ = ()
 
-    # What a limiter asks for ---------------------------------------------------------------------------------------------
+    # What a limiter asks for ----------------------------------------------------------------------
 
     async def enter_queue(self, request: Request) -> None:
         """Enter behind others, or as soon as the limits allow."""
@@ -95,7 +96,9 @@ class MemoryQueue(Known, Steps):
         return answer
 
     async def moved(self, place: Place, ticket: Any, request: Request) -> None:
-        """The task of `place` has seen who it is now: it has its grant, or waits for it in the gate's queue."""
+        """The task of `place` has seen who it is now: it has its grant, or waits for it in the
+        gate's queue.
+        """
         if not isinstance(ticket, MovedWaiter):
             self.begun(ticket)
             return
@@ -205,7 +208,9 @@ class MemoryQueue(Known, Steps):
             return self._status_of(gate, Declaration(gate.rules))
 
     def follow(self, declared: Declaration) -> None:
-        """An acquire declares its limits: the last declaration wins, unless an update has overruled it already."""
+        """An acquire declares its limits: the last declaration wins, unless an update has overruled
+        it already.
+        """
         if declared.program != self.declared.program:
             self._lock.bring(lambda: self._declare(declared))
 
@@ -242,7 +247,7 @@ class MemoryQueue(Known, Steps):
 
         self._lock.bring(drained)
 
-    # What the ways in and out ask for ------------------------------------------------------------------------------------
+    # What the ways in and out ask for -------------------------------------------------------------
 
     def advance(self) -> None:
         """Let everybody in the crowd and in the queue have what is theirs."""
@@ -259,7 +264,7 @@ class MemoryQueue(Known, Steps):
     def give_place_up(self, place: Place) -> None:
         self._lock.bring(lambda: self._undo_place(place))
 
-    # What a permit asks for ----------------------------------------------------------------------------------------------
+    # What a permit asks for -----------------------------------------------------------------------
 
     def release(self, permit: Permit) -> None:
         if permit.held:
@@ -270,7 +275,8 @@ class MemoryQueue(Known, Steps):
         self.release(permit)
         return held
 
-    abandon = release  # from a finalizer, which may run in the middle of anything, this line's own locked code included
+    # A finalizer calls it. That may run in the middle of any code, also of this queue's.
+    abandon = release
 
     def settle(self, permit: Permit, extras: Units) -> None:
         def settled() -> None:
@@ -293,7 +299,10 @@ class MemoryStore:
         STORES.add(self)
 
     def queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """The line of `name`, which is made with `declared` when there is none yet. Nothing is declared by that."""
+        """The line of `name`, which is made with `declared` when there is none yet.
+
+        Nothing is declared by that.
+        """
         note_limits(self._written, name, declared.program)
         return self.open_queue(name, declared)
 
@@ -307,7 +316,9 @@ class MemoryStore:
         return queue
 
     def _queue(self, name: str, declared: Declaration) -> MemoryQueue:
-        """A signal handler may make a line in the middle of this: the one that is kept first is the line."""
+        """A signal handler may make a line in the middle of this: the one that is kept first is the
+        line.
+        """
         queue = self._known.get(name)
         if queue is None:
             queue = self._kept.setdefault(name, MemoryQueue(self, name, declared))
@@ -332,7 +343,10 @@ class MemoryStore:
     def begin_again(
         self, clock: clocks.Clock, limits: Mapping[MemoryQueue, Declaration]
     ) -> list[tuple[MemoryQueue, Waiter]]:
-        """Let each line be as new, by `clock`; those in `limits` with these. Returns the waiters, which no line knows now."""
+        """Let each line be as new, by `clock`; those in `limits` with these.
+
+        Returns the waiters, which no line knows now.
+        """
         self.clock = clock
         self._written.clear()
         waiting = []

@@ -1,7 +1,9 @@
-"""The steps of one queue in memory, each under its lock: joining, granting, releasing, giving up, other limits.
+"""The steps of one queue in memory, each under its lock: joining, granting, releasing, giving up,
+other limits.
 
-Here live the changes of the state, and nothing that waits. Each step takes effect whole or not at all, whatever exception a signal
-handler raises in it (see lock.py): the last assignment of a step is the one that counts, and `_mend` restores the rest.
+Here live the changes of the state, and nothing that waits. Each step takes effect whole or not at
+all, whatever exception a signal handler raises in it (see lock.py): the last assignment of a step
+is the one that counts, and `_mend` restores the rest.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headgate.forks import forked
@@ -106,12 +109,10 @@ class Steps:
         self._undeclared: bool = True  # no acquire has declared the limits
         self._drained = False  # before that, a service has said what is left
         self._shut = False  # while undeclared or loose, or in a pause, nobody passes by the doors
-        self._pool: list[
-            None
-        ] = []  # permits that were left and are still counted as held: taken again without asking the gate
-        self._crowd: Crowd = (
-            deque()
-        )  # who waits for concurrency alone and asks for nothing in particular: see fast_path.py
+        # Permits that were left and still count as held. A caller takes one and asks no gate.
+        self._pool: list[None] = []
+        # The callers that wait for concurrency alone and ask for one permit: see fast_path.py.
+        self._crowd: Crowd = deque()
         self._moved: dict[
             int, MovedWaiter
         ] = {}  # by id of their place: whom it has become, until its task sees it
@@ -127,7 +128,10 @@ class Steps:
         self._open()
 
     def begin_again(self, declared: Declaration) -> list[Waiter]:
-        """Be as new, by the clock that the store has now. Returns the waiters, which the queue no longer knows."""
+        """Be as new, by the clock that the store has now.
+
+        Returns the waiters, which the queue no longer knows.
+        """
         self._gather()
         waiting = [cast(Waiter, caller) for caller in self._gate.queue]
         self._epoch += 1  # a permit that was granted before gives nothing back
@@ -135,7 +139,10 @@ class Steps:
         return waiting
 
     def _open(self) -> None:
-        """Choose the ways in and out for acquires of one permit without options: see fast_path.py."""
+        """Choose the ways in and out for acquires of one permit without options.
+
+        See fast_path.py.
+        """
         queue: Any = self
         gate, lock, pool, crowd = self._gate, self._lock, self._pool, self._crowd
         inside = None if self._holders.counted else self._holders.inside
@@ -154,12 +161,14 @@ class Steps:
         self.enter_task = enter if self._learning.knows() else self._learning.enter
 
     def _may_pool(self) -> bool:
-        """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's, nor anything in a pause."""
+        """After a cut nobody may pass on what is left (S1), nor after a fork what was the parent's,
+        nor anything in a pause.
+        """
         return self.declared.timeless and not (
             self._undeclared or self._inherits or self._gate.over() or self._gate.paused()
         )
 
-    # Under the lock ------------------------------------------------------------------------------------------------------
+    # Under the lock -------------------------------------------------------------------------------
 
     def _whole(self, change: Callable[[], T]) -> T:
         """`change()`; an exception that comes before its end leaves what is held as it was."""
@@ -280,12 +289,16 @@ class Steps:
             self._whole(lambda: self._gate.release(units))
 
     def _then_advance(self) -> None:
-        """After the act that runs now: it takes effect with its last step, and what follows from it may run twice."""
+        """After the act that runs now: it takes effect with its last step, and what follows from it
+        may run twice.
+        """
         if self._crowd or self._gate.queue or (not self._pools and self.declared.timeless):
             self._lock.deferred.append((self._lock, self._advance))
 
     def pass_on(self) -> None:
-        """Let the head of the gate's queue have what is left, if it asks for just that: no need to count it back and forth."""
+        """Let the head of the gate's queue have what is left, if it asks for just that: no need to
+        count it back and forth.
+        """
         gate = self._gate
         self._gather()
         self._then_advance()
@@ -467,7 +480,10 @@ class Steps:
             self._arm_head()
 
     def _look(self, waiter: Waiter) -> bool:
-        """Let the waiters pass that are due. True when this waiter has its grant, an error when it has waited long enough."""
+        """Let the waiters pass that are due.
+
+        True when this waiter has its grant, an error when it has waited long enough.
+        """
         self._check_fork(waiter)
         if waiter.grant is not None:
             return True
@@ -498,7 +514,9 @@ class Steps:
         return False
 
     def _advance(self) -> None:
-        """Let the waiters pass that are due, wake them, and see to it that the new head looks in time."""
+        """Let the waiters pass that are due, wake them, and see to it that the new head looks in
+        time.
+        """
         self._gather()
         self._drop_closed()
         self._empty_pool()
@@ -507,7 +525,8 @@ class Steps:
         queue = self._gate.queue
         while queue:
             waiter = cast(Waiter, next(iter(queue)))
-            if waiter.grant is None and not self._whole(lambda: self._let_pass(waiter)):  # noqa: B023 - it runs at once
+            let_pass = partial(self._let_pass, waiter)
+            if waiter.grant is None and not self._whole(let_pass):
                 break
             self._send_off(waiter)
         self._arm_head()
@@ -526,7 +545,10 @@ class Steps:
         return True
 
     def _send_off(self, waiter: Waiter) -> None:
-        """Wake one that has its grant, and take it out of the queue. In this order: it is woken, whatever interrupts this."""
+        """Wake one that has its grant, and take it out of the queue.
+
+        In this order: it is woken, whatever interrupts this.
+        """
         if isinstance(waiter, TaskWaiter) and waiter.ticket is None:
             waiter.ticket = object()
             self.starting.append(waiter.ticket)
@@ -566,7 +588,9 @@ class Steps:
             self._loops.add(waiter.future.get_loop())
 
     def _drop_closed(self) -> None:
-        """Take out the waiters whose event loop is closed: their tasks never go on, and the queue keeps them alive."""
+        """Take out the waiters whose event loop is closed: their tasks never go on, and the queue
+        keeps them alive.
+        """
         closed = self._loops.closed()
         if not closed:
             return
@@ -618,7 +642,9 @@ class Steps:
                 head.wake()
 
     def let_go(self) -> bool:
-        """Become loose if forgetting this line would change nothing: nobody waits, nothing is held, no debt, no update."""
+        """Become loose if forgetting this line would change nothing: nobody waits, nothing is held,
+        no debt, no update.
+        """
         try:
             return self._lock.hold(self._loosen, None)
         except Reentered:
@@ -638,11 +664,15 @@ class Steps:
         return self._loose
 
     def forked(self) -> None:
-        """In the child of a fork: the parent's waiters and permits are the parent's, what the rates have counted stays."""
+        """In the child of a fork: the parent's waiters and permits are the parent's, what the rates
+        have counted stays.
+        """
         self._lock.fork(self._disown)
 
     def _disown(self) -> None:
-        """The lists are new, because code without the lock, such as a leave, may go on with the old ones."""
+        """The lists are new, because code without the lock, such as a leave, may go on with the old
+        ones.
+        """
         self._epoch += 1
         self._born = self._epoch
         self._gate.read_rules()  # another thread may have been about to

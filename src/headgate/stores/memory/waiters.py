@@ -1,6 +1,8 @@
-"""Who waits in a process, and how each is woken where it waits: a task in its loop, a thread on its lock.
+"""Who waits in a process, and how each is woken where it waits: a task in its loop, a thread on its
+lock.
 
-Here live sleeping and waking and nothing else: a wake is a hint to look, and what is seen is decided elsewhere.
+Here live sleeping and waking and nothing else: a wake is a hint to look, and what is seen is
+decided elsewhere.
 """
 
 from __future__ import annotations
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class Event:
-    """What one thread waits for. A wait consumes it, and an exception in the middle of any call leaves it whole."""
+    """What one thread waits for.
+
+    A wait consumes it, and an exception in the middle of any call leaves it whole.
+    """
 
     __slots__ = ("_lock",)
 
@@ -40,7 +45,7 @@ class Event:
 
 
 class Waiter:
-    """One queued acquire: its grant once there is one, and the moment at which it looks by itself."""
+    """One queued acquire: its grant, if there is one, and the moment at which it looks itself."""
 
     request: Request
     grant: Grant | None = None
@@ -75,14 +80,19 @@ class Waiter:
 
 
 class TaskWaiter(Waiter):
-    """A waiter in a task of an event loop. Its future is done, with the waiter as its result, when there is something to see."""
+    """A waiter in a task of an event loop.
+
+    Its future is done, with the waiter as its result, when there is something to see.
+    """
 
     def __init__(self, request: Request, future: Future[Any]) -> None:
         self.request = request
         self.future = future
 
     async def sleep(self, clock: Clock, timeout: float | None, look: Callable[[], None]) -> None:
-        """Until it is woken, or for `timeout` seconds: whoever looks first then wakes all who may go, in their order (S6)."""
+        """Until it is woken, or for `timeout` seconds: whoever looks first then wakes all who may
+        go, in their order (S6).
+        """
 
         def due() -> None:
             look()
@@ -161,15 +171,17 @@ def place_here() -> Future[Any]:
 
 
 def no_loop() -> RuntimeError:
-    """Somebody awaits without asyncio: what wakes a task here is asyncio's, and others do not know what to do with it."""
+    """Somebody awaits without asyncio: what wakes a task here is asyncio's, and others do not know
+    what to do with it.
+    """
     return RuntimeError(
-        "No event loop of asyncio runs here, and headgate's coroutines wait by nothing else. Under trio, enter limiters with "
-        "`with` in a thread: trio.to_thread.run_sync(...)."
+        "No event loop of asyncio runs here, and headgate's coroutines wait by nothing else. Under "
+        "trio, enter limiters with `with` in a thread: trio.to_thread.run_sync(...)."
     )
 
 
 def is_here(future: Future[Any]) -> bool:
-    """Whether `future` belongs to the loop that runs in this thread: only there may it be touched."""
+    """Whether `future` belongs to the loop of this thread: only there may it be touched."""
     try:
         return future.get_loop() is get_running_loop()
     except RuntimeError:  # no loop runs here

@@ -66,7 +66,7 @@ class Operation:
 
     @property
     def owed(self) -> bool:
-        """Whether it must be delivered, even after a caller got the error that the server is away."""
+        """Whether it must be delivered, even if a caller got the error that the server is away."""
         return self.asker is None
 
 
@@ -274,7 +274,7 @@ class Quit(Operation):
 
 @dataclass(slots=True, eq=False)
 class Leave(Quit):
-    """The end of the present session, which keeps all that it holds. Its last call is this alone."""
+    """The end of the present session, which keeps all that it holds. It travels alone."""
 
     owed = False
 
