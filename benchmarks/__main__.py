@@ -1,4 +1,5 @@
-"""`python -m benchmarks`: measure headgate and its peers side by side and say on how many rows it is ahead.
+"""`python -m benchmarks`: measure headgate and its peers side by side and say on how many rows it
+is ahead.
 
 Exit status: 0 ahead of every peer on every row they share, 1 not, 2 nothing could be measured.
 """

@@ -1,7 +1,8 @@
 """Connections that a process holds while many of its tasks wait, by the server's own CLIENT LIST.
 
-One permit is held, `waiters` tasks ask for the next, and what the server lists more than before is counted until it stays the same.
-A peer whose pool refuses callers is counted with those that remain, and its refusals are said.
+One permit is held, `waiters` tasks ask for the next, and what the server lists more than before is
+counted until it stays the same. A peer whose pool refuses callers is counted with those that
+remain, and its refusals are said.
 """
 
 from __future__ import annotations

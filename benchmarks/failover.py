@@ -1,8 +1,9 @@
 """`python -m benchmarks.failover`: how long a failover takes, by the timeouts that decide it.
 
-A primary is killed with SIGKILL while two processes hand a permit to and fro. The table says how long
-no caller was granted anything, and how many calls failed. Three failovers of each kind take a minute;
-`--defaults` adds one with the timeouts that Redis has if nothing is said (two minutes more).
+A primary is killed with SIGKILL while two processes hand a permit to and fro. The table says how
+long no caller was granted anything, and how many calls failed. Three failovers of each kind take a
+minute; `--defaults` adds one with the timeouts that Redis has if nothing is said (two minutes
+more).
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say(f"{machine.versions()}\n")
     try:
         say(
-            "| | | no grant for | a name of another node | acquires that failed | tries that failed |"
+            "| | | no grant for | a name of another node | acquires that failed | tries that "
+            "failed |"
         )
         say("|---|---|---|---|---|---|")
         for kind in PLACES:

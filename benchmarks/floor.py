@@ -1,7 +1,9 @@
-"""`python -m benchmarks.floor`: what a round trip with a small script costs, and where its time goes.
+"""`python -m benchmarks.floor`: what a round trip with a small script costs, and where its time
+goes.
 
-The same EVALSHA by three clients, and headgate beside them, one call after another. Contestants take short turns in one run; the
-server's own figures are read between the turns, when no clock runs. Exit status: 0, or 2 when nothing could be measured.
+The same EVALSHA by three clients, and headgate beside them, one call after another. Contestants
+take short turns in one run; the server's own figures are read between the turns, when no clock
+runs. Exit status: 0, or 2 when nothing could be measured.
 """
 
 from __future__ import annotations
@@ -77,7 +79,9 @@ class Cost:
     kernel: list[float] = field(default_factory=list)
 
     def parts(self) -> tuple[float, float, float, float, float]:
-        """Script, the server's rest, the client's user and kernel time: means, because clocks of CPU tick; and what is left."""
+        """Script, the server's rest, the client's user and kernel time: means, because clocks of
+        CPU tick; and what is left.
+        """
         script, server, user, kernel = (
             sum(part) / len(part) for part in (self.script, self.server, self.user, self.kernel)
         )
@@ -117,7 +121,8 @@ def ways(stage: Stage, stack: ExitStack) -> Iterator[Way]:
     program = shutil.which("redis-benchmark")
     if program is None:
         table.say(
-            "redis-benchmark is not on the PATH (Debian's package redis-tools has it): its line is left out"
+            "redis-benchmark is not on the PATH (Debian's package redis-tools has it): its line is "
+            "left out"
         )
     else:
         yield Way(
@@ -207,7 +212,8 @@ def server_cpu(server: Redis) -> float:
 
 def show(costs: Sequence[Cost], rounds: int) -> None:
     table.say(
-        f"\none call after another, one connection; {rounds} turns each, in a rotating order; microseconds a call"
+        f"\none call after another, one connection; {rounds} turns each, in a rotating order; "
+        "microseconds a call"
     )
     rows = []
     for cost in costs:

@@ -1,6 +1,8 @@
-"""The goals of the design, section 5, in one table at the end of a run: each beside what was measured for it.
+"""The goals of the design, section 5, in one table at the end of a run: each beside what was
+measured for it.
 
-What a line says is put together here; what it is based on was measured in the rows, in `connections` and in `handoff`.
+What a line says is put together here; what it is based on was measured in the rows, in
+`connections` and in `handoff`.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ def show(lines: Sequence[Line]) -> None:
     if not lines:
         return
     say(
-        "The goals (DESIGN, section 5). Microseconds are medians; ratios compare with headgate, round by round, in this run."
+        "The goals (DESIGN, section 5). Microseconds are medians; ratios compare with headgate, "
+        "round by round, in this run."
     )
     cells = [
         (

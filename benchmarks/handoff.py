@@ -1,7 +1,9 @@
-"""From the release in one process to the grant in another: a permit of capacity 1 goes to and fro between two real processes.
+"""From the release in one process to the grant in another: a permit of capacity 1 goes to and fro
+between two real processes.
 
-Both read the same monotonic clock, which Linux shares between processes. The unit is the bare round trip, measured in the same
-processes between the hand-offs: an EVALSHA over headgate's own wire, by which the goal is judged, and by redis-py, which is slower.
+Both read the same monotonic clock, which Linux shares between processes. The unit is the bare round
+trip, measured in the same processes between the hand-offs: an EVALSHA over headgate's own wire, by
+which the goal is judged, and by redis-py, which is slower.
 """
 
 from __future__ import annotations
@@ -42,7 +44,9 @@ class SideError(Exception):
 
 @dataclass
 class Handed:
-    """One contestant's hand-offs, in seconds, or why there are none; and the bare round trips between them."""
+    """One contestant's hand-offs, in seconds, or why there are none; and the bare round trips
+    between them.
+    """
 
     name: str
     seconds: list[float] = field(default_factory=list)
@@ -106,7 +110,7 @@ def answer(pipe: Connection) -> float:
     return float(said)
 
 
-# The two processes -------------------------------------------------------------------------------------------------------------
+# The two processes --------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -161,7 +165,7 @@ async def answering(pipe: Connection, entry: Any, calls: dict[str, Any]) -> None
             pipe.send(perf_counter() - start)
 
 
-# What is shown -----------------------------------------------------------------------------------------------------------------
+# What is shown ------------------------------------------------------------------------------------
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:
@@ -174,7 +178,8 @@ def percentile(seconds: Sequence[float], percent: int) -> float:
 
 def show(handed: Sequence[Handed], times: int) -> None:
     table.say(
-        f"semaphore on Redis, capacity 1: from the release in one process to the grant in another, {times} times  [{KEY}]"
+        "semaphore on Redis, capacity 1: from the release in one process to the grant in another, "
+        f"{times} times  [{KEY}]"
     )
     heads = (
         "",

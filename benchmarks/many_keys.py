@@ -1,7 +1,9 @@
-"""`python -m benchmarks.many_keys`: a million keyed limiters of one process in one Redis: what each costs, and what is left.
+"""`python -m benchmarks.many_keys`: a million keyed limiters of one process in one Redis: what each
+costs, and what is left.
 
-What lives here: making keys, batch by batch, and reading what the server and this process hold then. Exit status: 1 when a key has
-no TTL or outlives it, when this process grew with the keys, or held more than 3 connections; 2 when nothing could be measured.
+What lives here: making keys, batch by batch, and reading what the server and this process hold
+then. Exit status: 1 when a key has no TTL or outlives it, when this process grew with the keys, or
+held more than 3 connections; 2 when nothing could be measured.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def measured(url: str, keys: int, live: int, brief: int) -> bool:
     return not found.wrong
 
 
-# Idle keys ---------------------------------------------------------------------------------------------------------------------
+# Idle keys ----------------------------------------------------------------------------------------
 
 
 async def idle_keys(url: str, server: Redis, keys: int, found: Findings) -> None:
@@ -123,7 +125,8 @@ async def idle_keys(url: str, server: Redis, keys: int, found: Findings) -> None
     )
     script = (stats(server) - done).microseconds / keys
     table.say(
-        f"script time {script:.0f} us a key; Redis keys: {server.dbsize() / (keys + 1):.2f} for each limiter"
+        f"script time {script:.0f} us a key; Redis keys: {server.dbsize() / (keys + 1):.2f} for "
+        "each limiter"
     )
     growth = resident() - resident_then
     found.check(
@@ -145,7 +148,9 @@ async def entered(limiter: Limiter) -> None:
 async def at_once(
     work: Callable[[Limiter], Coroutine[Any, Any, Any]], limiters: Iterable[Limiter]
 ) -> list[Any]:
-    """The work for all of them, so many in one turn of the loop; nothing is kept but what it returns."""
+    """The work for all of them, so many in one turn of the loop; nothing is kept but what it
+    returns.
+    """
     results: list[Any] = []
     for batch in batches(iter(limiters)):
         results += await asyncio.gather(*map(work, batch))
@@ -165,7 +170,8 @@ def say_ttls(server: Redis, found: Findings) -> None:
         longest = max(longest, left)
         shortest = left if shortest is None else min(shortest, left)
     table.say(
-        f"TTLs, by SCAN over all keys: {(shortest or 0) / 1000:,.0f} to {longest / 1000:,.0f} s; without one: {without}"
+        f"TTLs, by SCAN over all keys: {(shortest or 0) / 1000:,.0f} to {longest / 1000:,.0f} s; "
+        f"without one: {without}"
     )
     found.check(not without, f"{without} keys have no TTL")
 
@@ -183,7 +189,7 @@ def ttls(server: Redis) -> Iterator[int]:
         )  # -2: it ended between the two
 
 
-# Live keys ---------------------------------------------------------------------------------------------------------------------
+# Live keys ----------------------------------------------------------------------------------------
 
 
 async def live_keys(url: str, server: Redis, live: int, found: Findings) -> None:
@@ -237,11 +243,13 @@ async def go_home(waiting: Sequence[asyncio.Task[Permit]], permits: Sequence[Per
     await asyncio.gather(*(permit.arelease() for permit in permits))
 
 
-# Gone keys ---------------------------------------------------------------------------------------------------------------------
+# Gone keys ----------------------------------------------------------------------------------------
 
 
 def gone_keys(url: str, server: Redis, brief: int, found: Findings) -> None:
-    """With constants as short as those of the tests of faults, in a process of its own, whose script is another one."""
+    """With constants as short as those of the tests of faults, in a process of its own, whose
+    script is another one.
+    """
     server.flushall()
     process = multiprocessing.get_context("spawn").Process(
         target=leave_keys, args=(url, brief), daemon=True
@@ -254,13 +262,15 @@ def gone_keys(url: str, server: Redis, brief: int, found: Findings) -> None:
     left = list(ttls(server))
     longest = max(left, default=0) / 1000
     table.say(
-        f"\n{brief:,} keys with every kind of limit, entered and left, with shortened constants: {len(left):,} Redis keys"
+        f"\n{brief:,} keys with every kind of limit, entered and left, with shortened constants: "
+        f"{len(left):,} Redis keys"
     )
     start = perf_counter()
     while (remaining := server.dbsize()) and perf_counter() - start < longest + BEYOND:
         sleep(0.05)
     table.say(
-        f"the longest TTL is {longest:.1f} s; after {perf_counter() - start:.1f} s {remaining:,} Redis keys are left"
+        f"the longest TTL is {longest:.1f} s; after {perf_counter() - start:.1f} s {remaining:,} "
+        "Redis keys are left"
     )
     found.check(bool(left), "no key was there to begin with")
     found.check(not remaining, f"{remaining:,} keys are left after their TTL")
@@ -291,7 +301,7 @@ async def left_behind(url: str, brief: int) -> None:
     await at_once(entered, (limiter[f"tenant-{number}"] for number in range(brief)))
 
 
-# What is held ------------------------------------------------------------------------------------------------------------------
+# What is held -------------------------------------------------------------------------------------
 
 
 def used(server: Redis) -> int:

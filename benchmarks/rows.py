@@ -1,6 +1,8 @@
-"""The rows: which work, by whom, how often. A row is data; how it is done is in shapes, by whom in peers/.
+"""The rows: which work, by whom, how often. A row is data; how it is done is in shapes, by whom in
+peers/.
 
-Every peer that can do a row's work is in it, in its documented way; where that fails, also in one that works.
+Every peer that can do a row's work is in it, in its documented way; where that fails, also in one
+that works.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from benchmarks.peers import (
 from benchmarks.stage import Contestant, Goal, Opening, Role, Row, Shape
 
 MEMORY_TIMES, MEMORY_QUICK = 20_000, 5_000
-# One after another on Redis: short turns and many of them. Most of such a round trip is waiting for a core to wake, which takes 50
-# us in one minute of a machine and 300 in the next: only turns that lie close together have the same weather.
+# One after another on Redis: short turns and many of them. Most of such a round trip is waiting for
+# a core to wake, which takes 50 us in one minute of a machine and 300 in the next: only turns that
+# lie close together have the same weather.
 TURN_TIMES, TURN_ROUNDS = 50, 150
 THREAD_TIMES, THREAD_QUICK = 40_000, 8_000
 AT_ONCE = 100
@@ -31,7 +34,8 @@ MANY_AT_ONCE, MANY_QUICK = 10_000, 2_000
 UNCONTENDED = CONTENDED = 10
 NARROW = 2
 
-# A goal stands beside its row because the table shows both; they are those of the design, section 5.
+# A goal stands beside its row because the table shows both; they are those of the design, section
+# 5.
 BELOW = 1.0
 NEAR_BARE = 1 / 1.15
 AS_FAST = 1 / 1.1  # a tenth is what two halves of one run differ by anyway
@@ -133,7 +137,8 @@ def contended_in_process() -> list[Row]:
         ),
         Row(
             "concurrency-threads",
-            f"in process: {shapes.THREADS} threads through a capacity of {NARROW}, {{times}} entries",
+            f"in process: {shapes.THREADS} threads through a capacity of {NARROW}, {{times}} "
+            "entries",
             THREAD_TIMES,
             (
                 ours(headgate.concurrency(NARROW), threads),

@@ -1,4 +1,5 @@
-"""The redis-server of a run: started here on a private port of the loopback, and stopped by its process id.
+"""The redis-server of a run: started here on a private port of the loopback, and stopped by its
+process id.
 
 Only starting, asking and stopping lives here; what is measured on the server does not.
 """
@@ -82,7 +83,9 @@ def server_version(url: str) -> str:
 
 
 def sweep(url: str, mark: str) -> None:
-    """Delete the keys of this run from a server that is not ours: every name of the run contains its mark."""
+    """Delete the keys of this run from a server that is not ours: every name of the run contains
+    its mark.
+    """
     with Redis.from_url(url) as client:
         for key in client.scan_iter(match=f"*{mark}*", count=SWEEP_BATCH):
             client.unlink(key)

@@ -1,7 +1,9 @@
-"""The works: what is done with a limiter while the clock runs. Each shape owns its clock and returns seconds.
+"""The works: what is done with a limiter while the clock runs. Each shape owns its clock and
+returns seconds.
 
-Everybody in a row goes through the same lines. A shape knows no library; what is entered comes from a maker.
-Clients are opened before; what a shape makes inside or outside of the clock is said in its name.
+Everybody in a row goes through the same lines. A shape knows no library; what is entered comes from
+a maker. Clients are opened before; what a shape makes inside or outside of the clock is said in its
+name.
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ CROWD = 100
 
 
 class RunFailedError(Exception):
-    """A run that is no measurement: some of its callers got an error or no answer. The text is the reason."""
+    """A run that is no measurement: some of its callers got an error or no answer.
+
+    The text is the reason.
+    """
 
 
 def in_the_loop(shape: Callable[[Maker, str, int], Coroutine[Any, Any, float]]) -> Shape:
@@ -90,7 +95,9 @@ def called_in_turn_sync(_stage: Stage, make: Maker, name: str, times: int) -> fl
 
 @in_the_loop
 async def made_and_entered_at_once(make: Maker, name: str, times: int) -> float:
-    """The classic: every task makes an instance of its own (of one name) and enters it; making is timed."""
+    """The classic: every task makes an instance of its own (of one name) and enters it; making is
+    timed.
+    """
 
     async def caller() -> None:
         async with make(name):
@@ -101,7 +108,9 @@ async def made_and_entered_at_once(make: Maker, name: str, times: int) -> float:
 
 @in_the_loop
 async def made_and_entered_by_the_hundred(make: Maker, name: str, times: int) -> float:
-    """The same number of tasks, instances and entries, in crowds of a hundred that come one after another."""
+    """The same number of tasks, instances and entries, in crowds of a hundred that come one after
+    another.
+    """
 
     async def caller() -> None:
         async with make(name):
@@ -112,7 +121,9 @@ async def made_and_entered_by_the_hundred(make: Maker, name: str, times: int) ->
 
 @in_the_loop
 async def entered_at_once(make: Maker, name: str, times: int) -> float:
-    """Many tasks enter one instance, after a first crowd that opened what is opened once and is not timed."""
+    """Many tasks enter one instance, after a first crowd that opened what is opened once and is not
+    timed.
+    """
     entry = make(name)
 
     async def caller() -> None:

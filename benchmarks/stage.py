@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# One setting for everybody: so many tokens that nobody ever waits. What is timed is the way to a grant.
+# One setting for everybody: so many tokens that nobody ever waits. What is timed is the way to a
+# grant.
 PLENTY = 1_000_000
 PERIOD = 3600
 
@@ -37,11 +38,13 @@ class Stage:
         return f"{self.mark}x{next(self._numbers)}"
 
 
-# A peer's module opens its clients once a row and yields a maker: a name in, a thing to enter or to call out.
+# A peer's module opens its clients once a row and yields a maker: a name in, a thing to enter or to
+# call out.
 Maker = Callable[[str], Any]
 Opening = Callable[[Stage], AbstractContextManager[Maker]]
 
-# A shape does the row's work once with what the maker makes, `times` times over, and returns the seconds.
+# A shape does the row's work once with what the maker makes, `times` times over, and returns the
+# seconds.
 Shape = Callable[[Stage, Maker, str, int], float]
 
 
@@ -62,7 +65,9 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Goal:
-    """How far ahead of the best of a role headgate wants to be: its time times `factor` is at most theirs. `work`: in short."""
+    """How far ahead of the best of a role headgate wants to be: its time times `factor` is at most
+    theirs. `work`: in short.
+    """
 
     work: str
     role: Role

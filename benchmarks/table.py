@@ -1,4 +1,5 @@
-"""How a run is shown: a table a row, as soon as it is measured, and the verdict. Neater where rich is there.
+"""How a run is shown: a table a row, as soon as it is measured, and the verdict. Neater where rich
+is there.
 
 Only words and columns live here; what a figure means is decided in timing.
 """
@@ -118,7 +119,9 @@ def behind(outcome: Outcome) -> str:
 
 
 def columns(heads: Cells, rows: Sequence[Cells], left: Collection[int] = ()) -> None:
-    """Lines under their heads; the first and the last column, and those said, are words and start at the left."""
+    """Lines under their heads; the first and the last column, and those said, are words and start
+    at the left.
+    """
     left = {0, len(heads) - 1, *left}
     if RICH:
         show_rich(heads, rows, left)

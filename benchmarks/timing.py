@@ -1,7 +1,7 @@
 """The measurement: contestants take turns, round by round, and are compared within each round.
 
-Nothing here knows a library or how a figure is shown. A contestant that fails is reported with its error and
-sits out the rest of its row; nobody is dropped in silence.
+Nothing here knows a library or how a figure is shown. A contestant that fails is reported with its
+error and sits out the rest of its row; nobody is dropped in silence.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class Outcome:
         ]
 
     def ratio(self, result: Result) -> float:
-        """How many times as long as headgate: the median of the rounds' ratios. Both have finished."""
+        """How many times as long as headgate: the median of the rounds' ratios.
+
+        Both have finished.
+        """
         return median(result.ratios(self.ours))
 
     def spread(self, result: Result) -> tuple[float, float]:
@@ -101,7 +104,10 @@ class Outcome:
 
     @property
     def out_of_reach(self) -> float | None:
-        """How far ahead of the goal's mark the floor is, where even that is less than the goal. Of several the highest counts."""
+        """How far ahead of the goal's mark the floor is, where even that is less than the goal.
+
+        Of several the highest counts.
+        """
         goal, mark = self.row.goal, self.mark
         floor = (
             max(self.finished(Role.FLOOR), key=self.ratio, default=None)
@@ -170,7 +176,9 @@ def take_turn(result: Result, number: int, stage: Stage, make: Maker, times: int
 
 @contextmanager
 def collector_out_of_the_way() -> Iterator[None]:
-    """Garbage is collected before each turn and not during it, for everybody alike (as timeit does)."""
+    """Garbage is collected before each turn and not during it, for everybody alike (as timeit
+    does).
+    """
     gc.collect()
     gc.disable()
     try:

@@ -1,4 +1,5 @@
-"""How the tools beside the rows begin and end: on a private server that is gone afterwards, whatever happens.
+"""How the tools beside the rows begin and end: on a private server that is gone afterwards,
+whatever happens.
 
 What a tool measures is its own; this knows no library and no figure.
 """
@@ -16,7 +17,9 @@ NOTHING_MEASURED = 2
 
 
 def on_private_server(work: Callable[[str], bool]) -> int:
-    """The exit status: 0 when `work`, given a server's URL, says that all is well; 1 when it is not; 2 when there is no server."""
+    """The exit status: 0 when `work`, given a server's URL, says that all is well; 1 when it is
+    not; 2 when there is no server.
+    """
     # A kill must not leave a redis-server behind: it becomes an exit, which every `finally` sees.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:

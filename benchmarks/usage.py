@@ -27,7 +27,9 @@ SCRIPTS = ("evalsha", "eval", "fcall")
 
 @dataclass(frozen=True)
 class Stats:
-    """What the server has done: calls of scripts, their microseconds, commands inside, announcements, and its own CPU seconds."""
+    """What the server has done: calls of scripts, their microseconds, commands inside,
+    announcements, and its own CPU seconds.
+    """
 
     calls: int = 0
     microseconds: int = 0

@@ -1,6 +1,8 @@
-"""The story: start the strict server, call it without headgate, call it with headgate, compare, judge.
+"""The story: start the strict server, call it without headgate, call it with headgate, compare,
+judge.
 
-Exit code 0: with headgate not one 429 and at most 5% over the ideal time; 1: not so; 2: it could not be run.
+Exit code 0: with headgate not one 429 and at most 5% over the ideal time; 1: not so; 2: it could
+not be run.
 """
 
 from __future__ import annotations
@@ -109,15 +111,16 @@ async def address(server: Process) -> str:
 
 def introduce(console: Console, pid: int) -> None:
     console.print(
-        f"\nA server (process {pid}) allows [bold]{RULES.amount} calls in any {RULES.per:g} s[/] and "
-        f"[bold]{RULES.at_once} at once[/].\nBeyond either it answers 429; "
-        f"a call that is let in takes {RULES.call_time * 1000:g} ms.\n"
+        f"\nA server (process {pid}) allows [bold]{RULES.amount} calls in any {RULES.per:g} s[/] "
+        f"and [bold]{RULES.at_once} at once[/].\nBeyond either it answers 429; a call that is let "
+        f"in takes {RULES.call_time * 1000:g} ms.\n"
     )
 
 
 def explain_without(console: Console, options: argparse.Namespace) -> None:
     console.print(
-        f"[bold]1. Without headgate[/]: {options.calls} calls, all at the same time{_spread(options)}."
+        f"[bold]1. Without headgate[/]: {options.calls} calls, all at the same "
+        f"time{_spread(options)}."
     )
 
 
@@ -127,8 +130,8 @@ def explain_with(console: Console, options: argparse.Namespace) -> None:
     )
     store = ", store=URL" if options.redis else ""
     console.print(
-        f"\n[bold]2. With headgate[/]: the same calls{_spread(options)}, but each waits its turn at\n"
-        f"   Limiter(name, {limits}{store})."
+        f"\n[bold]2. With headgate[/]: the same calls{_spread(options)}, but each waits its turn "
+        f"at\n   Limiter(name, {limits}{store})."
     )
 
 
@@ -197,12 +200,14 @@ def judge(console: Console, outcome: Outcome) -> int:
     )
     if outcome.refused:
         console.print(
-            f"[bold red]Not as promised[/]: {outcome.refused} calls were refused with headgate ({reasons})."
+            f"[bold red]Not as promised[/]: {outcome.refused} calls were refused with headgate "
+            f"({reasons})."
         )
         return 1
     if outcome.over_ideal > TOLERANCE:
         console.print(
-            f"[bold red]Not as promised[/]: no 429, but {spent}, and the promise is {TOLERANCE:.0%}."
+            f"[bold red]Not as promised[/]: no 429, but {spent}, and the promise is "
+            f"{TOLERANCE:.0%}."
         )
         return 1
     console.print(f"[bold green]As promised[/]: not one 429, in {spent}.")

@@ -1,7 +1,8 @@
-"""The calls of one process, with headgate or without: the one difference is which `limiter` they enter.
+"""The calls of one process, with headgate or without: the one difference is which `limiter` they
+enter.
 
-Run as `python -m demo.calls` this file is one of several workers: an order comes in as a line of JSON, the
-replies go out as one status a line. Nothing here counts or draws.
+Run as `python -m demo.calls` this file is one of several workers: an order comes in as a line of
+JSON, the replies go out as one status a line. Nothing here counts or draws.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from headgate import Concurrency, HeadgateError, Limiter, Window
 
 RULES = Rules()
 
-# A grant counts when the call leaves, the server counts when it arrives: slack covers what the way varies by.
-# Measured at the server on 2 busy cores, calls came up to 13 ms closer together than they were granted, from one
-# process as from 4, and once 18 ms. Every period grows by it: 2.5% of the 5% that the demo allows itself.
+# A grant counts when the call leaves, the server counts when it arrives: slack covers what the way
+# varies by. Measured at the server on 2 busy cores, calls came up to 13 ms closer together than
+# they were granted, from one process as from 4, and once 18 ms. Every period grows by it: 2.5% of
+# the 5% that the demo allows itself.
 SLACK = 0.025
 
 Entrance = AbstractAsyncContextManager[object]
@@ -33,7 +35,9 @@ READY, GO, FAILED = "ready", "go", "failed"
 
 @dataclass(frozen=True)
 class Order:
-    """How many calls to make to which server, and the limiter to share; without a name there is none."""
+    """How many calls to make to which server, and the limiter to share; without a name there is
+    none.
+    """
 
     url: str
     calls: int
@@ -50,7 +54,9 @@ class Order:
 
 @asynccontextmanager
 async def entrance(name: str | None, store: str | None) -> AsyncIterator[Entrance]:
-    """What a call enters: the limiter of that name, already connected to its store, or nothing at all."""
+    """What a call enters: the limiter of that name, already connected to its store, or nothing at
+    all.
+    """
     if name is None:
         yield nullcontext()
         return
@@ -72,8 +78,8 @@ async def make_calls(order: Order, limiter: Entrance, reply: Callable[[int], Non
                 await response.read()
             reply(response.status)
 
-        # Each connection is open before the first call: a grant counts when the call leaves, and connecting takes as
-        # long as all of the slack when a machine is busy.
+        # Each connection is open before the first call: a grant counts when the call leaves, and
+        # connecting takes as long as all of the slack when a machine is busy.
         await asyncio.gather(*(connect(session, order.url) for _ in range(RULES.at_once)))
         await asyncio.gather(*(call() for _ in range(order.calls)))
 
@@ -85,7 +91,9 @@ async def connect(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def work() -> None:
-    """One worker: takes its order, says when it is loaded and connected, and calls when it is told to go."""
+    """One worker: takes its order, says when it is loaded and connected, and calls when it is told
+    to go.
+    """
     order = Order.from_line(sys.stdin.readline())
     async with entrance(order.name, order.store) as limiter:
         print(READY, flush=True)

@@ -1,7 +1,8 @@
-"""Child processes that never outlive the demo: each is stopped by its own process id, or stops by itself.
+"""Child processes that never outlive the demo: each is stopped by its own process id, or stops by
+itself.
 
-Parent and child speak in lines over the child's stdin and stdout. No signal of the terminal reaches a child:
-Ctrl-C is the parent's to handle.
+Parent and child speak in lines over the child's stdin and stdout. No signal of the terminal reaches
+a child: Ctrl-C is the parent's to handle.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def end_with_parent() -> None:
 
 
 def _wait_for_end_of_stdin() -> None:
-    # os.read, because a thread inside sys.stdin holds its lock, and the interpreter cannot shut down.
+    # os.read, because a thread inside sys.stdin holds its lock, and the interpreter cannot shut
+    # down.
     while os.read(STDIN, 1024):
         pass
     os._exit(1)

@@ -1,7 +1,8 @@
-"""What the demo's server allows, decided without I/O and without a clock: the time of arrival is an argument.
+"""What the demo's server allows, decided without I/O and without a clock: the time of arrival is an
+argument.
 
-The server and the demo's idea of the best possible time both come from here, and neither knows headgate: what
-is judged must not be the judge.
+The server and the demo's idea of the best possible time both come from here, and neither knows
+headgate: what is judged must not be the judge.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Rules:
-    """At most `amount` calls in any `per` seconds, at most `at_once` at a time; a call takes `call_time`."""
+    """At most `amount` calls in any `per` seconds, at most `at_once` at a time; a call takes
+    `call_time`.
+    """
 
     amount: int = 20
     per: float = 1.0
@@ -26,7 +29,10 @@ class Rules:
 
 
 class Doorkeeper:
-    """Admits or refuses each call and counts. Instants are whole nanoseconds, so the window is exact."""
+    """Admits or refuses each call and counts.
+
+    Instants are whole nanoseconds, so the window is exact.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -47,7 +53,10 @@ class Doorkeeper:
         self.inside -= 1
 
     def _judge(self, now: int) -> Verdict:
-        """Only admitted calls count. The deque holds the last `amount`: the oldest must be a period ago."""
+        """Only admitted calls count.
+
+        The deque holds the last `amount`: the oldest must be a period ago.
+        """
         if len(self._admitted) == self._rules.amount and now - self._admitted[0] < self._per:
             return "rate"
         if self.inside >= self._rules.at_once:
@@ -56,7 +65,9 @@ class Doorkeeper:
 
 
 def ideal_time(calls: int, rules: Rules) -> float:
-    """Seconds from first start to last end if every call starts at the first moment the rules allow."""
+    """Seconds from first start to last end if every call starts at the first moment the rules
+    allow.
+    """
     starts: list[float] = []
     for call in range(calls):
         window_opens = starts[call - rules.amount] + rules.per if call >= rules.amount else 0.0

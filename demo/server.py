@@ -1,7 +1,8 @@
-"""The strict HTTP server: `python -m demo.server`. It prints its port and serves until it is stopped.
+"""The strict HTTP server: `python -m demo.server`. It prints its port and serves until it is
+stopped.
 
-GET / is the call, GET /stats the counts, POST /reset forgets all. What is allowed is decided in `rules`; this
-file only reads the clock, sleeps and answers. It knows nothing of headgate.
+GET / is the call, GET /stats the counts, POST /reset forgets all. What is allowed is decided in
+`rules`; this file only reads the clock, sleeps and answers. It knows nothing of headgate.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from aiohttp import web
 from demo.processes import end_with_parent
 from demo.rules import Doorkeeper, Rules
 
-# Without headgate all calls connect in the same instant. A queue too short for them would make the kernel
-# drop connections, and the demo would show TCP retries of a second instead of 429s.
+# Without headgate all calls connect in the same instant. A queue too short for them would make the
+# kernel drop connections, and the demo would show TCP retries of a second instead of 429s.
 BACKLOG = 1024
 
 

@@ -1,4 +1,5 @@
-"""What the demo puts on the screen: a bar while calls come back, then a table. It draws, and decides nothing.
+"""What the demo puts on the screen: a bar while calls come back, then a table. It draws, and
+decides nothing.
 
 A terminal gets a moving bar, anything else (a log, a pipe) a plain line now and then.
 """
@@ -20,7 +21,9 @@ SECONDS_BETWEEN_LINES = 2.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: the counts are the server's own, `seconds` is the client's time from start to last reply."""
+    """One run: the counts are the server's own, `seconds` is the client's time from start to last
+    reply.
+    """
 
     run: str
     ok: int

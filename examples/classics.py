@@ -1,4 +1,5 @@
-"""The classic primitives: code that was written for self_limiters, with one line changed, the import.
+"""The classic primitives: code that was written for self_limiters, with one line changed, the
+import.
 
     -from self_limiters import MaxSleepExceededError, RedisError, Semaphore, TokenBucket
     +from headgate import MaxSleepExceededError, RedisError, Semaphore, TokenBucket

@@ -1,7 +1,7 @@
 """A fleet: four processes share one limit on Redis, and each waits its turn among all of them.
 
-Each job hashes some bytes and writes down when it began and ended; the parent then counts how many ran at the
-same time. Run it: `python examples/fleet.py redis://localhost:6379`
+Each job hashes some bytes and writes down when it began and ended; the parent then counts how many
+ran at the same time. Run it: `python examples/fleet.py redis://localhost:6379`
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ PROCESSES, JOBS = 4, 5
 
 
 class Job(NamedTuple):
-    """When it ran, by the monotonic clock that all processes of one machine share, and the fence of its permit."""
+    """When it ran, by the monotonic clock that all processes of one machine share, and the fence of
+    its permit.
+    """
 
     began: float
     ended: float
@@ -65,7 +67,8 @@ async def main(url: str) -> None:
     fences = {job.fence for job in jobs}
     most = most_at_once(jobs)
     print(
-        f"{len(jobs)} jobs in {PROCESSES} processes, at most {most} at once, {len(fences)} different fences"
+        f"{len(jobs)} jobs in {PROCESSES} processes, at most {most} at once, {len(fences)} "
+        "different fences"
     )
 
 

@@ -1,7 +1,9 @@
-"""Two budgets at once: requests and tokens, taken together; what a call did not use goes back by `settle`.
+"""Two budgets at once: requests and tokens, taken together; what a call did not use goes back by
+`settle`.
 
-The model is a local one: it answers a question with the longest words of it. What it took is known only
-afterwards, as with any model, so each call asks for the most it may take. Run it: `python examples/llm_budgets.py`
+The model is a local one: it answers a question with the longest words of it. What it took is known
+only afterwards, as with any model, so each call asks for the most it may take. Run it: `python
+examples/llm_budgets.py`
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ async def main() -> None:
     replies = await asyncio.gather(*map(ask, questions))
     took = sum(reply.tokens for reply in replies)
     print(
-        f"{len(replies)} calls asked for {len(replies) * MOST} tokens and took {took}; {tokens_left()} of 1000 are left"
+        f"{len(replies)} calls asked for {len(replies) * MOST} tokens and took {took}; "
+        f"{tokens_left()} of 1000 are left"
     )
 
 

@@ -46,7 +46,8 @@ async def main() -> None:
         began = time.monotonic()
         answers = await asyncio.gather(*(call(port) for _ in range(12)))
         print(
-            f"{answers.count('hello')} calls in {time.monotonic() - began:.1f} s, at most {service.most} at once"
+            f"{answers.count('hello')} calls in {time.monotonic() - began:.1f} s, at most "
+            f"{service.most} at once"
         )
     print(limiter)
 

@@ -1,7 +1,8 @@
-"""Tests of limited code, without waiting: a day of calls in a moment, and proof that none was too early.
+"""Tests of limited code, without waiting: a day of calls in a moment, and proof that none was too
+early.
 
-These are tests as pytest runs them (`pytest examples/testing.py`), which brings the clock as the fixture `headgate_clock`. Here it
-is made by hand. Run it: `python examples/testing.py`
+These are tests as pytest runs them (`pytest examples/testing.py`), which brings the clock as the
+fixture `headgate_clock`. Here it is made by hand. Run it: `python examples/testing.py`
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def test_a_day_of_crawling(headgate_clock: ManualClock) -> None:
     assert_never_over(recorder.calls, *LIMITS)
     assert_at_rest(api)
     print(
-        f"{len(recorder.calls)} calls, at most {recorder.most} at once, took {headgate_clock.elapsed() / 3600:.1f} hours"
+        f"{len(recorder.calls)} calls, at most {recorder.most} at once, took "
+        f"{headgate_clock.elapsed() / 3600:.1f} hours"
     )
 
 

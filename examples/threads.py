@@ -1,4 +1,5 @@
-"""Threads and an event loop share one limiter: at most three hash at the same time, whoever they are.
+"""Threads and an event loop share one limiter: at most three hash at the same time, whoever they
+are.
 
 Run it: `python examples/threads.py`
 """

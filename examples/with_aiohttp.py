@@ -20,7 +20,9 @@ async def fetch(session: aiohttp.ClientSession, url: str) -> str:
 
 
 async def limited_in_place(service: Strict) -> None:
-    """All that the session sends: as many at once as the service bears, for as long as their bodies last."""
+    """All that the session sends: as many at once as the service bears, for as long as their bodies
+    last.
+    """
     async with aiohttp.ClientSession() as session:
         limit(session, Limiter("service", Concurrency(3), "1000/second"))
         urls = [service.url, f"{service.url}/stream"] * 10
@@ -29,7 +31,9 @@ async def limited_in_place(service: Strict) -> None:
 
 
 async def classic(service: Strict) -> None:
-    """So many a second, and a burst that the service bears; what is sent by the session itself is not limited."""
+    """So many a second, and a burst that the service bears; what is sent by the session itself is
+    not limited.
+    """
     async with RateLimiter(aiohttp.ClientSession(), rate=100, max_tokens=3) as client:
         for _ in range(5):
             async with client.get(service.url) as response:

@@ -1,4 +1,5 @@
-"""httpx, in threads: one client for all of them, a limit for each host, and a path that is not limited.
+"""httpx, in threads: one client for all of them, a limit for each host, and a path that is not
+limited.
 
 The service answers 429 to the fourth call at once. Run it: `python examples/with_httpx.py`
 """

@@ -1,4 +1,5 @@
-"""httpx2, in coroutines: a permit lasts as long as a call does, streams to their last line included.
+"""httpx2, in coroutines: a permit lasts as long as a call does, streams to their last line
+included.
 
 The service bears two calls at once. Run it: `python examples/with_httpx2.py`
 """

@@ -1,4 +1,5 @@
-"""LangChain: ten runs of a chat model, started together: five at once, then ten a second. The model is a made-up one of its own.
+"""LangChain: ten runs of a chat model, started together: five at once, then ten a second. The model
+is a made-up one of its own.
 
 Run it: `python examples/with_langchain.py`
 """

@@ -1,7 +1,8 @@
-"""LiteLLM: twenty calls, limited by requests, tokens and calls at once together, to a service that speaks as OpenAI's does.
+"""LiteLLM: twenty calls, limited by requests, tokens and calls at once together, to a service that
+speaks as OpenAI's does.
 
-It bears three calls at once, and 2,000 tokens an hour; each call may take 500, and twenty pass all the same.
-Run it: `python examples/with_litellm.py`
+It bears three calls at once, and 2,000 tokens an hour; each call may take 500, and twenty pass all
+the same. Run it: `python examples/with_litellm.py`
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The OpenAI SDK, in coroutines: requests, tokens and calls at once limited together, answers and streams alike.
+"""The OpenAI SDK, in coroutines: requests, tokens and calls at once limited together, answers and
+streams alike.
 
-The service bears three calls at once, and 10,000 tokens an hour; each call may take 2,000, and a hundred pass all the same.
-Run it: `python examples/with_openai.py`
+The service bears three calls at once, and 10,000 tokens an hour; each call may take 2,000, and a
+hundred pass all the same. Run it: `python examples/with_openai.py`
 """
 
 from __future__ import annotations

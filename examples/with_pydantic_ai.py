@@ -1,4 +1,5 @@
-"""PydanticAI: ten runs of an agent, three at once; its model is asked by two at once. The model is made up.
+"""PydanticAI: ten runs of an agent, three at once; its model is asked by two at once. The model is
+made up.
 
 Run it: `python examples/with_pydantic_ai.py`
 """
@@ -33,7 +34,8 @@ agent = Agent(model, max_concurrency=PydanticAILimiter(runs))
 async def main() -> None:
     results = await asyncio.gather(*(agent.run("hi") for _ in range(10)))
     print(
-        f"{[result.output for result in results].count('hello')} runs, the model asked by {max(busy)} at once"
+        f"{[result.output for result in results].count('hello')} runs, the model asked by "
+        f"{max(busy)} at once"
     )
     print(runs)
 

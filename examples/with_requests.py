@@ -1,6 +1,7 @@
 """requests, in threads: one session for all of them; what urllib3 sends again waits its turn again.
 
-The service answers 429 to the fourth call at once, and 503 to its first /busy. Run it: `python examples/with_requests.py`
+The service answers 429 to the fourth call at once, and 503 to its first /busy. Run it: `python
+examples/with_requests.py`
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def main() -> None:
 
         session.get(f"{service.url}/busy", timeout=1)
         print(
-            f"{api.status().limits[1].used} of 22 attempts counted, {api.status().limits[0].used} under way"
+            f"{api.status().limits[1].used} of 22 attempts counted, {api.status().limits[0].used} "
+            "under way"
         )
 
 

@@ -1,1 +1,4 @@
-"""The tests of headgate. `servers`, `virtual` and `processes` are what they stand on; the folders mirror the promises."""
+"""The tests of headgate.
+
+`servers`, `virtual` and `processes` are what they stand on; the folders mirror the promises.
+"""

@@ -1,7 +1,7 @@
 """Tests that send signals to their own process: each runs in a process of its own.
 
-Mark such a test `@pytest.mark.signals`. A signal that arrives late would interrupt the next test, or the process of pytest-xdist
-that runs it.
+Mark such a test `@pytest.mark.signals`. A signal that arrives late would interrupt the next test,
+or the process of pytest-xdist that runs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Certificates for tests: one that is in order, and some that are not.
 
-Here lives the making of them, by an authority that lasts as long as its object; who shows one is a server (servers.py).
+Here lives the making of them, by an authority that lasts as long as its object; who shows one is a
+server (servers.py).
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Certificates:
         return self._certificate(self._authority.issue_cert("elsewhere.example"), self._authority)
 
     def of_another_authority(self) -> Certificate:
-        """It is in order, but who is told to trust our authority knows nothing of the one that made it."""
+        """It is in order, but who is told to trust our authority knows nothing of the one that made
+        it.
+        """
         return self._certificate(trustme.CA().issue_cert(*HERE), self._authority)
 
     def _certificate(self, shown: trustme.LeafCert, authority: trustme.CA) -> Certificate:

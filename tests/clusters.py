@@ -1,6 +1,8 @@
-"""A real Redis Cluster for tests: three masters and a replica of each, on private ports of this machine.
+"""A real Redis Cluster for tests: three masters and a replica of each, on private ports of this
+machine.
 
-Here lives its forming, breaking and healing, and the moving of a slot step by step; nothing about headgate.
+Here lives its forming, breaking and healing, and the moving of a slot step by step; nothing about
+headgate.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ REPLICATION = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --clust
 
 
 class Node(Server):
-    """One server of a cluster; it keeps its identity and its two ports when it is killed and started again."""
+    """One server of a cluster; it keeps its identity and its two ports when it is killed and
+    started again.
+    """
 
     _bus = 0
 
@@ -108,7 +112,9 @@ class Cluster:
             node.stop()
 
     def heal(self) -> None:
-        """Whatever a test has done: every node is there, every slot has an owner, and every master a replica."""
+        """Whatever a test has done: every node is there, every slot has an owner, and every master
+        a replica.
+        """
         for node in self.nodes:
             node.resume()
             if not node.runs:
@@ -131,7 +137,7 @@ class Cluster:
         """Go on when every node finds the cluster in order, and every replica is connected."""
         await_order(self._in_order, "the cluster is in order")
 
-    # Looking -------------------------------------------------------------------------------------------------------------------
+    # Looking --------------------------------------------------------------------------------------
 
     def masters(self) -> list[Node]:
         """Those that own slots, in the order of these."""
@@ -148,7 +154,9 @@ class Cluster:
         return next(self._node(entry[3][1]) for entry in self._map() if entry[2][1] == master.port)
 
     def serves(self, key: str, without: Node) -> bool:
-        """Whether another master than `without` has taken over the slot of `key`, and all who live know that all is in order."""
+        """Whether another master than `without` has taken over the slot of `key`, and all who live
+        know that all is in order.
+        """
         alive = [node for node in self.nodes if node.runs]
         return holds(
             lambda: (
@@ -203,7 +211,7 @@ class Cluster:
             and all(each == maps[0] and _is_whole(each) for each in maps)
         )
 
-    # Moving a slot -----------------------------------------------------------------------------------------------------------
+    # Moving a slot --------------------------------------------------------------------------------
 
     def move(self, key: str, target: Node | None = None) -> Move:
         """The slot of `key`, about to move to `target`, or to any other master."""
@@ -247,7 +255,10 @@ class Cluster:
 
 
 class Move:
-    """A slot on its way: `open()`, `carry()` some of its keys or all, `close()`. A test may stand between any two of them."""
+    """A slot on its way: `open()`, `carry()` some of its keys or all, `close()`.
+
+    A test may stand between any two of them.
+    """
 
     def __init__(self, cluster: Cluster, slot: int, source: Node, target: Node) -> None:
         self.slot = slot

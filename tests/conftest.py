@@ -30,7 +30,8 @@ ADDRESS = re.compile(r"\b0x[0-9a-f]{8,}|\bid='\d{6,}'")
 PROOF_FOR_EVER = round(scaled(600))  # the same for a proof
 
 
-# A machine that stands still for a moment makes no example slow: FOR_EVER is the limit of a whole test.
+# A machine that stands still for a moment makes no example slow: FOR_EVER is the limit of a whole
+# test.
 hypothesis.settings.register_profile(
     "headgate", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -71,7 +72,9 @@ def pytest_report_header() -> list[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Set aside what the collection makes: a garbage collection in a test would visit all tests and clients each time."""
+    """Set aside what the collection makes: a garbage collection in a test would visit all tests and
+    clients each time.
+    """
     gc.disable()
     result = yield
     gc.collect()
@@ -211,7 +214,9 @@ def memory(name: str, request: pytest.FixtureRequest) -> World:
 
 
 def _virtual(request: pytest.FixtureRequest) -> bool:
-    """Whether a story in memory takes no real time: asyncio's own loop has a virtual twin, others have none."""
+    """Whether a story in memory takes no real time: asyncio's own loop has a virtual twin, others
+    have none.
+    """
     return loops.virtual() or request.node.get_closest_marker("exact") is not None
 
 
@@ -234,7 +239,9 @@ def caplog(
 
 @pytest.fixture(autouse=True, scope="module")
 def _tidiness() -> Iterator[None]:
-    """What a module has dropped complains in that module, and not wherever Python happens to collect it; its threads are over."""
+    """What a module has dropped complains in that module, and not wherever Python happens to
+    collect it; its threads are over.
+    """
     yield
     end_portal()
     gc.collect()

@@ -19,7 +19,10 @@ Held = TypeVar("Held", bound=Entrance)
 
 
 def declared(limiter: Held) -> Held:
-    """Return `limiter`. Its limits are declared, as by its first acquire, and it uses its line directly."""
+    """Return `limiter`.
+
+    Its limits are declared, as by its first acquire, and it uses its line directly.
+    """
     line = queue_of(limiter)
     if isinstance(line, Undeclared):
         line._begin()

@@ -1,4 +1,6 @@
-"""A signal handler that forks once, for the programs of tests/programs that fork where a thread waits."""
+"""A signal handler that forks once, for the programs of tests/programs that fork where a thread
+waits.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def signal_main() -> None:
 
 
 def signal_until_forked() -> None:
-    """Send signals until one is handled: Python sees none that comes just before a thread begins to wait."""
+    """Send signals until one is handled: Python sees none that comes just before a thread begins to
+    wait.
+    """
     signal_main()
     while not FORKED.wait(0.01):
         signal_main()

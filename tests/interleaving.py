@@ -1,7 +1,9 @@
-"""Threads that meet where a seed says: one runs at a time, and at any opcode of headgate's own another may take over.
+"""Threads that meet where a seed says: one runs at a time, and at any opcode of headgate's own
+another may take over.
 
-Here lives the scheduler, and the lock, the event and the event loop that wait in its time. A story of several threads is the same
-each time that its seed is; when nobody can go on, it says so instead of hanging. Its waits take no time: the clock jumps.
+Here lives the scheduler, and the lock, the event and the event loop that wait in its time. A story
+of several threads is the same each time that its seed is; when nobody can go on, it says so instead
+of hanging. Its waits take no time: the clock jumps.
 """
 
 from __future__ import annotations
@@ -127,7 +129,7 @@ class Interleaving:
         """The moment so many seconds from now, in the clock's microseconds."""
         return float("inf") if seconds is None else self.clock.moment + int(seconds * 1_000_000) + 1
 
-    # What waits in its time ------------------------------------------------------------------------------------------------
+    # What waits in its time -----------------------------------------------------------------------
 
     def lock(self) -> Any:
         return _Lock(self)

@@ -1,9 +1,12 @@
-"""python -m tests.interpreters [--quick] [VERSION ...]: the core of the suite on every Python of this machine and every event loop.
+"""python -m tests.interpreters [--quick] [VERSION ...]: the core of the suite on every Python of
+this machine and every event loop.
 
-Each gets a virtual environment in .venvs, with what its stories need of the registry. Prints a line for each interpreter and loop:
-how many tests have held, or why it is not here. Fails when a test has not held. `--quick` is what CI does, on all that the suite
-itself does not run on: what takes no real time on each interpreter, and on the newest those stories on other loops that wait for
-conditions. Nothing here is known of one machine: interpreters are found on the PATH and among those of pyenv.
+Each gets a virtual environment in .venvs, with what its stories need of the registry. Prints a line
+for each interpreter and loop: how many tests have held, or why it is not here. Fails when a test
+has not held. `--quick` is what CI does, on all that the suite itself does not run on: what takes no
+real time on each interpreter, and on the newest those stories on other loops that wait for
+conditions. Nothing here is known of one machine: interpreters are found on the PATH and among those
+of pyenv.
 """
 
 from __future__ import annotations
@@ -124,7 +127,7 @@ def told_by(python: Python, stories: dict[str, Stories]) -> Iterator[Line]:
         yield Line(python.release, loop, why=why) if why else told(python, loop, words)
 
 
-# Finding them --------------------------------------------------------------------------------------------------------------------
+# Finding them -------------------------------------------------------------------------------------
 
 
 def interpreters() -> Iterator[Python]:
@@ -155,7 +158,7 @@ def own() -> str:
     return "{}.{}".format(*sys.version_info)
 
 
-# Setting them up -----------------------------------------------------------------------------------------------------------------
+# Setting them up ----------------------------------------------------------------------------------
 
 
 def installed(python: Python) -> str:
@@ -195,7 +198,7 @@ def failure(command: list[str]) -> str:
     return (done.stdout.strip() or f"{done.returncode}").splitlines()[-1] if done.returncode else ""
 
 
-# Running them --------------------------------------------------------------------------------------------------------------------
+# Running them -------------------------------------------------------------------------------------
 
 
 def told(python: Python, loop: str, stories: Stories) -> Line:

@@ -1,6 +1,7 @@
 """A store that leases, in virtual time: the test says what becomes of the leases.
 
-Here stands what is not on any server: grants come from nowhere, renewals succeed or fail by a word of the test.
+Here stands what is not on any server: grants come from nowhere, renewals succeed or fail by a word
+of the test.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ LEASE = 10.0  # virtual seconds
 
 
 class Leases:
-    """A line that grants whatever it is asked for, for one lease, and remembers its permits and what came back."""
+    """A line that grants whatever it is asked for, for one lease, and remembers its permits and
+    what came back.
+    """
 
     def __init__(self, clock: virtual.VirtualClock, declared: Declaration) -> None:
         self.name = "api"
@@ -82,7 +85,9 @@ class Leases:
 
 
 def run(leases: Leases, story: Coroutine[Any, Any, Any]) -> Any:
-    """Tell it, and see that the task has no request to end left over that it was not sent by others."""
+    """Tell it, and see that the task has no request to end left over that it was not sent by
+    others.
+    """
 
     async def told() -> Any:
         task = asyncio.current_task()

@@ -1,7 +1,8 @@
-"""The event loops on which the stories can be told, by `--loop`: asyncio's own, the same with eager tasks, uvloop's (F20).
+"""The event loops on which the stories can be told, by `--loop`: asyncio's own, the same with eager
+tasks, uvloop's (F20).
 
-Here lives what a loop is called, and why one cannot be had. A story in memory is told in virtual time on asyncio's loop, which is
-made for that, and in real milliseconds on any other.
+Here lives what a loop is called, and why one cannot be had. A story in memory is told in virtual
+time on asyncio's loop, which is made for that, and in real milliseconds on any other.
 """
 
 from __future__ import annotations
@@ -92,7 +93,10 @@ LOOPS: dict[str, Callable[[], Callable[[], asyncio.AbstractEventLoop]]] = {
 
 
 def tell_on(name: str) -> None:
-    """From here on asyncio.run, and pytest-asyncio, take the loop of that name. Raises LoopMissing."""
+    """From here on asyncio.run, and pytest-asyncio, take the loop of that name.
+
+    Raises LoopMissing.
+    """
     global _present
     if name == OWN:
         return

@@ -1,7 +1,8 @@
-"""How slow this machine is: every allowance of real time in the tests is a number of seconds on an idle machine, scaled by it.
+"""How slow this machine is: every allowance of real time in the tests is a number of seconds on an
+idle machine, scaled by it.
 
-The first process of a run measures, and the processes that it starts inherit what it found: they must agree on the times of
-haste.py. `HEADGATE_TEST_PACE=3` sets it by hand.
+The first process of a run measures, and the processes that it starts inherit what it found: they
+must agree on the times of haste.py. `HEADGATE_TEST_PACE=3` sets it by hand.
 """
 
 from __future__ import annotations
@@ -35,12 +36,15 @@ def scaled(seconds: float) -> float:
 
 
 def scaled_now(seconds: float) -> float:
-    """The same by the load of this moment, for what no other process has to agree on: a run makes a load of its own."""
+    """The same by the load of this moment, for what no other process has to agree on: a run makes a
+    load of its own.
+    """
     return seconds * max(PACE, os.getloadavg()[0] / CORES)
 
 
 class Stalls:
-    """Measures for how long this process stands still, from now on: a test allows for that and for no more.
+    """Measures for how long this process stands still, from now on: a test allows for that and for
+    no more.
 
     A thread wakes at each tick, and each stall makes it late. The thread ends with this object.
     """
@@ -73,7 +77,10 @@ class Ticks:
 
     @property
     def stalled(self) -> float:
-        """The stalls until now: the next tick may be late already. A thread that is merely busy counts as in time."""
+        """The stalls until now: the next tick may be late already.
+
+        A thread that is merely busy counts as in time.
+        """
         stalled, last = self._seen
         late = time.monotonic() - last - TICK
         return stalled + late if late > STALL else stalled

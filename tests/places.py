@@ -1,6 +1,8 @@
-"""Where the stories of the suite can be told: one server of several kinds, a primary with Sentinels, a cluster.
+"""Where the stories of the suite can be told: one server of several kinds, a primary with
+Sentinels, a cluster.
 
-Here lives what `--place` may name, and which of it this machine has. At `redis` run all tests, elsewhere those that need a server.
+Here lives what `--place` may name, and which of it this machine has. At `redis` run all tests,
+elsewhere those that need a server.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ def carried(place: str) -> str:
     ]
     if not programs:
         raise ServerMissing(
-            f"{package}, which brings {Path(pattern).name}, is not installed: there is no wheel of it for this machine"
+            f"{package}, which brings {Path(pattern).name}, is not installed: there is no wheel of "
+            "it for this machine"
         )
     return str(programs[0])
 

@@ -38,14 +38,19 @@ def environment() -> dict[str, str]:
 
 
 def command(program: str, *arguments: object) -> list[str]:
-    """`program`: the name of a file in `programs/`, or Python text. Development mode, and every warning an error."""
+    """`program`: the name of a file in `programs/`, or Python text.
+
+    Development mode, and every warning an error.
+    """
     file = PROGRAMS / f"{program}.py" if program.isidentifier() else None
     what = ["-c", program] if file is None else [str(file)]
     return [sys.executable, "-X", "dev", "-W", "error", *what, *map(str, arguments)]
 
 
 def finished(program: str, *arguments: object, within: float = 60) -> str:
-    """What `program` prints, once it has ended well and without a word of complaint, within so many seconds."""
+    """What `program` prints, once it has ended well and without a word of complaint, within so many
+    seconds.
+    """
     words, env = command(program, *arguments), environment()
     done = subprocess.run(
         words, env=env, capture_output=True, text=True, timeout=within, check=False

@@ -1,8 +1,9 @@
-"""The proofs: the tests that only `./run test --all` runs, and the line that says how many a shorter run left out.
+"""The proofs: the tests that only `./run test --all` runs, and the line that says how many a
+shorter run left out.
 
-A test is a proof by `@pytest.mark.proof`, or because it uses a Cluster or Sentinels. The mark may name the kind:
-`@pytest.mark.proof("starts test suites")`. A run over the whole suite leaves the proofs out. They run with `--all`, with `-m`,
-and wherever the command line names files or folders.
+A test is a proof by `@pytest.mark.proof`, or because it uses a Cluster or Sentinels. The mark may
+name the kind: `@pytest.mark.proof("starts test suites")`. A run over the whole suite leaves the
+proofs out. They run with `--all`, with `-m`, and wherever the command line names files or folders.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def kind_of(item: pytest.Item) -> str | None:
 
 
 def mark_by_fixtures(item: pytest.Item) -> None:
-    """Mark a test that uses a Cluster or Sentinels: by a fixture, or by a parameter that names the fixture."""
+    """Mark a test that uses a Cluster or Sentinels: by a fixture, or by a parameter that names the
+    fixture.
+    """
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
     used = {
         *getattr(item, "fixturenames", ()),
@@ -49,7 +52,10 @@ class Proofs:
 
     @property
     def _wanted(self) -> bool:
-        """Whether this run includes the proofs. A process of pytest-xdist does what its controller decided."""
+        """Whether this run includes the proofs.
+
+        A process of pytest-xdist does what its controller decided.
+        """
         given = getattr(self._config, "workerinput", None)
         if given is not None:
             return bool(given["proofs"])
@@ -61,7 +67,9 @@ class Proofs:
     def pytest_collection_modifyitems(
         self, items: list[pytest.Item]
     ) -> Generator[None, None, None]:
-        """Mark before -m selects by marks; leave out after -k, so that the count is of tests that would have run."""
+        """Mark before -m selects by marks; leave out after -k, so that the count is of tests that
+        would have run.
+        """
         for item in items:
             mark_by_fixtures(item)
         yield

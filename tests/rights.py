@@ -1,4 +1,5 @@
-"""The user of docs/redis.md: what the document says that headgate needs is all that the tests' servers let it do.
+"""The user of docs/redis.md: what the document says that headgate needs is all that the tests'
+servers let it do.
 
 Here lives how the document is read, and nothing that adds to it.
 """

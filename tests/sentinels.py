@@ -1,7 +1,9 @@
-"""A real primary with a replica, and three Sentinels that watch them, on private ports of this machine.
+"""A real primary with a replica, and three Sentinels that watch them, on private ports of this
+machine.
 
-Here lives their starting and breaking; nothing about headgate. Who is the primary, and who its replica, changes with each failover:
-ask `primary`. They are in order again some ten seconds after it, so a test that breaks them has some of its own.
+Here lives their starting and breaking; nothing about headgate. Who is the primary, and who its
+replica, changes with each failover: ask `primary`. They are in order again some ten seconds after
+it, so a test that breaks them has some of its own.
 """
 
 from __future__ import annotations
@@ -102,8 +104,8 @@ class Watcher(Server):
 class Sentinels:
     """A primary, its replica and who watches them: `start()`, use `user_url`, `stop()`.
 
-    `down_after`: milliseconds of silence after which another one takes the primary's place. `spares`:
-    more replicas, which never become the primary.
+    `down_after`: milliseconds of silence after which another one takes the primary's place.
+    `spares`: more replicas, which never become the primary.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """A real redis-server for tests: on a private port, without persistence, gone when the tests are.
 
-Here lives the finding, starting, pausing and stopping of one server, and nothing about headgate but the user whom it lets in.
-Several that belong together: clusters.py, sentinels.py.
+Here lives the finding, starting, pausing and stopping of one server, and nothing about headgate but
+the user whom it lets in. Several that belong together: clusters.py, sentinels.py.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ ADVICE = (
 
 
 class ServerMissing(Exception):
-    """There is no redis-server here, and it could not be installed; or several do not find each other."""
+    """There is no redis-server here, and it could not be installed; or several do not find each
+    other.
+    """
 
 
 def find_server() -> str:
-    """The path of redis-server; where it is missing, the distribution's package is installed if that may be done."""
+    """The path of redis-server; where it is missing, the distribution's package is installed if
+    that may be done.
+    """
     found = _on_the_path()
     if found is None:
         install_server()
@@ -59,7 +63,9 @@ def _on_the_path() -> str | None:
 
 
 def install_server() -> None:
-    """Ask the distribution for the package, as root or by a sudo that asks nothing; whatever fails, fails silently here."""
+    """Ask the distribution for the package, as root or by a sudo that asks nothing; whatever fails,
+    fails silently here.
+    """
     root = privilege()
     if root is None or shutil.which("apt-get") is None:
         return
@@ -69,7 +75,9 @@ def install_server() -> None:
 
 
 def privilege() -> list[str] | None:
-    """What to put before a command that only root may run: nothing, sudo, or None when it cannot be run at all."""
+    """What to put before a command that only root may run: nothing, sudo, or None when it cannot be
+    run at all.
+    """
     if os.geteuid() == 0:
         return []
     if shutil.which("sudo") is None:
@@ -103,7 +111,9 @@ def holds(met: Callable[[], bool]) -> bool:
 
 
 def connections_of(admin: Redis, kind: str, user: str = USER) -> int:
-    """How many connections of a kind, normal or pubsub, `user` has to a server: that of docs/redis.md, if unsaid."""
+    """How many connections of a kind, normal or pubsub, `user` has to a server: that of
+    docs/redis.md, if unsaid.
+    """
     return sum(client["user"] == user for client in admin.client_list(_type=kind))
 
 
@@ -116,8 +126,8 @@ def as_user(url: str, user: str, password: str = "canary") -> str:
 class Server:
     """One redis-server: `start()`, use `url`, `stop()`; `pause()` and `resume()` in between.
 
-    `url` is for its administrator; `user_url` for the user of docs/redis.md, whom it lets in as well. `program`: another server;
-    with `certificate` it speaks nothing but TLS.
+    `url` is for its administrator; `user_url` for the user of docs/redis.md, whom it lets in as
+    well. `program`: another server; with `certificate` it speaks nothing but TLS.
     """
 
     def __init__(
@@ -213,7 +223,8 @@ class Server:
             self._process = subprocess.Popen(
                 self._words(), stdout=log, stderr=log, start_new_session=True
             )
-        # A run that is killed cleans nothing up: then the guard's input ends, and the guard ends the server.
+        # A run that is killed cleans nothing up: then the guard's input ends, and the guard ends
+        # the server.
         words = ["sh", "-c", 'read -r _; kill -9 "$0"', str(self._process.pid)]
         self._guard = subprocess.Popen(
             words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True

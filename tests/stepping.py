@@ -1,4 +1,5 @@
-"""Driving a coroutine by hand: it is interrupted at its k-th suspension, for one k after another (F1 to F5).
+"""Driving a coroutine by hand: it is interrupted at its k-th suspension, for one k after another
+(F1 to F5).
 
 Here lives what an interruption can look like to a coroutine:
 
@@ -67,7 +68,9 @@ class Stepped:
         self._patience = asyncio.timeout(None)
 
     async def run(self) -> None:
-        """In a task of its own: to its end, which may be an interruption, and the task is as good as before."""
+        """In a task of its own: to its end, which may be an interruption, and the task is as good
+        as before.
+        """
         self.task = asyncio.current_task()
         assert self.task is not None
         try:
@@ -130,7 +133,7 @@ class Stepped:
     def _look(self, frame: FrameType, event: str, argument: object) -> None:
         self.ran.add(frame.f_code)
 
-    # Ways ----------------------------------------------------------------------------------------------------------------
+    # Ways -----------------------------------------------------------------------------------------
 
     def cancel(self) -> None:
         assert self.task is not None

@@ -48,7 +48,8 @@ FRAMEWORKS = {
 }
 FOREIGN = CLIENTS | FRAMEWORKS
 EXTRAS = ("redis", "hiredis", "rich", "click", *sorted(set().union(*FOREIGN.values())))
-# What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no chance.
+# What arithmetic and text need of the standard library: no clock, no I/O, no loop, no lock, no
+# chance.
 PURE = {
     *[
         "__future__",
@@ -161,7 +162,7 @@ SCRIPTS = sorted(PACKAGE.rglob("*.lua"))
 MODULES = {module(path): path for path in PYTHON}
 
 
-# Imports -----------------------------------------------------------------------------------------------------------------------
+# Imports ------------------------------------------------------------------------------------------
 
 
 def for_types_only(node: ast.AST) -> bool:
@@ -177,7 +178,9 @@ def at_run_time(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imported(path: Path, walk: Callable[[ast.AST], Iterable[ast.AST]] = at_run_time) -> set[str]:
-    """The modules that a file imports when it runs, wherever in it that stands; with `ast.walk`: those for types, too."""
+    """The modules that a file imports when it runs, wherever in it that stands; with `ast.walk`:
+    those for types, too.
+    """
     found: set[str] = set()
     for node in walk(tree(path)):
         if isinstance(node, ast.Import):
@@ -203,7 +206,9 @@ def in_folder(path: Path, *folders: str) -> bool:
 
 
 def test_the_gate_decides_and_does_nothing_else() -> None:
-    """Whatever the gate imports, and whatever that imports, has no clock, no I/O, no loop, no lock and no redis."""
+    """Whatever the gate imports, and whatever that imports, has no clock, no I/O, no loop, no lock
+    and no redis.
+    """
     reached: dict[str, Path] = {}
     todo = [module(path) for path in GATE.glob("*.py")]
     while todo:
@@ -234,7 +239,9 @@ STORE = "headgate.stores.redis"
 
 
 def test_an_extra_is_imported_in_one_place() -> None:
-    """The Redis store alone imports redis-py and hiredis; the module of a client or framework alone imports that."""
+    """The Redis store alone imports redis-py and hiredis; the module of a client or framework alone
+    imports that.
+    """
 
     def breach(path: Path) -> set[str]:
         allowed = FOREIGN.get(path.relative_to(PACKAGE).as_posix(), set())
@@ -273,7 +280,9 @@ def test_no_module_imports_that_of_a_client_or_framework() -> None:
 
 
 def test_each_layer_imports_only_those_below_it() -> None:
-    """Errors and names import nothing of ours, limits their checks, and stores none of their users; the shells wait for nothing."""
+    """Errors and names import nothing of ours, limits their checks, and stores none of their users;
+    the shells wait for nothing.
+    """
     assert_kept(PYTHON, above)
 
 
@@ -367,7 +376,10 @@ ADAPTERS = ("http", "frameworks", "testing")
 
 
 def test_adapters_read_no_private_attribute_of_a_limiter() -> None:
-    """They use `headgate.internals`. What is private in their own classes and in others' is theirs."""
+    """They use `headgate.internals`.
+
+    What is private in their own classes and in others' is theirs.
+    """
     private = {
         node.attr
         for path in PYTHON
@@ -389,8 +401,9 @@ def is_private(node: ast.AST) -> TypeGuard[ast.Attribute]:
 
 
 def test_it_is_imported_without_any_extra() -> None:
-    """`import headgate` brings none of the extras in and needs none: every module can be imported but the Redis store's and those
-    of the HTTP clients and frameworks."""
+    """`import headgate` brings none of the extras in and needs none: every module can be imported
+    but the Redis store's and those of the HTTP clients and frameworks.
+    """
     foreign = {PACKAGE / name for name in FOREIGN.keys() | SHARED}
     needs_none = sorted(
         name
@@ -426,7 +439,9 @@ def test_nothing_is_generated_or_guessed_at_run_time() -> None:
 
 
 def test_the_users_own_random_numbers_stay_as_they_are() -> None:
-    """A user who seeds `random` gets the same numbers with headgate and without: headgate has generators of its own."""
+    """A user who seeds `random` gets the same numbers with headgate and without: headgate has
+    generators of its own.
+    """
 
     def breach(path: Path) -> set[str]:
         attributes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)]
@@ -438,7 +453,7 @@ def test_the_users_own_random_numbers_stay_as_they_are() -> None:
     assert_kept(PYTHON, breach)
 
 
-# Twins -------------------------------------------------------------------------------------------------------------------------
+# Twins --------------------------------------------------------------------------------------------
 
 
 def python_functions(name: str) -> dict[str, list[str]]:
@@ -493,7 +508,9 @@ def test_twins_have_the_same_functions_in_the_same_order() -> None:
 
 
 def test_twins_take_the_same_arguments() -> None:
-    """Those of the rules do: the gate's own functions take as arguments in Lua what they find in the gate in Python."""
+    """Those of the rules do: the gate's own functions take as arguments in Lua what they find in
+    the gate in Python.
+    """
 
     rules = [name for name in TWINS if name != "gate"]
     python = {name: python_functions(name) for name in rules}
@@ -528,7 +545,7 @@ def test_no_lua_stands_in_a_python_string() -> None:
     assert_kept(PYTHON, breach)
 
 
-# Files -------------------------------------------------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------------------
 
 
 CODE = [path for path in ours() if path.suffix in (".py", ".lua")]
@@ -610,7 +627,9 @@ def lengths(path: Path, lines: list[str]) -> Iterator[tuple[str, int]]:
 
 
 def test_no_file_knows_one_machine_or_a_registry() -> None:
-    """No absolute path of somebody's machine, no package index, no host but those that documents link to."""
+    """No absolute path of somebody's machine, no package index, no host but those that documents
+    link to.
+    """
     found: dict[str, Any] = {}
     for path in ours():
         text = path.read_text(encoding="utf-8")
@@ -620,11 +639,13 @@ def test_no_file_knows_one_machine_or_a_registry() -> None:
     assert found == {}
 
 
-# What is offered ---------------------------------------------------------------------------------------------------------------
+# What is offered ----------------------------------------------------------------------------------
 
 
 def test_the_public_names_are_those_of_the_package_itself() -> None:
-    """All that is public is in `__all__`, sorted, comes from an import in __init__.py, and says what it is."""
+    """All that is public is in `__all__`, sorted, comes from an import in __init__.py, and says
+    what it is.
+    """
     init = tree(PACKAGE / "__init__.py")
     named = [
         alias.asname or alias.name
@@ -641,8 +662,10 @@ def test_the_public_names_are_those_of_the_package_itself() -> None:
 
 
 def test_what_is_public_is_written_about_and_nothing_else_is() -> None:
-    """Every public name stands in a document, and no document, example or demo imports from any deeper than headgate,
-    but for the modules of HTTP clients, of frameworks and for tests, which are offered as they are."""
+    """Every public name stands in a document, and no document, example or demo imports from any
+    deeper than headgate, but for the modules of HTTP clients, of frameworks and for tests, which
+    are offered as they are.
+    """
     documents = [path for path in ours() if path.suffix == ".md"]
     users = [
         *documents,
@@ -690,7 +713,9 @@ WRITTEN = {
 
 
 def test_what_the_modules_beside_the_package_itself_offer_is_written_about() -> None:
-    """All of it stands in `__all__`, says what it is, down to the methods, and is found in its document."""
+    """All of it stands in `__all__`, says what it is, down to the methods, and is found in its
+    document.
+    """
 
     def breach(path: Path) -> list[str]:
         offered = import_module(module(path))
@@ -717,7 +742,7 @@ def silent(offered: ModuleType) -> list[str]:
     return [*(each for each in offered.__all__ if not getattr(offered, each).__doc__), *methods]
 
 
-# What ships --------------------------------------------------------------------------------------------------------------------
+# What ships ---------------------------------------------------------------------------------------
 
 
 def test_the_core_depends_on_nothing() -> None:

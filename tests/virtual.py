@@ -1,7 +1,8 @@
-"""Virtual time for our own stories: the clock of headgate.testing, shared by an event loop and a memory store.
+"""Virtual time for our own stories: the clock of headgate.testing, shared by an event loop and a
+memory store.
 
-Here lives the moment at which stories begin, and what a thread does that waits: it sleeps in real time, or as a scheduler of tests
-makes it sleep. What blocks a thread is not helped by virtual time.
+Here lives the moment at which stories begin, and what a thread does that waits: it sleeps in real
+time, or as a scheduler of tests makes it sleep. What blocks a thread is not helped by virtual time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A world for a story: a store and the time that passes in it.
 
-In memory the time is virtual and a story may wait for hours; on Redis it is real, and a beat is milliseconds. A story is told once
-and runs in both.
+In memory the time is virtual and a story may wait for hours; on Redis it is real, and a beat is
+milliseconds. A story is told once and runs in both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ Story = Callable[..., Coroutine[Any, Any, None]]
 
 
 class World:
-    """`store`: for limiters; `beat`: the seconds by which a story counts; `virtual`: they take no real time."""
+    """`store`: for limiters; `beat`: the seconds by which a story counts; `virtual`: they take no
+    real time.
+    """
 
     def __init__(self, name: str, redis_url: str | None = None, virtual: bool = True) -> None:
         self.name = name
@@ -84,7 +86,9 @@ def told(story: Story) -> Callable[..., None]:
 
 
 async def until(met: Callable[[Status], bool], limiter: Limiter) -> Status:
-    """The status once it is as it should be: what was sent without waiting takes a round trip to arrive."""
+    """The status once it is as it should be: what was sent without waiting takes a round trip to
+    arrive.
+    """
     status = await limiter.astatus()
     async with asyncio.timeout(long()):
         while not met(status):
@@ -136,7 +140,9 @@ async def declare(limiter: Limiter) -> None:
 
 
 def assert_paced(world: World, moments: list[int], gaps: list[int]) -> None:
-    """The moments lie `gaps` microseconds apart: exactly in virtual time; on a busy machine later, but never sooner."""
+    """The moments lie `gaps` microseconds apart: exactly in virtual time; on a busy machine later,
+    but never sooner.
+    """
     seen = [after - before for before, after in pairwise(moments)]
     assert all(gap >= wanted for gap, wanted in zip(seen, gaps, strict=True)), (seen, gaps)
     assert sum(seen) - sum(gaps) <= world.slack * 1_000_000, (seen, gaps)

@@ -29,8 +29,8 @@ PROJECT = {  # documents outside of docs/, and their places in the site
 HIGHLIGHTED = {".py": "python", ".lua": "lua", ".md": "markdown", ".toml": "toml", ".sh": "bash"}
 
 Nav = list[tuple[str, "str | Nav"]]
-# A page by its path in the site, or a folder (with a slash): all its pages, index.md first. A folder
-# that does not exist is left out.
+# A page by its path in the site, or a folder (with a slash): all its pages, index.md first. A
+# folder that does not exist is left out.
 NAVIGATION: Nav = [
     ("Home", "index.md"),
     ("Tutorial", "tutorial.md"),

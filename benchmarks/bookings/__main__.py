@@ -1,6 +1,8 @@
-"""`python -m benchmarks.bookings`: both ways to move bookings, the same works, in one run of about a minute and a half.
+"""`python -m benchmarks.bookings`: both ways to move bookings, the same works, in one run of about
+a minute and a half.
 
-What lives here: the table. Exit status: 0 when both were right, 1 when a check failed, 2 when nothing could be measured.
+What lives here: the table. Exit status: 0 when both were right, 1 when a check failed, 2 when
+nothing could be measured.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ def main() -> int:
 
 def run(url: str) -> int:
     say(
-        f"one bucket, 100 tokens a second, empty at first; callers in {SESSIONS} processes, a session each"
+        f"one bucket, 100 tokens a second, empty at first; callers in {SESSIONS} processes, a "
+        "session each"
     )
     say("an announcement of (a) is heard by every session, one of (b) by one")
     right = True

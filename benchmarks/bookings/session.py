@@ -1,8 +1,9 @@
-"""One process of a work: `python -m benchmarks.bookings.session SESSION WAY URL NAME CALLERS APART GIVE_UP`, started by works.py.
+"""One process of a work: `python -m benchmarks.bookings.session SESSION WAY URL NAME CALLERS APART
+GIVE_UP`, started by works.py.
 
-What lives here: callers that ask, every other one that gives up, and then a last one; the same lines for both ways. What must not:
-figures of the server, and any check. It says when it is ready, when all have asked, when all who give up have, and then, as JSON,
-who got through.
+What lives here: callers that ask, every other one that gives up, and then a last one; the same
+lines for both ways. What must not: figures of the server, and any check. It says when it is ready,
+when all have asked, when all who give up have, and then, as JSON, who got through.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ STEP = 1_000_000 // RATE
 
 
 class Through(NamedTuple):
-    """Who got through: in which order by the store, granted for when and gone when (microseconds, the clock of this machine)."""
+    """Who got through: in which order by the store, granted for when and gone when (microseconds,
+    the clock of this machine).
+    """
 
     session: int
     place: int
@@ -78,7 +81,9 @@ class Queue:
 async def main(
     session: int, way: str, url: str, name: str, callers: int, apart: float, give_up: float
 ) -> None:
-    """`apart`: seconds between two askers; `give_up`: between two who give up, or less than 0 when nobody does."""
+    """`apart`: seconds between two askers; `give_up`: between two who give up, or less than 0 when
+    nobody does.
+    """
     side: Side = Shifts(url, name) if way == "a" else Queue(url, name)
     await side.open()
     through: list[Through] = []

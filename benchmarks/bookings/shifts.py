@@ -1,7 +1,9 @@
-"""Way (a) from the caller's side: a session that books on arrival, sleeps, and moves its sleepers when it hears of shifts.
+"""Way (a) from the caller's side: a session that books on arrival, sleeps, and moves its sleepers
+when it hears of shifts.
 
-What lives here: one session's calls, bookings and shifts, its ears and its heartbeat. It is a prototype: one bucket, one token
-each, no refusals, no reconnecting, and shifts are remembered for as long as the session lives.
+What lives here: one session's calls, bookings and shifts, its ears and its heartbeat. It is a
+prototype: one bucket, one token each, no refusals, no reconnecting, and shifts are remembered for
+as long as the session lives.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ class Booking:
 
 
 class ShiftingBucket:
-    """One session of one bucket on Redis. At most one call is on its way; who comes meanwhile travels in the next."""
+    """One session of one bucket on Redis.
+
+    At most one call is on its way; who comes meanwhile travels in the next.
+    """
 
     def __init__(self, url: str, name: str, step: int, capacity: int) -> None:
         self._client: Redis = Redis.from_url(url)
@@ -156,7 +161,9 @@ class ShiftingBucket:
             self._talk()
 
     def _learn(self, before: int, numbers: list[int]) -> None:
-        """Shifts `before + 1` and following: what was not heard before moves the sleepers behind it."""
+        """Shifts `before + 1` and following: what was not heard before moves the sleepers behind
+        it.
+        """
         news = numbers[len(self._shifts) - before :]
         self._shifts += news
         news.sort()

@@ -1,6 +1,8 @@
-"""The works: four processes ask one bucket of the server, and the server's own figures say what that took.
+"""The works: four processes ask one bucket of the server, and the server's own figures say what
+that took.
 
-What lives here: what is done, what is counted and what must hold. What must not: a line that differs for one of the two ways.
+What lives here: what is done, what is counted and what must hold. What must not: a line that
+differs for one of the two ways.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ WORKS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """One work done one way: what the server did while all asked, while some gave up, and in all; and who got through."""
+    """One work done one way: what the server did while all asked, while some gave up, and in all;
+    and who got through.
+    """
 
     work: Work
     asking: Stats

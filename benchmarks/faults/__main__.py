@@ -1,7 +1,8 @@
-"""`python -m benchmarks.faults`: the same faults done to headgate and its peers, on a redis-server of our own.
+"""`python -m benchmarks.faults`: the same faults done to headgate and its peers, on a redis-server
+of our own.
 
-Prints a table in Markdown, as docs/guarantees.md has it (three minutes). Exit status: 0 when headgate lost nothing, 1 when it did,
-2 when there is no server.
+Prints a table in Markdown, as docs/guarantees.md has it (three minutes). Exit status: 0 when
+headgate lost nothing, 1 when it did, 2 when there is no server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Who takes part in the faults, and how each is used by its own documentation: one entry for each caller.
+"""Who takes part in the faults, and how each is used by its own documentation: one entry for each
+caller.
 
-Only how a library is made and what it says to be granted stand here; what is done to it stands in the works. A library is imported
-when its turn comes.
+Only how a library is made and what it says to be granted stand here; what is done to it stands in
+the works. A library is imported when its turn comes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Entrant(NamedTuple):
     bucket: Kind | None
 
 
-# headgate -------------------------------------------------------------------------------------------------------------------------
+# headgate -----------------------------------------------------------------------------------------
 
 
 def our_semaphore(url: str, name: str) -> Maker:
@@ -57,7 +58,7 @@ def our_bucket(url: str, name: str) -> Maker:
     return lambda: bucket
 
 
-# The classics ---------------------------------------------------------------------------------------------------------------------
+# The classics -------------------------------------------------------------------------------------
 
 
 def rust_semaphore(url: str, name: str) -> Maker:
@@ -128,7 +129,7 @@ def steindamm_bucket(client_of: ClientOf) -> Making:
     return making
 
 
-# Others ---------------------------------------------------------------------------------------------------------------------------
+# Others -------------------------------------------------------------------------------------------
 
 
 def throttled_bucket(url: str, name: str) -> Maker:

@@ -1,4 +1,6 @@
-"""A process that holds permits of an entrant until it is killed: `python -m benchmarks.faults.holder ENTRANT URL NAME COUNT`."""
+"""A process that holds permits of an entrant until it is killed: `python -m
+benchmarks.faults.holder ENTRANT URL NAME COUNT`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A network that loses one reply: the server has done what was asked, and the caller's connection breaks before it hears of it."""
+"""A network that loses one reply: the server has done what was asked, and the caller's connection
+breaks before it hears of it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from urllib.parse import urlsplit
 
 
 class Loser:
-    """Between callers and the server at `port`. Once `armed`: one reply to what contains `word` is lost, with its connection."""
+    """Between callers and the server at `port`.
+
+    Once `armed`: one reply to what contains `word` is lost, with its connection.
+    """
 
     def __init__(self, port: int, word: bytes) -> None:
         self.armed = False

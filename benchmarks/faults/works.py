@@ -1,7 +1,9 @@
-"""The faults themselves: each is done to whoever can have it, and says in a few words what came of it.
+"""The faults themselves: each is done to whoever can have it, and says in a few words what came of
+it.
 
-Every count is made through the library's own front door, or by the server's CLIENT LIST; nobody's insides are looked at, but where
-an entrant's tokens cannot be taken to be counted: there the server's count of scripts stands for them.
+Every count is made through the library's own front door, or by the server's CLIENT LIST; nobody's
+insides are looked at, but where an entrant's tokens cannot be taken to be counted: there the
+server's count of scripts stands for them.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ async def outcome(
         return describe(error)
 
 
-# Counting -------------------------------------------------------------------------------------------------------------------------
+# Counting -----------------------------------------------------------------------------------------
 
 
 async def free(maker: Maker, most: int, patience: float = MOMENT) -> int:
@@ -70,11 +72,13 @@ async def dismissed(tasks: list[asyncio.Task[Any]]) -> None:
     await asyncio.wait(tasks, timeout=PATIENCE)
 
 
-# Capacity -------------------------------------------------------------------------------------------------------------------------
+# Capacity -----------------------------------------------------------------------------------------
 
 
 async def cancellation(entrant: Entrant, url: str, name: str) -> str:
-    """Callers come and go, and every other one is cancelled at a random moment: at the end all of the capacity should be there."""
+    """Callers come and go, and every other one is cancelled at a random moment: at the end all of
+    the capacity should be there.
+    """
     if (kind := entrant.semaphore) is None:
         return NONE
     chance, maker = random.Random(SEED), kind.maker(url, name)
@@ -97,7 +101,9 @@ async def cancellation(entrant: Entrant, url: str, name: str) -> str:
 
 
 async def kill(entrant: Entrant, url: str, name: str) -> str:
-    """A process holds all but one permit (a lock: its one) and is killed with -9, while others go on coming and going."""
+    """A process holds all but one permit (a lock: its one) and is killed with -9, while others go
+    on coming and going.
+    """
     if (kind := entrant.semaphore) is None:
         return NONE
     maker = kind.maker(url, name)
@@ -132,7 +138,7 @@ async def coming_and_going(maker: Maker, over: asyncio.Event) -> None:
         await asyncio.sleep(0.05)
 
 
-# A reply that is lost -------------------------------------------------------------------------------------------------------------
+# A reply that is lost -----------------------------------------------------------------------------
 
 
 async def lost(kind: Kind, url: str, name: str) -> str:
@@ -158,7 +164,9 @@ async def entered(maker: Maker) -> str:
 
 
 async def lost_charge(entrant: Entrant, url: str, name: str) -> str:
-    """The reply to one acquire is lost after the server has run it: how many tokens are gone for it?"""
+    """The reply to one acquire is lost after the server has run it: how many tokens are gone for
+    it?
+    """
     if (kind := entrant.bucket) is None:
         return NONE
     before = runs(url)
@@ -190,11 +198,13 @@ async def lost_permit(entrant: Entrant, url: str, name: str) -> str:
     )
 
 
-# Order and connections ------------------------------------------------------------------------------------------------------------
+# Order and connections ----------------------------------------------------------------------------
 
 
 async def queued(kind: Kind, url: str, name: str, meanwhile: Callable[[], None]) -> str:
-    """Who holds everything lets go of it when all wait: who enters before somebody that came earlier has overtaken."""
+    """Who holds everything lets go of it when all wait: who enters before somebody that came
+    earlier has overtaken.
+    """
     maker, order, failed = kind.maker(url, name), list[int](), list[str]()
 
     async def visit(number: int) -> None:

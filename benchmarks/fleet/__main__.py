@@ -1,7 +1,8 @@
-"""`python -m benchmarks.fleet`: many processes with many waiters each on one limiter, for half a minute a work.
+"""`python -m benchmarks.fleet`: many processes with many waiters each on one limiter, for half a
+minute a work.
 
-Exit status: 1 when more was granted than allowed, somebody was overtaken or went too early, or a goal was not reached; 2 when
-nothing could be measured.
+Exit status: 1 when more was granted than allowed, somebody was overtaken or went too early, or a
+goal was not reached; 2 when nothing could be measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What must hold of a fleet's grants, and the figures that can be reckoned from them. Pure: no clock, no server, no process."""
+"""What must hold of a fleet's grants, and the figures that can be reckoned from them.
+
+Pure: no clock, no server, no process.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ def most_at_once(grants: Iterable[Grant]) -> int:
 
 
 def most_over(moments: Iterable[int], rate: int, burst: int) -> float:
-    """Tokens beyond the limit in the worst of all intervals between two moments (microseconds); 0 or less: within it."""
+    """Tokens beyond the limit in the worst of all intervals between two moments (microseconds); 0
+    or less: within it.
+    """
     worst, lowest = float("-inf"), float("inf")
     for count, moment in enumerate(sorted(moments)):
         earned = count - rate * moment / 1_000_000
@@ -34,7 +39,9 @@ def most_over(moments: Iterable[int], rate: int, burst: int) -> float:
 
 
 def overtaken(grants: Iterable[Grant]) -> int:
-    """Of one session, those whose fence is smaller than that of one who asked later: sessions number who asks, in order."""
+    """Of one session, those whose fence is smaller than that of one who asked later: sessions
+    number who asks, in order.
+    """
     sessions: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         sessions[grant.session].append(grant)
@@ -45,7 +52,9 @@ def overtaken(grants: Iterable[Grant]) -> int:
 
 
 def overtaken_by_place(grants: Iterable[Grant], places: Mapping[str, float]) -> tuple[int, int]:
-    """The same over all processes, by the places that the server's queue was seen to give them; and how many were seen there."""
+    """The same over all processes, by the places that the server's queue was seen to give them; and
+    how many were seen there.
+    """
     seen = [grant for grant in grants if grant.caller in places]
     return descents([one.fence for one in sorted(seen, key=lambda one: places[one.caller])]), len(
         seen
@@ -62,12 +71,16 @@ def early(grants: Iterable[Grant]) -> int:
 
 
 def lateness(grants: Iterable[Grant]) -> list[float]:
-    """Seconds from the booked moment, by the server's clock, until the caller went on, by the same machine's."""
+    """Seconds from the booked moment, by the server's clock, until the caller went on, by the same
+    machine's.
+    """
     return [grant.acted - grant.booked / 1_000_000 for grant in grants]
 
 
 def hand_offs(grants: Sequence[Grant], capacity: int) -> list[float]:
-    """Seconds from each release to the grant that it made possible: the k-th release is that of the (capacity + k)-th grant."""
+    """Seconds from each release to the grant that it made possible: the k-th release is that of the
+    (capacity + k)-th grant.
+    """
     in_order = sorted(grants, key=lambda grant: grant.fence)
     releases = sorted(grant.released for grant in grants)
     return [

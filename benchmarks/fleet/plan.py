@@ -1,4 +1,7 @@
-"""What a fleet does, and what each of its processes tells about it. Plain data and its types only."""
+"""What a fleet does, and what each of its processes tells about it.
+
+Plain data and its types only.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,10 @@ class Line:
 
 
 class Report:
-    """All lines of one work. Times are seconds; `start` and `end` are the run's, on the monotonic clock."""
+    """All lines of one work.
+
+    Times are seconds; `start` and `end` are the run's, on the monotonic clock.
+    """
 
     def __init__(
         self, plan: Plan, grants: Sequence[Grant], seen: Seen, start: float, end: float
@@ -177,7 +180,8 @@ class Report:
 def show(report: Report, plan: Plan) -> None:
     limits = ", ".join(map(str, plan.limits()))
     table.say(
-        f"\n{plan.title}: {plan.processes} processes x {plan.waiters} waiters, {plan.seconds:g} s, {limits}"
+        f"\n{plan.title}: {plan.processes} processes x {plan.waiters} waiters, {plan.seconds:g} s, "
+        f"{limits}"
     )
     rows = [(line.what, line.figure, line.goal, verdict(line)) for line in report.lines]
     table.columns(("", "", "goal", ""), rows, {2})

@@ -1,4 +1,5 @@
-"""What is seen of a fleet from outside while it runs: bare round trips, connections, places in the queue, the server's own figures.
+"""What is seen of a fleet from outside while it runs: bare round trips, connections, places in the
+queue, the server's own figures.
 
 It looks seldom enough not to be a load, and says nothing about headgate.
 """

@@ -1,4 +1,5 @@
-"""headgate's script alone, and an announcement alone: the least that a decision for a crowd costs, and a hand-over.
+"""headgate's script alone, and an announcement alone: the least that a decision for a crowd costs,
+and a hand-over.
 
 What lives here is no limiter: nobody is safe, and nobody waits for more than room that is there.
 """
@@ -19,7 +20,7 @@ from benchmarks.stage import PERIOD, PLENTY, Maker, Opening, Stage
 SAY = b"return redis.call('PUBLISH', KEYS[1], '')"
 
 
-# A crowd that is let in by headgate's own decision ------------------------------------------------------------------------------
+# A crowd that is let in by headgate's own decision ------------------------------------------------
 
 
 @contextmanager
@@ -45,7 +46,9 @@ def semaphore(capacity: int) -> Opening:
 
 @contextmanager
 def deciding(stage: Stage, limit: Any, gate_of: Callable[[Calls], Gate]) -> Iterator[Maker]:
-    """The gate of bare trips (connection.py), whose one trip for all is headgate's: so many acquires, decided and written down."""
+    """The gate of bare trips (connection.py), whose one trip for all is headgate's: so many
+    acquires, decided and written down.
+    """
     from headgate.gate.compile import Declaration, rules_of
     from headgate.stores.redis.protocol.script import library
 
@@ -105,7 +108,9 @@ def granted(reply: bytes) -> None:
 
 
 class Keeper(Gate):
-    """The gate of a lease, as little as there can be of it: whoever is inside has a number, and all of a turn go together."""
+    """The gate of a lease, as little as there can be of it: whoever is inside has a number, and all
+    of a turn go together.
+    """
 
     def __init__(self, calls: Calls) -> None:
         super().__init__(PLENTY, calls.acquire, granted)
@@ -130,7 +135,7 @@ class Keeper(Gate):
         self._release(left[0], len(left))  # they leave in the order in which they came
 
 
-# From process to process ---------------------------------------------------------------------------------------------------------
+# From process to process --------------------------------------------------------------------------
 
 
 @contextmanager
@@ -153,7 +158,10 @@ async def said(ears: Talk, *words: str) -> None:
 
 
 class Baton:
-    """Whoever leaves says so by a script, and whoever waits hears it. The first of all need not wait."""
+    """Whoever leaves says so by a script, and whoever waits hears it.
+
+    The first of all need not wait.
+    """
 
     def __init__(self, talk: Talk, sha: str, name: str) -> None:
         self._talk = talk

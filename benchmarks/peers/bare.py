@@ -1,4 +1,6 @@
-"""A bare EVALSHA through redis-py: no limiter, but the least that a round trip with a small script costs."""
+"""A bare EVALSHA through redis-py: no limiter, but the least that a round trip with a small script
+costs.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""The redis-py clients that the peers are given: made once a row, as their documentation has it, and shared.
+"""The redis-py clients that the peers are given: made once a row, as their documentation has it,
+and shared.
 
-redis-py's default pool refuses the 101st caller. The patient pool makes callers queue for a connection: what
-a user does who has met that refusal. At 100 at once it is no quicker, so it stands in only where the default
-fails.
+redis-py's default pool refuses the 101st caller. The patient pool makes callers queue for a
+connection: what a user does who has met that refusal. At 100 at once it is no quicker, so it stands
+in only where the default fails.
 """
 
 from __future__ import annotations

@@ -50,7 +50,10 @@ def semaphore(capacity: int) -> Opening:
 
 
 def semaphore_release_awaited(capacity: int) -> Opening:
-    """Leaving `async with` sends the release and goes on. Here every caller waits until it has arrived."""
+    """Leaving `async with` sends the release and goes on.
+
+    Here every caller waits until it has arrived.
+    """
 
     @contextmanager
     def opening(stage: Stage) -> Iterator[Maker]:

@@ -1,4 +1,6 @@
-"""redis-rate-limiters (imported as `limiters`): the classic's successor in Python, on a redis-py client."""
+"""redis-rate-limiters (imported as `limiters`): the classic's successor in Python, on a redis-py
+client.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""limits: it has windows and no bucket, and answers yes or no instead of waiting: its `hit` is just called.
+"""limits: it has windows and no bucket, and answers yes or no instead of waiting: its `hit` is just
+called.
 
-For a rate it stands in with its cheapest strategy, the fixed window. Its moving window is exact, as the
-`Window` of headgate is; its sliding window counter is an estimate.
+For a rate it stands in with its cheapest strategy, the fixed window. Its moving window is exact, as
+the `Window` of headgate is; its sliding window counter is an estimate.
 """
 
 from __future__ import annotations

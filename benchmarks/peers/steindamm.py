@@ -1,6 +1,7 @@
 """steindamm: redis-rate-limiters' successor, on Redis and in memory.
 
-`max_sleep=0` waits for as long as it takes, as headgate does when nothing is said; it is also quicker.
+`max_sleep=0` waits for as long as it takes, as headgate does when nothing is said; it is also
+quicker.
 """
 
 from __future__ import annotations

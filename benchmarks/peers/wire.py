@@ -1,6 +1,8 @@
-"""The same bare EVALSHA over headgate's own wire: what a thin connection makes of it, without a limiter, alone or for a crowd.
+"""The same bare EVALSHA over headgate's own wire: what a thin connection makes of it, without a
+limiter, alone or for a crowd.
 
-redis-py connects and logs in; then the wire takes over, as it does in the store (stores/redis/transport/connection.py).
+redis-py connects and logs in; then the wire takes over, as it does in the store
+(stores/redis/transport/connection.py).
 """
 
 from __future__ import annotations
@@ -78,7 +80,8 @@ def gate(capacity: int) -> Opening:
 
 
 class Gate:
-    """What any semaphore in a store has to pay: a round trip before the first come in, and one more each time that there is room.
+    """What any semaphore in a store has to pay: a round trip before the first come in, and one more
+    each time that there is room.
 
     Nothing is decided, nobody is safe: so many are let in as were there when the last had left.
     """

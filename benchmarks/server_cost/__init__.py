@@ -1,1 +1,3 @@
-"""What headgate costs the server: its CPU for each acquire, and whether a call takes longer when many wait or hold."""
+"""What headgate costs the server: its CPU for each acquire, and whether a call takes longer when
+many wait or hold.
+"""

@@ -1,7 +1,9 @@
-"""Microseconds of the server for each acquire and each release, when 1, 10 or 100 travel in one call.
+"""Microseconds of the server for each acquire and each release, when 1, 10 or 100 travel in one
+call.
 
-The figure is that of INFO commandstats: the time in the script, divided by the acquires. How the calls come about is headgate's own
-doing: what one turn of the loop asks for travels together, and that it did so is counted.
+The figure is that of INFO commandstats: the time in the script, divided by the acquires. How the
+calls come about is headgate's own doing: what one turn of the loop asks for travels together, and
+that it did so is counted.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ async def measured(url: str, server: Redis, rounds: int) -> None:
     from headgate import Limiter
 
     table.say(
-        "\nmicroseconds in the script (INFO commandstats), all in one process, nobody waits; medians of the rounds"
+        "\nmicroseconds in the script (INFO commandstats), all in one process, nobody waits; "
+        "medians of the rounds"
     )
     rows = []
     for name, limits in works().items():

@@ -1,8 +1,10 @@
-"""Whether the script takes longer when many wait, or when many hold: each kind of call at several sizes.
+"""Whether the script takes longer when many wait, or when many hold: each kind of call at several
+sizes.
 
-Those who wait or hold are tasks of this process, in headgate's own sessions. A cycle makes one call of each kind, one after
-another, and leaves as many as there were. What a call took is read in the server's SLOWLOG, which says the same microseconds that
-INFO commandstats adds up, but call by call: so the median of a kind is not disturbed by what else is going on.
+Those who wait or hold are tasks of this process, in headgate's own sessions. A cycle makes one call
+of each kind, one after another, and leaves as many as there were. What a call took is read in the
+server's SLOWLOG, which says the same microseconds that INFO commandstats adds up, but call by call:
+so the median of a kind is not disturbed by what else is going on.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Crowd:
         await asyncio.sleep(PAUSE)
 
     async def hand_over(self) -> None:
-        """The one who has held longest lets go; the head of the queue has its permit then, in the same call."""
+        """The one who has held longest lets go; the head of the queue has its permit then, in the
+        same call.
+        """
         await self.held.pop(0).arelease()
         self.held.append(await self.waiting.pop(0))
 
@@ -98,7 +102,9 @@ class Crowd:
 
     @property
     def _lane(self) -> Any:
-        """What renews the permits and shows that the waiters live: by itself it does so every few seconds only."""
+        """What renews the permits and shows that the waiters live: by itself it does so every few
+        seconds only.
+        """
         return self.held[0].home
 
     async def _permit(self) -> Permit:
@@ -164,7 +170,9 @@ def kinds(server: Redis) -> Times:
 
 
 def asked(words: Sequence[bytes]) -> str:
-    """The first request of a call: FCALL name numkeys key... limits session call declares waits horizon request..."""
+    """The first request of a call: FCALL name numkeys key... limits session call declares waits
+    horizon request...
+    """
     if words[1].endswith(b"_quick"):
         return "quick"
     text = b" ".join(words[3 + int(words[2]) :]).decode()

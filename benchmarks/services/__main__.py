@@ -1,7 +1,8 @@
-"""`python -m benchmarks.services`: a fleet on Redis and a strict service, through each client, and with limits twice too high.
+"""`python -m benchmarks.services`: a fleet on Redis and a strict service, through each client, and
+with limits twice too high.
 
-Exit status: 0 without a 429 and within 3 % of the best time for each client, and settled where the limits were wrong and headgate
-was told the right ones; 1 not so, 2 nothing could be measured.
+Exit status: 0 without a 429 and within 3 % of the best time for each client, and settled where the
+limits were wrong and headgate was told the right ones; 1 not so, 2 nothing could be measured.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from examples.services.budgets import Rules
 T = TypeVar("T")
 
 DESCRIPTION = (
-    "calls of a fleet against a service that enforces its limits: through each client (429s, and the time over the best possible), "
-    "and with limits twice too high, beside peers (429s, and when the last of them came)"
+    "calls of a fleet against a service that enforces its limits: through each client (429s, and "
+    "the time over the best possible), and with limits twice too high, beside peers (429s, and "
+    "when the last of them came)"
 )
 TOLERANCE = 0.03
 REQUESTS, PER, AT_ONCE, CALL_TIME = (
@@ -35,11 +37,13 @@ REQUESTS, PER, AT_ONCE, CALL_TIME = (
     80,
     1.0,
 )  # slow enough for SDKs that need 3 ms of a processor for each call
-# A grant counts when the call leaves, the service counts when it arrives: as in demo/calls.py, with clients that need more of a
-# processor for each call: of the first burst, which is granted at once, the last leaves late. It costs as much for each period.
+# A grant counts when the call leaves, the service counts when it arrives: as in demo/calls.py, with
+# clients that need more of a processor for each call: of the first burst, which is granted at once,
+# the last leaves late. It costs as much for each period.
 SLACK = 0.25
 SDKS = ("openai", "anthropic")
-# Of a question of 41 characters and an answer of 20 words: a quarter more than as many as the requests allow can take.
+# Of a question of 41 characters and an answer of 20 words: a quarter more than as many as the
+# requests allow can take.
 INPUT_TOKENS, OUTPUT_TOKENS = REQUESTS * 9 * 5 // 4, REQUESTS * 20 * 5 // 4
 WRONG = "twice: "  # how the rows begin whose limits are wrong
 ROWS = [*CLIENTS, *(WRONG + entrant for entrant in ENTRANTS)]
@@ -81,7 +85,7 @@ def measured(rows: Sequence[str], calls: int, processes: int, store: str) -> boo
     return (not entrants or with_wrong_limits(entrants, processes, store)) and met
 
 
-# The service's own limits ------------------------------------------------------------------------------------------------------
+# The service's own limits -------------------------------------------------------------------------
 
 
 def rules_for(client: str) -> Rules:
@@ -105,7 +109,9 @@ def through_clients(clients: Sequence[str], calls: int, processes: int, store: s
 
 
 def tried(row: str, run: Callable[[], T]) -> T | None:
-    """One row that cannot be measured, since something is not installed or a process has ended, is no reason to lose the others."""
+    """One row that cannot be measured, since something is not installed or a process has ended, is
+    no reason to lose the others.
+    """
     try:
         return run()
     except (EOFError, OSError) as error:
@@ -141,7 +147,7 @@ def show(told: dict[str, Told], calls: int, processes: int, best: float) -> None
     )
 
 
-# Limits that are wrong ---------------------------------------------------------------------------------------------------------
+# Limits that are wrong ----------------------------------------------------------------------------
 
 
 def with_wrong_limits(entrants: Sequence[str], processes: int, store: str) -> bool:

@@ -1,6 +1,8 @@
-"""The clients, limited by one line each, as their users write them: each opens, and makes one call after another.
+"""The clients, limited by one line each, as their users write them: each opens, and makes one call
+after another.
 
-Here lives what differs between them, and nothing that measures. Each is imported where it is used: a process has one of them.
+Here lives what differs between them, and nothing that measures. Each is imported where it is used:
+a process has one of them.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ KEY = "none"
 QUESTION: Any = [{"role": "user", "content": "Say 20 words about nothing in particular."}]
 
 
-# Coroutines --------------------------------------------------------------------------------------------------------------------
+# Coroutines ---------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -99,7 +101,7 @@ async def astatus_of(call: Awaitable[Any], refusal: type[Any]) -> int:
     return 200
 
 
-# Threads -----------------------------------------------------------------------------------------------------------------------
+# Threads ------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -57,7 +57,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the service has seen: calls, refusals by what they were for, the most at once, and when it admitted and refused."""
+    """What the service has seen: calls, refusals by what they were for, the most at once, and when
+    it admitted and refused.
+    """
 
     calls: int
     refused: Counter[str]
@@ -68,7 +70,9 @@ class Counts:
 
 @dataclass(frozen=True)
 class Told:
-    """One run: what the callers got, what the service has counted, and the seconds from the first to the last."""
+    """One run: what the callers got, what the service has counted, and the seconds from the first
+    to the last.
+    """
 
     statuses: Counter[int]
     calls: int
@@ -99,7 +103,9 @@ def run(order: Order, processes: int) -> Told:
 def started(
     rules: Rules, work: Callable[..., None], order: Any, processes: int
 ) -> Iterator[tuple[Connection, list[Connection]]]:
-    """A service and its callers, who have made their first calls, and of which the service knows nothing any more."""
+    """A service and its callers, who have made their first calls, and of which the service knows
+    nothing any more.
+    """
     with ExitStack() as stack:
         service = stack.enter_context(child(serve, rules))
         order = replace(order, url=heard(service))
@@ -154,7 +160,7 @@ def heard(pipe: Connection) -> Any:
     return pipe.recv()
 
 
-# The service -------------------------------------------------------------------------------------------------------------------
+# The service --------------------------------------------------------------------------------------
 
 
 class Service(Models):
@@ -191,7 +197,7 @@ def serve(pipe: Connection, rules: Rules) -> None:
             pass  # we are not needed any more
 
 
-# The callers -------------------------------------------------------------------------------------------------------------------
+# The callers --------------------------------------------------------------------------------------
 
 
 class Phase:

@@ -1,7 +1,9 @@
-"""Limits configured twice too high, and a fleet that has to find out: headgate and its peers, each as its users write it.
+"""Limits configured twice too high, and a fleet that has to find out: headgate and its peers, each
+as its users write it.
 
-Here lives who takes part, how long each calls, and what is made of what the service has counted. Whoever is refused waits as long
-as its own refusal says and then asks again, in every row: what differs is what stands between this caller and the wire.
+Here lives who takes part, how long each calls, and what is made of what the service has counted.
+Whoever is refused waits as long as its own refusal says and then asks again, in every row: what
+differs is what stands between this caller and the wire.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run, in the service's eyes: seconds from the start to the last refusal, and to when the fleet has settled, if ever."""
+    """One run, in the service's eyes: seconds from the start to the last refusal, and to when the
+    fleet has settled, if ever.
+    """
 
     answered: int
     refused: int
@@ -96,7 +100,9 @@ def outcome(trial: Trial, counts: Counts, began: float) -> Outcome:
 
 
 def settled_at(answered: Sequence[float], refused: Sequence[float]) -> float:
-    """The first moment after which at most so many of the calls were refused: the start, or that of a refusal."""
+    """The first moment after which at most so many of the calls were refused: the start, or that of
+    a refusal.
+    """
     calls = [*answered, *refused]
     return next(
         then
@@ -110,11 +116,13 @@ def later(moments: Sequence[float], then: float) -> int:
 
 
 def best(trial: Trial) -> int:
-    """All that the service can admit in this time: a burst at once, and one more for each period that has gone by."""
+    """All that the service can admit in this time: a burst at once, and one more for each period
+    that has gone by.
+    """
     return (trial.rules.requests or 1) * (int(trial.seconds // trial.rules.per) + 1)
 
 
-# Who takes part: all in coroutines, since two of the peers know nothing else ---------------------------------------------------
+# Who takes part: all in coroutines, since two of the peers know nothing else ----------------------
 
 
 @asynccontextmanager
@@ -175,7 +183,9 @@ async def by_headgate_adopting(trial: Trial) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def by_openai(trial: Trial) -> AsyncIterator[Call]:
-    """It tries again by itself, twice unless it is told otherwise, and waits as long as the service says."""
+    """It tries again by itself, twice unless it is told otherwise, and waits as long as the service
+    says.
+    """
     import openai
 
     async with openai.AsyncOpenAI(api_key=KEY, base_url=f"{trial.url}/v1") as client:
@@ -221,7 +231,7 @@ ENTRANTS: dict[str, tuple[Opening, Opening]] = {  # and by what the first calls 
 }
 
 
-# A process ---------------------------------------------------------------------------------------------------------------------
+# A process ----------------------------------------------------------------------------------------
 
 
 def work(pipe: Connection, trial: Trial) -> None:

@@ -1,4 +1,5 @@
-"""What the local services of examples and tests allow: decided without I/O and without a clock, the time of arrival is an argument.
+"""What the local services of examples and tests allow: decided without I/O and without a clock, the
+time of arrival is an argument.
 
 It knows nothing of headgate: what is judged must not be the judge.
 """
@@ -11,9 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rules:
-    """What is allowed in any `per` seconds (requests), refilled evenly over them (tokens), and at once; None: as much as you like.
+    """What is allowed in any `per` seconds (requests), refilled evenly over them (tokens), and at
+    once; None: as much as you like.
 
-    `tokens` are those of input and output together. A call takes `call_time` seconds, a stream as much for each word.
+    `tokens` are those of input and output together. A call takes `call_time` seconds, a stream as
+    much for each word.
     """
 
     requests: int | None = None
@@ -50,7 +53,10 @@ class Window:
 
 
 class Bucket:
-    """So many tokens, which come back evenly over `per` seconds. It may fall below zero: an answer is charged once it is there."""
+    """So many tokens, which come back evenly over `per` seconds.
+
+    It may fall below zero: an answer is charged once it is there.
+    """
 
     def __init__(self, amount: int, per: float) -> None:
         self.amount, self.per = amount, per
@@ -75,7 +81,10 @@ class Bucket:
 
 
 class Budgets:
-    """All of one service. Who comes needs room in each; an answer needs that the one before it has been paid for."""
+    """All of one service.
+
+    Who comes needs room in each; an answer needs that the one before it has been paid for.
+    """
 
     def __init__(self, rules: Rules) -> None:
         self._all: dict[str, Window | Bucket] = {}

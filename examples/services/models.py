@@ -1,7 +1,9 @@
-"""Language models that are none, behind the HTTP of OpenAI and Anthropic: strict about their limits, in threads of this process.
+"""Language models that are none, behind the HTTP of OpenAI and Anthropic: strict about their
+limits, in threads of this process.
 
-Who is one too many gets 429 with the provider's own words and headers. Standard library only. What is allowed is decided in
-budgets.py, what is said in speech.py; here is what happens on the wire, and what is counted of it.
+Who is one too many gets 429 with the provider's own words and headers. Standard library only. What
+is allowed is decided in budgets.py, what is said in speech.py; here is what happens on the wire,
+and what is counted of it.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ class Server(ThreadingHTTPServer):
 class Models:
     """`with Models(Rules(requests=100, at_once=5)) as service:` serves at `service.url`.
 
-    `calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: 429s by what they were for; `into`, `out`: tokens.
-    For stories: `moods` are the next statuses to answer with instead, "quota" that the account is spent; `secretive`: answers do
-    not say their usage; `go`: streams wait for it after their first word. `codings`: what callers would take.
+    `calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: 429s by what they
+    were for; `into`, `out`: tokens. For stories: `moods` are the next statuses to answer with
+    instead, "quota" that the account is spent; `secretive`: answers do not say their usage; `go`:
+    streams wait for it after their first word. `codings`: what callers would take.
     """
 
     def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008 - it is frozen
@@ -197,7 +200,9 @@ class Handler(BaseHTTPRequestHandler):
         return without_usage(told) if self.service.secretive else told
 
     def packed(self) -> tuple[Callable[[bytes, bool], bytes], dict[str, str]]:
-        """How to send bytes, the last of them or not: as others do, in a coding if the caller knows one."""
+        """How to send bytes, the last of them or not: as others do, in a coding if the caller knows
+        one.
+        """
         taken = self.headers.get("accept-encoding", "")
         self.service.codings.add(taken)
         if "gzip" not in taken:

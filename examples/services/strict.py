@@ -1,6 +1,8 @@
-"""A web service that answers 429 to whoever is one too many, and counts: standard library only, in threads of this process.
+"""A web service that answers 429 to whoever is one too many, and counts: standard library only, in
+threads of this process.
 
-GET / takes 5 ms; /stream sends ten lines, one every millisecond; /busy is 503 at first and an answer after that.
+GET / takes 5 ms; /stream sends ten lines, one every millisecond; /busy is 503 at first and an
+answer after that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What an acquire asks for and what a permit settles: refused before anything is sent, and nothing is charged."""
+"""What an acquire asks for and what a permit settles: refused before anything is sent, and nothing
+is charged.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def limiter(nowhere: str) -> Limiter:
     return Limiter("api", *LIMITS, store=nowhere)
 
 
-# Costs -------------------------------------------------------------------------------------------------------------------------
+# Costs --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -129,7 +131,9 @@ def test_a_cost_needs_a_limit_that_counts_requests(nowhere: str) -> None:
 def test_a_cost_above_capacity_is_never_and_not_later(
     way: str, limits: list[Any], cost: dict[str, int], asked: str, most: str, nowhere: str
 ) -> None:
-    """T7: said at once, by the type for never, with the number, the limit and the way out; without a word to the server."""
+    """T7: said at once, by the type for never, with the number, the limit and the way out; without
+    a word to the server.
+    """
     with pytest.raises(CostExceedsCapacityError) as caught:
         WAYS[way](Limiter("api", *limits, store=nowhere), **cost)
 
@@ -144,7 +148,7 @@ def test_no_patience_makes_never_possible(max_sleep: float | None, nowhere: str)
         Limiter("api", Rate(10, per=1), store=nowhere, max_sleep=5).acquire(11, max_sleep=max_sleep)
 
 
-# Patience ----------------------------------------------------------------------------------------------------------------------
+# Patience -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAITING)
@@ -171,7 +175,7 @@ def test_a_try_has_no_patience_to_speak_of(way: str, limiter: Limiter) -> None:
     assert "unit=" not in str(caught.value)  # that would be refused in its turn
 
 
-# What a refused acquire leaves behind ------------------------------------------------------------------------------------------
+# What a refused acquire leaves behind -------------------------------------------------------------
 
 
 @told
@@ -194,7 +198,7 @@ async def test_bad_input_charges_nothing(world: World) -> None:
     assert used(await soon(limiter.astatus())) == [0, 0, 0, 0]
 
 
-# Callbacks ---------------------------------------------------------------------------------------------------------------------
+# Callbacks ----------------------------------------------------------------------------------------
 
 
 async def a_coroutine(its: object) -> None:
@@ -247,7 +251,7 @@ def test_a_try_takes_nothing_that_is_about_waiting(way: str, option: str, limite
     assert_sentence(caught.value, f"acquire({option}=None)", "a try never waits")
 
 
-# Settling ----------------------------------------------------------------------------------------------------------------------
+# Settling -----------------------------------------------------------------------------------------
 
 UNSETTLED: list[tuple[type[Exception], dict[str, Any], str]] = [
     *[
@@ -309,7 +313,7 @@ async def test_a_bad_settlement_changes_nothing(world: World) -> None:
     permit.release()
 
 
-# Arguments of other libraries --------------------------------------------------------------------------------------------------
+# Arguments of other libraries ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS)

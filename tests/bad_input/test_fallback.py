@@ -1,4 +1,6 @@
-"""What a limiter is told to do without its store: refused where it stands, by a sentence, with nothing sent."""
+"""What a limiter is told to do without its store: refused where it stands, by a sentence, with
+nothing sent.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Names with braces, colons, spaces, %, NUL or emoji are fine: on the server no two share a key, and none breaks one.
+"""Names with braces, colons, spaces, %, NUL or emoji are fine: on the server no two share a key,
+and none breaks one.
 
-That their states do not meet is in tests/conformance/test_names.py; here the keys themselves are looked at.
+That their states do not meet is in tests/conformance/test_names.py; here the keys themselves are
+looked at.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ def assert_together(keys: frozenset[str]) -> None:
 async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(
     own_server: Server,
 ) -> None:
-    """F19: Given hostile names and keys of limiters, when each is busy, then its keys are its own and stand together."""
+    """F19: Given hostile names and keys of limiters, when each is busy, then its keys are its own
+    and stand together.
+    """
     pairs: list[tuple[str, str | None]] = [
         *((name, None) for name in HOSTILE + LONGEST),
         *(("x", key) for key in HOSTILE + LONGEST),

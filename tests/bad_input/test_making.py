@@ -1,4 +1,6 @@
-"""What limiters, semaphores, buckets and rate limiters are made of: refused where it stands, by a sentence, with nothing sent."""
+"""What limiters, semaphores, buckets and rate limiters are made of: refused where it stands, by a
+sentence, with nothing sent.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ def refused(error: type[Exception], call: str, store: str, **bad: Any) -> None:
     assert_sentence(caught.value, f"{call}({field}={shown(value)})")
 
 
-# Numbers -----------------------------------------------------------------------------------------------------------------------
+# Numbers ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("call", "field"), COUNTS + BOUNDS)
@@ -164,7 +166,7 @@ def test_only_two_words_say_what_becomes_of_a_lost_lease(value: str, nowhere: st
     refused(ValueError, "Limiter", nowhere, on_lost=value)
 
 
-# Names and keys ----------------------------------------------------------------------------------------------------------------
+# Names and keys -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", NAMED)
@@ -190,7 +192,7 @@ def test_a_key_is_text_of_1_to_256_bytes(key: Any, error: type[Exception], nowhe
     assert_sentence(caught.value, "Limiter('x')[", shown(key))
 
 
-# Limits ------------------------------------------------------------------------------------------------------------------------
+# Limits -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -241,7 +243,7 @@ def test_more_windows_than_a_server_keeps_are_refused(nowhere: str) -> None:
     assert_sentence(caught.value, "Limiter('x')", "5 Window", "4")
 
 
-# Updates -----------------------------------------------------------------------------------------------------------------------
+# Updates ------------------------------------------------------------------------------------------
 
 
 UPDATES: dict[str, Callable[..., Any]] = {
@@ -296,7 +298,7 @@ def test_only_functions_are_decorated(function: Any, nowhere: str) -> None:
     assert_sentence(caught.value, "Limiter 'x'", shown(function), "acquire(")
 
 
-# The other side: what is fine is sent ------------------------------------------------------------------------------------------
+# The other side: what is fine is sent -------------------------------------------------------------
 
 
 async def test_good_input_comes_to_the_door(door: Door) -> None:

@@ -1,4 +1,6 @@
-"""Where the state lives: what names no store is refused at once, and a server that is not there is a StoreError in time."""
+"""Where the state lives: what names no store is refused at once, and a server that is not there is
+a StoreError in time.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ NO_URL = [
         "rediss://h?ssl_cert_reqs=perhaps",
     ],
     *["unix://", f"unix://user:{CANARY}@"],
-    # A password that nobody encoded: each of these characters ends it early, or begins something else.
+    # A password that nobody encoded: each of these characters ends it early, or begins something
+    # else.
     *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
     *[
         f"redis://default:12345{special}{CANARY}@localhost:6379/0" for special in "?#"
@@ -198,7 +201,7 @@ def secrets_in(error: BaseException) -> list[str]:
     return [text for text in said if any(part in text for part in (CANARY, CANARY[:3], CANARY[3:]))]
 
 
-# What names no store -----------------------------------------------------------------------------------------------------------
+# What names no store ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", [*NO_SCHEME, *NO_STORE])
@@ -356,7 +359,7 @@ def test_a_url_in_the_wrong_place_is_not_shown(make: Callable[[str], Any]) -> No
     assert secrets_in(caught.value) == []
 
 
-# redis is not installed --------------------------------------------------------------------------------------------------------
+# redis is not installed ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", ["redis", "hiredis", "redis,hiredis"])
@@ -373,7 +376,7 @@ def test_without_redis_the_error_says_which_extra(missing: str) -> None:
     assert (in_memory, imported) == ("in memory True", "imported []")
 
 
-# A server that is not there ----------------------------------------------------------------------------------------------------
+# A server that is not there -----------------------------------------------------------------------
 
 
 def by_status(url: str) -> object:
@@ -535,7 +538,9 @@ def test_what_is_no_redis_is_told(silence: int, caplog: pytest.LogCaptureFixture
 
 
 def test_a_password_of_special_characters_is_percent_encoded(own_server: Server, name: str) -> None:
-    """What the refusal of such a URL advises, and docs/redis.md too: given a password of all that is special, it opens the door."""
+    """What the refusal of such a URL advises, and docs/redis.md too: given a password of all that
+    is special, it opens the door.
+    """
     password = "p/#?@:[]% &=+\\é" + CANARY
     with redis.Redis.from_url(own_server.url) as admin:
         admin.config_set("requirepass", password)

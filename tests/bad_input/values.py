@@ -1,4 +1,6 @@
-"""What bad input is made of, what an answer to it looks like, and a door that shows whether anybody knocked."""
+"""What bad input is made of, what an answer to it looks like, and a door that shows whether anybody
+knocked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the fleet's run is judged by: each check sees what it is there for, and a small fleet passes those not about speed."""
+"""What the fleet's run is judged by: each check sees what it is there for, and a small fleet passes
+those not about speed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def test_permits_in_flight_are_counted_and_a_release_at_the_same_instant_comes_f
 
 
 def test_a_token_too_many_is_seen_in_any_interval() -> None:
-    """Given a burst of 2 and 10 a second, when three go at once, or a third comes 0.05 s later, then that is over."""
+    """Given a burst of 2 and 10 a second, when three go at once, or a third comes 0.05 s later,
+    then that is over.
+    """
     assert checks.most_over([0, 0, SECOND // 10, 2 * SECOND // 10], rate=10, burst=2) <= 0
     assert checks.most_over([0, 0, 0], rate=10, burst=2) == 1
     assert (
@@ -52,7 +56,9 @@ def test_who_goes_before_the_booked_moment_is_seen() -> None:
 
 
 def test_a_hand_off_is_reckoned_from_the_release_that_made_it_possible() -> None:
-    """Given a capacity of 2, when the third and fourth follow the first two releases, then those are their hand-offs."""
+    """Given a capacity of 2, when the third and fourth follow the first two releases, then those
+    are their hand-offs.
+    """
     grants = [grant(1, 0.0, 1.0), grant(2, 0.0, 2.0), grant(3, 1.25, 3.0), grant(4, 2.5, 3.0)]
     assert checks.hand_offs(grants, capacity=2) == [0.25, 0.5]
     assert checks.busy(grants, 0.5, 1.5) == 0.5 + 1.0 + 0.25
@@ -63,7 +69,9 @@ def test_the_share_that_goes_to_another_process() -> None:
 
 
 def test_a_small_fleet_is_never_over_and_nobody_is_overtaken(own_server: Server) -> None:
-    """Given two processes on two limits, when they crowd them for a moment, then what is not about speed holds."""
+    """Given two processes on two limits, when they crowd them for a moment, then what is not about
+    speed holds.
+    """
     plan = Plan(
         "both",
         capacity=2,

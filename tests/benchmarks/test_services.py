@@ -1,4 +1,6 @@
-"""The fleet that calls a strict service through a client: small runs of it, and what it makes of what it is told."""
+"""The fleet that calls a strict service through a client: small runs of it, and what it makes of
+what it is told.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_every_client_takes_part() -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("client", ["httpx", "requests, threads"])
 def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> None:
-    """S1: given two processes and a service that bears so many at once, then it has refused nobody, and counts as they do."""
+    """S1: given two processes and a service that bears so many at once, then it has refused nobody,
+    and counts as they do.
+    """
     rules = Rules(1000, at_once=20, per=0.5, call_time=0.02)
 
     told = run(Order(client, "", 60, redis_url, name, rules, 0.06), 2)
@@ -113,20 +117,24 @@ def test_what_was_called_before_the_run_is_forgotten() -> None:
         assert httpx.get(url).status_code == 200
 
 
-# Limits that are wrong ---------------------------------------------------------------------------------------------------------
+# Limits that are wrong ----------------------------------------------------------------------------
 
 HOUR = Rules(5, per=3600, call_time=0.0)  # nothing comes back while a test runs
 
 
 def trial(entrant: str, store: str, name: str) -> Trial:
-    """Two processes with ten callers each, who were told that they may make ten calls where five pass."""
+    """Two processes with ten callers each, who were told that they may make ten calls where five
+    pass.
+    """
     return Trial(entrant, "", store, name, HOUR, 0.0, 2, callers=10)
 
 
 @pytest.mark.proof
 @pytest.mark.parametrize("entrant", ["no limiter", "headgate, adopt=True"])
 def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: str) -> None:
-    """Then the service answers five, and by headgate it is asked for five others at most, whatever its twenty callers want."""
+    """Then the service answers five, and by headgate it is asked for five others at most, whatever
+    its twenty callers want.
+    """
     with started(HOUR, twice.work, trial(entrant, redis_url, name), 2) as (service, fleet):
         told_to_go(fleet)
         while len((counts := counted(service)).admitted) < 5:

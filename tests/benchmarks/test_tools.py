@@ -1,4 +1,6 @@
-"""The tools beside the rows, in small: they run, and what they find is there whatever the machine does. No figure is a time."""
+"""The tools beside the rows, in small: they run, and what they find is there whatever the machine
+does. No figure is a time.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def outcome(goal: Goal, **seconds: float) -> Outcome:
 
 
 def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
-    """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead is reached, and below is not."""
+    """Given a peer 12 times as slow and a floor twice as quick, then 10 times ahead is reached, and
+    below is not.
+    """
     ahead, below = goals.lines_of(
         [
             outcome(
@@ -51,7 +55,9 @@ def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
 
 
 def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
-    """Given a floor that is only 5 times ahead of the peer, then a goal of 10 is missed for everybody, and one of 4 is not."""
+    """Given a floor that is only 5 times ahead of the peer, then a goal of 10 is missed for
+    everybody, and one of 4 is not.
+    """
     beyond, missed = goals.lines_of(
         [
             outcome(
@@ -65,7 +71,9 @@ def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
 
 
 def test_of_several_floors_the_highest_counts() -> None:
-    """Given a floor 20 times ahead of the peer, and one that does more of the work, 8 times ahead, then 10 is out of reach."""
+    """Given a floor 20 times ahead of the peer, and one that does more of the work, 8 times ahead,
+    then 10 is out of reach.
+    """
     (line,) = goals.lines_of(
         [
             outcome(
@@ -84,7 +92,9 @@ def test_of_several_floors_the_highest_counts() -> None:
 
 
 def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
-    """Given five tasks and room for them, when the script alone lets them in, then it has granted five."""
+    """Given five tasks and room for them, when the script alone lets them in, then it has granted
+    five.
+    """
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
         with alone.bucket(stage) as make:
@@ -97,7 +107,9 @@ def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
 
 
 def test_a_crowd_that_holds_gives_back_what_it_held(own_server: Server) -> None:
-    """Given two crowds of five, one after the other, when all have left, then nobody holds anything."""
+    """Given two crowds of five, one after the other, when all have left, then nobody holds
+    anything.
+    """
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
         with alone.semaphore(5)(stage) as make:
@@ -146,7 +158,9 @@ def test_a_permit_goes_to_and_fro_between_two_processes(
 
 
 async def test_every_kind_of_call_is_told_apart(own_server: Server) -> None:
-    """Given a few who wait and a few who hold, when three cycles are read from the log, then each kind is there three times."""
+    """Given a few who wait and a few who hold, when three cycles are read from the log, then each
+    kind is there three times.
+    """
     with Redis.from_url(own_server.url) as server:
         server.config_set("slowlog-max-len", 1_000)
         server.config_set("slowlog-log-slower-than", 0)

@@ -1,1 +1,3 @@
-"""The classic primitives, by their descriptions: what was written for them elsewhere runs here unchanged."""
+"""The classic primitives, by their descriptions: what was written for them elsewhere runs here
+unchanged.
+"""

@@ -1,4 +1,6 @@
-"""Processes that are killed while they hold or wait: their capacity comes back (L1), their place does not stay (L3)."""
+"""Processes that are killed while they hold or wait: their capacity comes back (L1), their place
+does not stay (L3).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ async def status_of(semaphore: Semaphore) -> Status:
 async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
     name: str, redis_url: str, slack: Callable[[], float]
 ) -> None:
-    """L1: given a holder that dies and one who waits, the waiter is let in when the expiry is over, and not before it could be."""
+    """L1: given a holder that dies and one who waits, the waiter is let in when the expiry is over,
+    and not before it could be.
+    """
     semaphore = Semaphore(name, 1, expiry=EXPIRY, redis_url=redis_url)
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
@@ -43,7 +47,9 @@ async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
 async def test_a_holder_that_lives_keeps_its_place_beyond_the_expiry(
     name: str, redis_url: str
 ) -> None:
-    """S2: leases are renewed while they are held: more than an expiry later the place is still taken."""
+    """S2: leases are renewed while they are held: more than an expiry later the place is still
+    taken.
+    """
     with running("hold", redis_url, name, 1, EXPIRY) as holder:
         assert [await holder.said(), await holder.said()] == ["asks", "inside"]
 
@@ -77,7 +83,9 @@ async def test_thirty_seconds_is_the_expiry_unless_said_otherwise(
 async def test_a_killed_waiter_does_not_hold_up_the_queue(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L3: a dead one stands first in the queue; once it has been silent for long enough, those behind it go."""
+    """L3: a dead one stands first in the queue; once it has been silent for long enough, those
+    behind it go.
+    """
     clock = ServerClock(monkeypatch)
     semaphore = Semaphore(name, 1, expiry=60, redis_url=redis_url)
     await semaphore.__aenter__()
@@ -98,7 +106,9 @@ async def test_a_killed_waiter_does_not_hold_up_the_queue(
 async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
     name: str, redis_url: str, slack: Callable[[], float]
 ) -> None:
-    """L1, L3: it died a moment ago and nobody knows: it is granted the place, and loses it when the lease ends."""
+    """L1, L3: it died a moment ago and nobody knows: it is granted the place, and loses it when the
+    lease ends.
+    """
     expiry = 3 * EXPIRY  # it is held until the other one waits, though the machine stalls
     semaphore = Semaphore(name, 1, expiry=expiry, redis_url=redis_url)
     await semaphore.__aenter__()
@@ -118,7 +128,9 @@ async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
 async def test_killed_holders_and_waiters_leave_a_semaphore_that_works(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, L6: three processes, two inside and one waiting, all killed; a minute later the whole capacity is there, once."""
+    """L5, L6: three processes, two inside and one waiting, all killed; a minute later the whole
+    capacity is there, once.
+    """
     clock = ServerClock(monkeypatch)
     semaphore = Semaphore(name, 2, redis_url=redis_url)
     with (

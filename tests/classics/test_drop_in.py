@@ -24,7 +24,8 @@ from headgate.internals import queue_of
 from tests.processes import finished
 from tests.world import HOUR, LONG, World, at_rest, told
 
-# What its documentation shows, in one script: only the import is another one, and what each part does is said.
+# What its documentation shows, in one script: only the import is another one, and what each part
+# does is said.
 SCRIPT = """
 import asyncio, logging, sys
 from headgate import Semaphore, TokenBucket, MaxSleepExceededError, RedisError
@@ -193,7 +194,9 @@ def test_no_expiry_is_theirs() -> None:
 @pytest.mark.parametrize("kind", THEIRS)
 @pytest.mark.parametrize("size", [0, -1, True, "15", 1.5])
 def test_a_pool_that_could_not_be_is_refused(kind: type[Any], size: object) -> None:
-    """One connection serves everybody here, so the number is not used; nonsense is said to be nonsense all the same."""
+    """One connection serves everybody here, so the number is not used; nonsense is said to be
+    nonsense all the same.
+    """
     with pytest.raises((TypeError, ValueError), match=rf"^{kind.__name__}\(connection_pool_size="):
         kind(**{**first(kind), "connection_pool_size": size})
 
@@ -209,7 +212,9 @@ def test_the_names_they_import_are_there() -> None:
 
 @told
 async def test_a_hundred_instances_made_and_entered_at_once(world: World) -> None:
-    """Their own measure: an instance for each caller, all at the same time, and everything given back at the end (L6)."""
+    """Their own measure: an instance for each caller, all at the same time, and everything given
+    back at the end (L6).
+    """
     through: list[int] = []
 
     async def enter(number: int, entrance: Any) -> None:

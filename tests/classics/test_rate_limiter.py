@@ -37,7 +37,9 @@ def test_it_takes_two_numbers() -> None:
 
 
 def test_a_burst_then_the_rate(in_time: Told) -> None:
-    """T1, T2: the first second's tokens are there at once, and then one comes every twentieth of a second."""
+    """T1, T2: the first second's tokens are there at once, and then one comes every twentieth of a
+    second.
+    """
 
     async def story() -> None:
         limiter, moments = RateLimiter(rate_limit=20, concurrency_limit=100), []
@@ -88,7 +90,8 @@ def test_who_waits_for_a_place_uses_no_token(in_time: Told) -> None:
 
         await asyncio.gather(*(call() for _ in range(6)))
 
-        # If waiting had cost tokens, the bucket would have been empty each time the places came back.
+        # If waiting had cost tokens, the bucket would have been empty each time the places came
+        # back.
         assert moments == [0, 0, 10, 10, 20, 20]
 
     in_time(story())

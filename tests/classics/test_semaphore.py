@@ -99,7 +99,9 @@ async def test_all_instances_of_one_name_are_one_semaphore(world: World) -> None
 
 
 def test_the_turn_goes_from_process_to_process_in_order(name: str, redis_url: str) -> None:
-    """S6: given two processes that ask one after the other, when the place comes free, then the first has it, then the second."""
+    """S6: given two processes that ask one after the other, when the place comes free, then the
+    first has it, then the second.
+    """
 
     async def story() -> None:
         semaphore = Semaphore(name, 1, redis_url=redis_url)

@@ -1,4 +1,6 @@
-"""TokenBucket: a burst of its capacity, then `refill_amount` every `refill_frequency` seconds, in order."""
+"""TokenBucket: a burst of its capacity, then `refill_amount` every `refill_frequency` seconds, in
+order.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ async def entries(world: World, bucket: TokenBucket, count: int) -> list[tuple[i
 
 
 def assert_passed(world: World, passed: list[tuple[int, float]], beats: list[int]) -> None:
-    """In order, each at its beat: exactly in virtual time, otherwise not before it and not much later."""
+    """In order, each at its beat: exactly in virtual time, otherwise not before it and not much
+    later.
+    """
     assert [number for number, _ in passed] == list(range(len(beats)))
     for (_, seen), wanted in zip(passed, beats, strict=True):
         assert wanted - 1e-6 <= seen <= wanted + 1e-6 + world.slack / world.beat
@@ -84,7 +88,9 @@ async def test_a_burst_and_then_steps(world: World) -> None:
 
 @told
 async def test_one_after_another(world: World) -> None:
-    """T2: the bucket of the documentation: one token, one refill, and a queue that moves once in `refill_frequency`."""
+    """T2: the bucket of the documentation: one token, one refill, and a queue that moves once in
+    `refill_frequency`.
+    """
     bucket = TokenBucket(
         name=world.name, capacity=1, refill_amount=1, refill_frequency=world.beat, **world.place
     )
@@ -191,7 +197,9 @@ async def test_it_is_reusable(world: World) -> None:
 async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(
     world: World,
 ) -> None:
-    """T8: the wait is known; twenty refusals later the next token is still the next caller's, at its moment."""
+    """T8: the wait is known; twenty refusals later the next token is still the next caller's, at
+    its moment.
+    """
     bucket = TokenBucket(world.name, 1, 3 * world.beat, 1, max_sleep=world.beat, **world.place)
     patient = TokenBucket(world.name, 1, 3 * world.beat, 1, **world.place)
     asked = world.now()
@@ -214,7 +222,9 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(
 
 @told
 async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
-    """Three wait one, two and three hours; a fourth, who would wait four and is willing to wait three, is refused."""
+    """Three wait one, two and three hours; a fourth, who would wait four and is willing to wait
+    three, is refused.
+    """
     waiters = [
         asyncio.create_task(_visit(TokenBucket(world.name, 1, HOUR, 1, **world.place)))
         for _ in range(4)

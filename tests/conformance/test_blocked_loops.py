@@ -89,14 +89,18 @@ def test_a_blocking_acquire_that_is_willing_to_wait_for_a_while_is_refused_then(
 def test_a_blocking_acquire_that_waits_for_time_passes_and_warns_once(
     name: str, url: str | None
 ) -> None:
-    """H1: two calls block the loop for half a second each. The warning names the line that blocks."""
+    """H1: two calls block the loop for half a second each.
+
+    The warning names the line that blocks.
+    """
     done = ended("block(); block(); return block()", name, url, limits="Rate(2, per=1, capacity=1)")
     assert done.stdout == "entered\n", done.stderr
     line = PROGRAM[: PROGRAM.index("    with api.acquire")].count("\n") + 1
     assert f"<string>:{line}: RuntimeWarning" in done.stderr
     assert (
         done.stderr.count(
-            f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop"
+            f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event "
+            "loop"
         )
         == 1
     )
@@ -123,7 +127,8 @@ def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(
     assert done.stdout == "entered\n", done.stderr
     assert (
         done.stderr.count(
-            f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event loop"
+            f"RuntimeWarning: A blocking acquire of limiter {name!r} waits, and blocks the event "
+            "loop"
         )
         == 1
     )
@@ -139,7 +144,10 @@ RELEASED = {
 def test_a_blocking_acquire_whose_permit_another_thread_will_release_waits_in_memory(
     way: str, name: str
 ) -> None:
-    """H1: a task of the blocked loop was granted it. On Redis its release would wait for that loop."""
+    """H1: a task of the blocked loop was granted it.
+
+    On Redis its release would wait for that loop.
+    """
     done = ended(f"permit = await api.acquire(); {RELEASED[way]}; return block()", name, None)
     assert done.stdout == "entered\n", done.stderr
 
@@ -187,7 +195,9 @@ ENTERS = {"limiter": "async with api: pass", "acquire": "async with api.acquire(
 def test_a_loop_that_is_closed_under_waiters_prints_nothing_and_keeps_nothing(
     way: str, released: str, limits: str
 ) -> None:
-    """F7, F9, S7: the permit is released before the loop is closed, on its way to a waiter, or afterwards."""
+    """F7, F9, S7: the permit is released before the loop is closed, on its way to a waiter, or
+    afterwards.
+    """
     release = {"before": "", "after": "", released: "held.release()"}
     text = CLOSED.format(limits=limits, way=ENTERS[way], **release)
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""Nothing lost: whoever gives up, at whatever moment, leaves everything as if it had never come (T5, S7, L4, F1 to F5, F8)."""
+"""Nothing lost: whoever gives up, at whatever moment, leaves everything as if it had never come
+(T5, S7, L4, F1 to F5, F8).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.processes import running
 from tests.stepping import WAYS, cancelled_at
 from tests.world import HOUR, World, at_rest, soon, told, until, waiting
 
-# Waiters -----------------------------------------------------------------------------------------------------------------------
+# Waiters ------------------------------------------------------------------------------------------
 
 
 @told
@@ -60,7 +62,9 @@ async def test_a_release_and_a_cancel_in_one_breath_lose_nothing(world: World) -
 
 @told
 async def test_a_timeout_comes_out_once_and_leaves_nothing(world: World) -> None:
-    """F8: `asyncio.timeout` turns exactly one cancellation into its TimeoutError, and the task is as good as before."""
+    """F8: `asyncio.timeout` turns exactly one cancellation into its TimeoutError, and the task is
+    as good as before.
+    """
     limiter = world.limiter(Concurrency(1))
     async with limiter:
         for delay in (0, world.beat):
@@ -79,7 +83,9 @@ async def test_a_timeout_comes_out_once_and_leaves_nothing(world: World) -> None
 
 @told
 async def test_a_task_group_that_fails_gives_everything_back(world: World) -> None:
-    """F8: one fails, its siblings are cancelled inside and in the queue, and the error is the one that was raised."""
+    """F8: one fails, its siblings are cancelled inside and in the queue, and the error is the one
+    that was raised.
+    """
     limiter = world.limiter(Concurrency(2))
 
     async def fail() -> None:
@@ -151,7 +157,7 @@ async def test_thousands_of_waiters_give_up_at_once(world: World) -> None:
     await at_rest(limiter)
 
 
-# Bookings ----------------------------------------------------------------------------------------------------------------------
+# Bookings -----------------------------------------------------------------------------------------
 
 
 def assert_through(through: list[tuple[int, Permit]], rate: int) -> None:
@@ -164,7 +170,9 @@ def assert_through(through: list[tuple[int, Permit]], rate: int) -> None:
 
 
 def assert_within_the_rate(moments: list[int], rate: int) -> None:
-    """T1: from an empty bucket of capacity `rate`: k grants take at least the time of k - capacity tokens, from any start."""
+    """T1: from an empty bucket of capacity `rate`: k grants take at least the time of k - capacity
+    tokens, from any start.
+    """
     gap = 1_000_000 // rate
     for start in range(len(moments)):
         for end in range(start + rate, len(moments)):
@@ -173,9 +181,11 @@ def assert_within_the_rate(moments: list[int], rate: int) -> None:
 
 @told
 async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
-    """Many callers on one bucket, every other one cancelled: the rest are through in half the time, in order.
+    """Many callers on one bucket, every other one cancelled: the rest are through in half the time,
+    in order.
 
-    In memory 1,000 callers due over 10 s are through in exactly 5 s. On the server the same story is 600 callers due over 3 s.
+    In memory 1,000 callers due over 10 s are through in exactly 5 s. On the server the same story
+    is 600 callers due over 3 s.
     """
     rate, crowd = (100, 1000) if world.virtual else (200, 600)
     limiter = world.limiter(Rate(rate, per=1, initial=0))
@@ -204,9 +214,11 @@ async def test_bookings_move_forward_when_others_give_up(world: World) -> None:
 
 @pytest.mark.proof
 def test_bookings_move_forward_over_processes(name: str, redis_url: str) -> None:
-    """The same at full size: 1,000 callers in 4 processes, due over 10 s, every other one gives up: through in 5 s, in order.
+    """The same at full size: 1,000 callers in 4 processes, due over 10 s, every other one gives up:
+    through in 5 s, in order.
 
-    S6 over processes: within each process the order is that of arrival; T3 over all: moments rise with the fences.
+    S6 over processes: within each process the order is that of arrival; T3 over all: moments rise
+    with the fences.
     """
     rate, crowd, processes = 100, 1000, 4
     start = time.monotonic()
@@ -236,7 +248,9 @@ def test_bookings_move_forward_over_processes(name: str, redis_url: str) -> None
 
 @told
 async def test_a_cancelled_booking_is_refunded(world: World) -> None:
-    """T5, T8: before its moment a booking costs nothing, whether it waits in the queue or sleeps until its moment is near."""
+    """T5, T8: before its moment a booking costs nothing, whether it waits in the queue or sleeps
+    until its moment is near.
+    """
     limiter = world.limiter(Rate(1, per=2 * world.beat), Rate(100, per=1000 * HOUR, unit="tokens"))
 
     passed = []
@@ -290,7 +304,7 @@ async def test_a_window_forgets_what_was_cancelled(world: World) -> None:
         assert 2 * world.ticks <= permit.t - first.t <= 2 * world.ticks + world.slack * 1_000_000
 
 
-# At every point ----------------------------------------------------------------------------------------------------------------
+# At every point -----------------------------------------------------------------------------------
 
 
 async def free(limiter: Limiter) -> list[Permit]:
@@ -319,7 +333,8 @@ async def spent(limiter: Limiter) -> list[Permit]:
 async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
     world: World, way: str, before: Callable[[Limiter], object], entered: str
 ) -> None:
-    """STEP: for every k, cancel at the k-th suspension of an entry; then nothing is held, nobody waits, nothing was charged.
+    """STEP: for every k, cancel at the k-th suspension of an entry; then nothing is held, nobody
+    waits, nothing was charged.
 
     Only a caller that was let in before it was cancelled has paid for it.
     """

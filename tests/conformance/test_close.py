@@ -1,4 +1,6 @@
-"""A limiter can be closed: new acquires are refused, waiters are served or refused, and what was said has arrived."""
+"""A limiter can be closed: new acquires are refused, waiters are served or refused, and what was
+said has arrived.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ async def test_waiters_are_served_before_aclose_returns(
     limits: list[Any],
     options: dict[str, Any],
 ) -> None:
-    """L1: given three who wait, when the limiter is closed, then all three pass, and then the close returns."""
+    """L1: given three who wait, when the limiter is closed, then all three pass, and then the close
+    returns.
+    """
     limiter = world.limiter(*limits, **options)
     permit = await limiter.acquire()
     callers = [asyncio.create_task(ask(limiter)) for _ in range(3)]
@@ -422,7 +426,9 @@ def with_a_waiter(limiter: Limiter) -> tuple[asyncio.AbstractEventLoop, asyncio.
 def test_a_close_hears_of_an_acquire_that_a_signal_handler_kept_from_saying_that_it_has_left(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Promise 10: neither the close of another thread hangs, nor is one refused that comes later in that thread."""
+    """Promise 10: neither the close of another thread hangs, nor is one refused that comes later in
+    that thread.
+    """
     limiter, kept = Limiter(name, Concurrency(1), store=MemoryStore()), []
     permit = limiter.acquire_sync()
     closer = threading.Thread(target=limiter.close)

@@ -1,7 +1,9 @@
-"""The crowd: tasks and threads that wait for concurrency alone, and whatever may happen to them (S1, S6, S7, F4 to F10, F18).
+"""The crowd: tasks and threads that wait for concurrency alone, and whatever may happen to them
+(S1, S6, S7, F4 to F10, F18).
 
-In memory such a line hands its places from hand to hand, without a lock and without the gate, as long as nobody asks for anything
-else. What is told here must not differ from a line that asks the gate each time.
+In memory such a line hands its places from hand to hand, without a lock and without the gate, as
+long as nobody asks for anything else. What is told here must not differ from a line that asks the
+gate each time.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ def told(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
     return test
 
 
-# In order ------------------------------------------------------------------------------------------------------------------------
+# In order -----------------------------------------------------------------------------------------
 
 
 def a_try(limiter: Limiter) -> None:
@@ -105,7 +107,9 @@ def test_whoever_asks_for_more_keeps_the_place_of_its_arrival(
 
 @told
 async def test_a_full_queue_counts_the_crowd(memory: World) -> None:
-    """S9: two tasks of the crowd wait; one who may be third at most is refused, and nothing of it stays (T8)."""
+    """S9: two tasks of the crowd wait; one who may be third at most is refused, and nothing of it
+    stays (T8).
+    """
     limiter = memory.limiter(Concurrency(1))
     strict = memory.limiter(Concurrency(1), max_waiters=2)
     visitors = Visitors(limiter)
@@ -189,7 +193,7 @@ async def test_a_permit_that_is_dropped_goes_to_the_crowd(memory: World) -> None
     assert_all_free(limiter)
 
 
-# Changed limits ------------------------------------------------------------------------------------------------------------------
+# Changed limits -----------------------------------------------------------------------------------
 
 
 @told
@@ -210,7 +214,9 @@ async def test_more_capacity_lets_as_many_more_in(memory: World) -> None:
 
 @told
 async def test_after_a_cut_nobody_comes_in_until_enough_have_left(memory: World) -> None:
-    """S1, S6: three are inside when the capacity becomes one; the first two that leave make room for nobody."""
+    """S1, S6: three are inside when the capacity becomes one; the first two that leave make room
+    for nobody.
+    """
     visitors = Visitors(memory.limiter(Concurrency(3)))
     visitors.come("a", "b", "c", *range(3))
     await settled()
@@ -231,7 +237,9 @@ async def test_after_a_cut_nobody_comes_in_until_enough_have_left(memory: World)
 @pytest.mark.exact
 @told
 async def test_a_crowd_under_a_rate_goes_on_at_its_pace(memory: World) -> None:
-    """T1, T3, S6: Concurrency becomes a Rate while five wait: one a second, and the holder's leaving lets nobody in."""
+    """T1, T3, S6: Concurrency becomes a Rate while five wait: one a second, and the holder's
+    leaving lets nobody in.
+    """
     visitors = Visitors(memory.limiter(Concurrency(1)))
     visitors.come("holder", *range(5))
     await settled()
@@ -294,7 +302,7 @@ async def test_a_rate_that_is_added_paces_the_crowd_and_a_place_is_still_needed(
     assert_all_free(limiter)
 
 
-# Giving up -----------------------------------------------------------------------------------------------------------------------
+# Giving up ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("looked_at", [False, True], ids=["crowd", "queue"])
@@ -361,7 +369,9 @@ def test_a_place_that_is_handed_to_one_who_gives_up_in_the_same_breath_goes_on(
 def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
     memory: World, first: str
 ) -> None:
-    """F4: at one instant of the clock, in both orders: it is inside and leaves, or it never was; the next one comes in."""
+    """F4: at one instant of the clock, in both orders: it is inside and leaves, or it never was;
+    the next one comes in.
+    """
 
     async def story() -> None:
         limiter = memory.limiter(Concurrency(1))
@@ -394,7 +404,9 @@ def test_a_timeout_in_the_moment_of_the_release_is_one_or_the_other(
 
 @told
 async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) -> None:
-    """F18: who came last gives up first, thousands of times; nobody looks through all the others for it."""
+    """F18: who came last gives up first, thousands of times; nobody looks through all the others
+    for it.
+    """
     limiter = memory.limiter(Concurrency(1))
     async with limiter:
         tasks = [asyncio.create_task(enters(limiter)) for _ in range(20_000)]
@@ -408,7 +420,7 @@ async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) ->
     assert_all_free(limiter)
 
 
-# The clock -----------------------------------------------------------------------------------------------------------------------
+# The clock ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.exact
@@ -418,7 +430,9 @@ async def test_a_crowd_that_gives_up_backwards_is_gone_at_once(memory: World) ->
 def test_a_clock_that_steps_back_keeps_nobody_out(
     memory: World, others: tuple[Concurrency, ...]
 ) -> None:
-    """T6, L2: time is not what a place depends on; the limit beside it is used up, and none of an entry's business."""
+    """T6, L2: time is not what a place depends on; the limit beside it is used up, and none of an
+    entry's business.
+    """
 
     async def story() -> None:
         limiter = memory.limiter(*others, Concurrency(2))
@@ -449,13 +463,15 @@ async def test_a_clock_that_steps_back_grants_nothing_for_an_earlier_moment(memo
     assert [after - before for before, after in pairwise(moments)] == [0, 500_000, 500_000]
 
 
-# Lines that come and go ----------------------------------------------------------------------------------------------------------
+# Lines that come and go ---------------------------------------------------------------------------
 
 
 def test_an_idle_line_that_was_let_go_comes_back_whole(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1, S6, T12: forgotten by its store while a limiter still has it; then a crowd comes, and others find the same line."""
+    """S1, S6, T12: forgotten by its store while a limiter still has it; then a crowd comes, and
+    others find the same line.
+    """
     monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
@@ -492,11 +508,13 @@ def test_a_limiter_that_is_dropped_leaves_its_visitors_in_peace(name: str) -> No
     assert_all_free(Limiter(name, Concurrency(1), store=store))
 
 
-# Processes -----------------------------------------------------------------------------------------------------------------------
+# Processes ----------------------------------------------------------------------------------------
 
 
 def test_a_fork_in_the_middle_of_a_crowd_is_two_lines(name: str) -> None:
-    """F10, S1, S7: what the parent holds and who waits there is the parent's; the child has all places, and one more for nobody."""
+    """F10, S1, S7: what the parent holds and who waits there is the parent's; the child has all
+    places, and one more for nobody.
+    """
     lines = finished("fork_crowd", name).splitlines()
 
     assert lines == [

@@ -1,6 +1,8 @@
-"""A crowd of several loops: a place that is on its way from one to another, and loops that end (S1, S6, S7, F4, F7, F9).
+"""A crowd of several loops: a place that is on its way from one to another, and loops that end (S1,
+S6, S7, F4, F7, F9).
 
-All loops of a story run in one thread, and each goes on when it is told to: what meets what is no matter of chance.
+All loops of a story run in one thread, and each goes on when it is told to: what meets what is no
+matter of chance.
 """
 
 from __future__ import annotations
@@ -108,7 +110,9 @@ def test_who_gives_up_while_its_place_is_on_the_way_passes_it_on(
 
 
 def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
-    """F4, S7: a thread has found it at the head of the crowd; before it is given anything, it is gone."""
+    """F4, S7: a thread has found it at the head of the crowd; before it is given anything, it is
+    gone.
+    """
     limiter = limiter_of_one(name)
     order: list[object] = []
 
@@ -133,7 +137,9 @@ def test_who_gives_up_just_when_its_place_comes_gets_none(name: str) -> None:
 
 
 def test_who_is_closed_just_when_its_place_comes_gets_none(name: str) -> None:
-    """F4, S7: the same with one that is driven by hand and ends without being cancelled; it happens twice."""
+    """F4, S7: the same with one that is driven by hand and ends without being cancelled; it happens
+    twice.
+    """
     limiter = limiter_of_one(name)
     driven: list[Coroutine[Any, Any, None]] = []
 
@@ -206,7 +212,9 @@ def test_a_place_on_its_way_to_a_loop_that_ends_comes_back(
 def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(
     name: str, look: Callable[[Limiter], object]
 ) -> None:
-    """S1, S4, F7: it could not be told of its place, so the place went on; when its task is collected, nothing more comes of it."""
+    """S1, S4, F7: it could not be told of its place, so the place went on; when its task is
+    collected, nothing more comes of it.
+    """
     limiter = Limiter(name, Concurrency(1), store=MemoryStore(), max_sleep=60)
     gone = Elsewhere()
     with limiter:
@@ -244,7 +252,9 @@ def test_a_loop_that_is_closed_while_its_task_is_inside_keeps_no_place(name: str
 
 
 def test_a_cut_while_a_place_is_on_its_way_lets_nobody_in_for_it(name: str) -> None:
-    """S1: two are inside, one leaves to a task, the capacity becomes one, the task gives up: there is one inside, and no more."""
+    """S1: two are inside, one leaves to a task, the capacity becomes one, the task gives up: there
+    is one inside, and no more.
+    """
     store = MemoryStore()
     limiter = Limiter(name, Concurrency(2), store=store)
     order: list[object] = []
@@ -316,7 +326,9 @@ def test_a_coroutine_that_is_closed_while_it_waits_was_never_there(
 def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_look(
     memory: World,
 ) -> None:
-    """S6, F9, F20: a batch comes while the loop of its first stands still; the others have a timer each, at one moment."""
+    """S6, F9, F20: a batch comes while the loop of its first stands still; the others have a timer
+    each, at one moment.
+    """
     limiter = memory.limiter(Rate(6, per=memory.beat, steps=True, initial=0))
     order: list[object] = []
 
@@ -334,7 +346,9 @@ def test_those_who_are_due_at_once_go_in_order_though_the_first_of_them_cannot_l
 
 @pytest.mark.exact
 def test_who_looks_when_others_before_it_are_due_too_goes_behind_them(memory: World) -> None:
-    """S6, F20: the third is woken, and by the time it looks all three are due: it lets the first two go, and goes after them."""
+    """S6, F20: the third is woken, and by the time it looks all three are due: it lets the first
+    two go, and goes after them.
+    """
     limiter = memory.limiter(Rate(3, per=memory.beat, steps=True, initial=0))
     order: list[object] = []
 

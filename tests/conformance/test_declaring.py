@@ -1,4 +1,6 @@
-"""An acquire declares the limits of its limiter, an update sets them, and nothing else changes what a fleet uses."""
+"""An acquire declares the limits of its limiter, an update sets them, and nothing else changes what
+a fleet uses.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,7 @@ async def limits_of(world: World) -> list[Any]:
     ]
 
 
-# Who declares ------------------------------------------------------------------------------------------------------------------
+# Who declares -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("act", LOOKS, ids=lambda act: act.__name__)
@@ -122,7 +124,9 @@ async def limits_of(world: World) -> list[Any]:
 async def test_nothing_but_an_acquire_or_an_update_changes_what_the_fleet_uses(
     world: World, act: Act
 ) -> None:
-    """H2: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it is 20 an hour still."""
+    """H2: given a fleet of 20 an hour, when a limiter of 2 an hour looks, pauses or drains, then it
+    is 20 an hour still.
+    """
     fleet = world.limiter(FLEET)
     await soon(declare(fleet))
 
@@ -147,7 +151,9 @@ async def test_an_update_outlasts_whatever_others_look_at(world: World, act: Act
 @ASKS
 @told
 async def test_the_first_acquire_declares(world: World, ask: Act) -> None:
-    """Given limiters that are made one after the other, then that one declares which acquires, and the last acquire wins."""
+    """Given limiters that are made one after the other, then that one declares which acquires, and
+    the last acquire wins.
+    """
     former, later = world.limiter(FLEET), world.limiter(OTHER)
     await soon(declare(former))
     assert await limits_of(world) == [FLEET]
@@ -160,7 +166,9 @@ async def test_the_first_acquire_declares(world: World, ask: Act) -> None:
 
 @told
 async def test_a_constructor_declares_nothing(world: World) -> None:
-    """Given a limiter that acquires, when others are made of its name, then it goes on under its own limits."""
+    """Given a limiter that acquires, when others are made of its name, then it goes on under its
+    own limits.
+    """
     limiter = world.limiter(Window(3, per=HOUR))
     assert await limiter.atry_acquire()
     others = [world.limiter(Window(number, per=HOUR)) for number in (1, 2)]
@@ -212,7 +220,7 @@ async def test_the_classics_declare_by_entering_too(world: World) -> None:
     assert "of 1" in repr(second) or not world.in_memory
 
 
-# Limiters that disagree in one process -----------------------------------------------------------------------------------------
+# Limiters that disagree in one process ------------------------------------------------------------
 
 
 @ASKS
@@ -220,7 +228,9 @@ async def test_the_classics_declare_by_entering_too(world: World) -> None:
 async def test_the_first_acquire_of_the_limiter_that_was_made_first_declares_too(
     world: World, ask: Act
 ) -> None:
-    """Given limiters that disagree, when the later one acquires first, then the first acquire of the other declares."""
+    """Given limiters that disagree, when the later one acquires first, then the first acquire of
+    the other declares.
+    """
     former, later = world.limiter(OTHER), world.limiter(FLEET)
     await soon(declare(later))
 
@@ -320,7 +330,7 @@ def test_a_limiter_that_never_acquires_is_freed_at_once(store: object, name: str
         gc.enable()
 
 
-# A name that no process has declared -------------------------------------------------------------------------------------------
+# A name that no process has declared --------------------------------------------------------------
 
 
 @told
@@ -370,7 +380,7 @@ async def test_what_was_only_paused_is_unknown(world: World) -> None:
         await limits_of(world)
 
 
-# Attaching ---------------------------------------------------------------------------------------------------------------------
+# Attaching ----------------------------------------------------------------------------------------
 
 
 def attached(world: World, **options: Any) -> Limiter:
@@ -402,7 +412,9 @@ def test_each_use_of_an_unknown_name_says_so(store: object, name: str, use: Act)
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_an_attached_limiter_does_what_a_limiter_does(store: object, name: str, use: Act) -> None:
-    """Given a fleet, when a limiter is attached to its name, then each use of it passes, and none changes the fleet's limits."""
+    """Given a fleet, when a limiter is attached to its name, then each use of it passes, and none
+    changes the fleet's limits.
+    """
     fleet = Limiter(name, FLEET, store=store)
     fleet.acquire_sync()
     limiter = Limiter.attach(name, store=store)
@@ -472,7 +484,9 @@ async def test_a_key_of_an_attached_limiter_has_its_own_limits_or_those_of_the_w
 
 @told
 async def test_a_key_alone_is_enough_to_attach_to(world: World) -> None:
-    """Given a fleet that uses keys only, when a limiter is attached to the name, then it knows the keys that are used."""
+    """Given a fleet that uses keys only, when a limiter is attached to the name, then it knows the
+    keys that are used.
+    """
     await world.limiter(Window(5, per=HOUR))["a"].acquire()
 
     assert used(await soon(attached(world)["a"].astatus())) == [1]

@@ -1,4 +1,6 @@
-"""`@limiter` on whatever can be called: a permit before the call, for as long as it runs, given back however it ends (F6)."""
+"""`@limiter` on whatever can be called: a permit before the call, for as long as it runs, given
+back however it ends (F6).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def back(limiter: Limiter) -> bool:
     return True
 
 
-# Functions ---------------------------------------------------------------------------------------------------------------------
+# Functions ----------------------------------------------------------------------------------------
 
 
 def test_a_function_runs_with_a_permit(store: object, name: str) -> None:
@@ -151,7 +153,7 @@ def test_what_cannot_be_called_cannot_be_decorated(store: object, name: str) -> 
         at_most_one(name, store)(3)  # type: ignore[call-overload]  # that is the mistake
 
 
-# Generators --------------------------------------------------------------------------------------------------------------------
+# Generators ---------------------------------------------------------------------------------------
 
 
 def test_a_generator_holds_its_permit_from_the_first_step_to_the_last(

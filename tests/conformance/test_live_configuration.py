@@ -1,4 +1,6 @@
-"""Limits that are changed while they are in use: at once, in order, and nothing is minted or lost by it."""
+"""Limits that are changed while they are in use: at once, in order, and nothing is minted or lost
+by it.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ async def capacity(limiter: Limiter) -> int:
 WAYS = pytest.mark.parametrize("change", [update, aupdate])
 
 
-# More and less -----------------------------------------------------------------------------------------------------------------
+# More and less ------------------------------------------------------------------------------------
 
 
 @WAYS
@@ -72,7 +74,9 @@ WAYS = pytest.mark.parametrize("change", [update, aupdate])
 async def test_more_capacity_wakes_waiters_at_once_and_in_order(
     world: World, change: Change
 ) -> None:
-    """S1, S6: given one permit and three waiters, when there are three permits, then two pass at once, the first ones."""
+    """S1, S6: given one permit and three waiters, when there are three permits, then two pass at
+    once, the first ones.
+    """
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     callers = [await asks(limiter, position) for position in range(3)]
@@ -120,7 +124,9 @@ async def test_more_capacity_wakes_the_crowd(world: World, change: Change) -> No
 @WAYS
 @told
 async def test_less_capacity_waits_for_holders(world: World, change: Change) -> None:
-    """S1: given three holders, when there is one permit, then nobody loses what it holds, and nobody passes until all are gone."""
+    """S1: given three holders, when there is one permit, then nobody loses what it holds, and
+    nobody passes until all are gone.
+    """
     limiter = world.limiter(Concurrency(3))
     holders = [await limiter.acquire() for _ in range(3)]
 
@@ -155,7 +161,9 @@ async def test_less_capacity_waits_for_holders(world: World, change: Change) -> 
 async def test_another_rate_mints_nothing(
     world: World, change: Change, former: Any, later: Any
 ) -> None:
-    """T9: given a limit that is used up, when it is changed to and fro, then not a token of it comes back by that."""
+    """T9: given a limit that is used up, when it is changed to and fro, then not a token of it
+    comes back by that.
+    """
     limiter = world.limiter(former)
     for _ in range(10):
         assert await limiter.atry_acquire()
@@ -170,7 +178,9 @@ async def test_another_rate_mints_nothing(
 @WAYS
 @told
 async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change) -> None:
-    """T2, T9: given one who waits for an hour, when a token comes back each beat, then it passes after a beat, no sooner."""
+    """T2, T9: given one who waits for an hour, when a token comes back each beat, then it passes
+    after a beat, no sooner.
+    """
     limiter = world.limiter(Rate(1, per=HOUR))
     first, start = await limiter.acquire(), world.now()
     caller = await asks(limiter, 0)
@@ -187,7 +197,9 @@ async def test_a_faster_rate_moves_waiters_forward(world: World, change: Change)
 @WAYS
 @told
 async def test_a_slower_rate_holds_waiters_back(world: World, change: Change) -> None:
-    """T1, T9: given one that was to pass after some beats, when a token comes back in an hour, it waits that long."""
+    """T1, T9: given one that was to pass after some beats, when a token comes back in an hour, it
+    waits that long.
+    """
     limiter = world.limiter(Rate(1, per=100 * world.beat))
     await limiter.acquire()
     caller = await asks(limiter, 0)
@@ -206,7 +218,9 @@ async def test_a_slower_rate_holds_waiters_back(world: World, change: Change) ->
 @WAYS
 @told
 async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Change) -> None:
-    """T7: given waiters for five and for two, when a limit holds no more than two, then the first is told, the second passes."""
+    """T7: given waiters for five and for two, when a limit holds no more than two, then the first
+    is told, the second passes.
+    """
     limiter = world.limiter(Concurrency(5, unit="mb"))
     holder = await limiter.acquire(mb=5)
     large = await asks(limiter, 0, mb=5)
@@ -226,7 +240,9 @@ async def test_who_can_never_pass_any_more_is_told_so(world: World, change: Chan
 @WAYS
 @told
 async def test_many_updates_push_no_declaration_out_of_memory(world: World, change: Change) -> None:
-    """Given two parts that disagree, when updates have settled it, ten and more, then neither part's limits come back."""
+    """Given two parts that disagree, when updates have settled it, ten and more, then neither
+    part's limits come back.
+    """
     limiter = world.limiter(Concurrency(1))
     await soon(declare(limiter))
     await soon(declare(world.limiter(Concurrency(2))))
@@ -240,7 +256,9 @@ async def test_many_updates_push_no_declaration_out_of_memory(world: World, chan
 @WAYS
 @told
 async def test_limits_come_and_go(world: World, change: Change) -> None:
-    """S1: given holders, when a limit joins and another one goes, then those who hold since then are still counted."""
+    """S1: given holders, when a limit joins and another one goes, then those who hold since then
+    are still counted.
+    """
     limiter = world.limiter(Concurrency(2))
     holder = await limiter.acquire()
 
@@ -287,8 +305,8 @@ RATE = Rate(100, per=1)
 async def test_who_holds_is_counted_under_whatever_follows(
     world: World, changes: list[list[Concurrency | Rate]], units: dict[str, int], held: list[int]
 ) -> None:
-    """S1, S7: given one who holds, when the limits change in kind or unit, then what it has of them is counted until its release,
-    and nothing of what others hold is freed by that.
+    """S1, S7: given one who holds, when the limits change in kind or unit, then what it has of them
+    is counted until its release, and nothing of what others hold is freed by that.
     """
     limiter = world.limiter(*changes[0])
     holder = await acquired(
@@ -305,7 +323,7 @@ async def test_who_holds_is_counted_under_whatever_follows(
     await at_rest(limiter)
 
 
-# Who follows -------------------------------------------------------------------------------------------------------------------
+# Who follows --------------------------------------------------------------------------------------
 
 
 @WAYS
@@ -325,7 +343,9 @@ async def test_all_limiters_of_the_name_follow(world: World, change: Change) -> 
 @WAYS
 @told
 async def test_keys_taken_afterwards_have_the_new_limits(world: World, change: Change) -> None:
-    """Given a limiter and a key of it, when the limiter is updated, then keys taken afterwards follow, from all of that name."""
+    """Given a limiter and a key of it, when the limiter is updated, then keys taken afterwards
+    follow, from all of that name.
+    """
     limiter, other = world.limiter("1/hour"), world.limiter("1/hour")
     before = limiter["a"]
     assert await capacity(before) == 1
@@ -344,7 +364,9 @@ async def test_keys_taken_afterwards_have_the_new_limits(world: World, change: C
 @WAYS
 @told
 async def test_an_updated_key_is_that_key_alone(world: World, change: Change) -> None:
-    """And it stays so however often the key is taken again, by code that knows the limits of the whole."""
+    """And it stays so however often the key is taken again, by code that knows the limits of the
+    whole.
+    """
     limiter = world.limiter("1/hour")
 
     await change(limiter["a"], "5/hour")
@@ -357,7 +379,9 @@ async def test_an_updated_key_is_that_key_alone(world: World, change: Change) ->
 async def test_what_was_declared_before_does_not_undo_an_update(
     world: World, change: Change
 ) -> None:
-    """Given a limiter made for each request, when the limits are updated, then the next ones follow; new limits win again."""
+    """Given a limiter made for each request, when the limits are updated, then the next ones
+    follow; new limits win again.
+    """
     for limits in ("1/hour", "2/hour"):
         await soon(declare(world.limiter(limits)))
     await change(world.limiter("2/hour"), "9/hour")
@@ -370,7 +394,9 @@ async def test_what_was_declared_before_does_not_undo_an_update(
 
 @told
 async def test_an_update_before_anything_else_holds_too(world: World) -> None:
-    """Given a name that the store has never heard of, when it is updated first of all, then the code's limits are overruled."""
+    """Given a name that the store has never heard of, when it is updated first of all, then the
+    code's limits are overruled.
+    """
     limiter = world.limiter("1/hour")
 
     limiter.update("9/hour")
@@ -391,7 +417,9 @@ async def test_updates_follow_one_another(world: World) -> None:
 
 
 def test_a_thread_updates_too(store: object, name: str) -> None:
-    """S1, S6: given a thread that waits, when another one raises the capacity, then it passes at once."""
+    """S1, S6: given a thread that waits, when another one raises the capacity, then it passes at
+    once.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
     passed = threading.Event()
 
@@ -409,11 +437,13 @@ def test_a_thread_updates_too(store: object, name: str) -> None:
     asyncio.run(at_rest(limiter))
 
 
-# What is kept ------------------------------------------------------------------------------------------------------------------
+# What is kept -------------------------------------------------------------------------------------
 
 
 async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> None:
-    """T12: given many idle keys, when the store lets go of them, then it keeps one whose limits were updated."""
+    """T12: given many idle keys, when the store lets go of them, then it keeps one whose limits
+    were updated.
+    """
     limiter = memory.limiter("100 per second")
     limiter["vip"].update("500 per second")
     memory.clock.jump(HOUR)
@@ -427,7 +457,9 @@ async def test_an_idle_key_with_an_update_is_not_forgotten(memory: World) -> Non
 
 @pytest.mark.exact
 async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memory: World) -> None:
-    """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a debt, the debt is remembered."""
+    """S8, T12: given an idle limiter that its store has let go of, when it gets other limits and a
+    debt, the debt is remembered.
+    """
     limiter = memory.limiter("1/hour burst 1")
     await declare(limiter)
     memory.clock.jump(HOUR)
@@ -442,7 +474,7 @@ async def test_a_line_that_was_let_go_is_kept_again_when_its_limits_change(memor
     assert used(await memory.limiter("2/hour burst 2").astatus()) == [2]
 
 
-# Parts of a program that disagree ----------------------------------------------------------------------------------------------
+# Parts of a program that disagree -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -476,8 +508,8 @@ def test_a_second_limiter_with_other_limits_is_warned_of_once_with_both_places(
 
     (sentence,) = logged(log)
     assert sentence.startswith(
-        f"Two limiters of one name disagree: limiter {name!r} is made with 5 permits held at once for 30 s each at {place}, and "
-        f"with 100 requests in any 60 s at {other}."
+        f"Two limiters of one name disagree: limiter {name!r} is made with 5 permits held at once "
+        f"for 30 s each at {place}, and with 100 requests in any 60 s at {other}."
     )
     assert sentence.endswith("take them from the store with Limiter.attach, or call update().")
     assert len({limiter.name for limiter in (first, second, *thirds)}) == 1
@@ -499,7 +531,9 @@ def test_the_classics_are_warned_of_too(
 def test_limiters_that_agree_are_not_warned_of(
     store: object, name: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given the same limits at two places, keys of them, attached limiters and updates, then nothing is logged."""
+    """Given the same limits at two places, keys of them, attached limiters and updates, then
+    nothing is logged.
+    """
     for _ in range(2):
         limiter = Limiter(name, "3/second", store=store)
         limiter["k"].update("5/second")
@@ -520,7 +554,9 @@ def test_a_name_in_another_store_is_another_name(name: str, log: pytest.LogCaptu
 
 
 def test_a_place_keeps_no_frame_alive(name: str) -> None:
-    """Given a function that makes a limiter and ends, then what was in it is collected, though its place is remembered."""
+    """Given a function that makes a limiter and ends, then what was in it is collected, though its
+    place is remembered.
+    """
 
     class Local:
         """Something that only the function has."""

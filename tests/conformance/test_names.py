@@ -14,7 +14,8 @@ from headgate.stores.memory.queue import FEWEST_QUEUES, MemoryQueue, MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, told, used
 
-# Names that look alike, or that mean something to a key, a pattern, a script, a log or a path somewhere on the way.
+# Names that look alike, or that mean something to a key, a pattern, a script, a log or a path
+# somewhere on the way.
 HOSTILE = [
     *[
         "x",
@@ -101,7 +102,9 @@ JOINED = [
 
 @told
 async def test_hostile_names_do_not_meet_and_break_nothing(world: World) -> None:
-    """Given one place under each name, when all are taken, then each was there: no two names share a state."""
+    """Given one place under each name, when all are taken, then each was there: no two names share
+    a state.
+    """
     limiters = [world.limiter(Concurrency(1), name=hostile + world.name) for hostile in HOSTILE]
     permits = await asyncio.gather(*(limiter.atry_acquire() for limiter in limiters))
 
@@ -168,7 +171,7 @@ async def test_the_kinds_of_things_with_one_name_do_not_meet(world: World) -> No
         assert used(await limiter.astatus()) == [1]
 
 
-# Keys --------------------------------------------------------------------------------------------------------------------------
+# Keys ---------------------------------------------------------------------------------------------
 
 
 @told
@@ -224,7 +227,9 @@ def test_idle_keys_cost_nothing_after_a_while() -> None:
 
 
 def test_forgetting_keys_never_forgets_a_debt() -> None:
-    """Given keys that owe or hold something, when thousands of others come by, then they still owe and hold it."""
+    """Given keys that owe or hold something, when thousands of others come by, then they still owe
+    and hold it.
+    """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = Limiter("tenants", Rate(1, per=HOUR), Concurrency(2), store=store)
@@ -244,7 +249,9 @@ def test_forgetting_keys_never_forgets_a_debt() -> None:
 
 
 def test_a_limiter_outlives_being_forgotten() -> None:
-    """Given a limiter whose state was let go while it was idle, when it is used again, then the state is shared as before."""
+    """Given a limiter whose state was let go while it was idle, when it is used again, then the
+    state is shared as before.
+    """
     clock = VirtualClock()
     store = MemoryStore(clock)
     old = Limiter("old", Rate(1, per=10), store=store)

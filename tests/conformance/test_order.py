@@ -1,4 +1,6 @@
-"""In order: whoever comes first goes first, whatever the limits are (S6, T3), and never more than they allow (S1, T1)."""
+"""In order: whoever comes first goes first, whatever the limits are (S6, T3), and never more than
+they allow (S1, T1).
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ async def test_a_rate_lets_callers_through_in_the_order_of_arrival_and_exactly_i
 
 @told
 async def test_nobody_passes_before_the_granted_moment(world: World) -> None:
-    """TL1, F16: what was granted for a moment is acted on at it or later, by this process' own clock."""
+    """TL1, F16: what was granted for a moment is acted on at it or later, by this process' own
+    clock.
+    """
     limiter = world.limiter(Rate(1, per=world.beat))
     start = world.now()
     passed = []
@@ -70,7 +74,9 @@ async def test_nobody_passes_before_the_granted_moment(world: World) -> None:
 
 @told
 async def test_a_timer_that_is_early_lets_nobody_in_early(world: World) -> None:
-    """TL1, F17: given a loop that runs what is due within half a beat, when it is woken all the time, nobody passes too soon."""
+    """TL1, F17: given a loop that runs what is due within half a beat, when it is woken all the
+    time, nobody passes too soon.
+    """
     limiter = world.limiter(Rate(1, per=world.beat))
     start, passed = world.now(), list[float]()
     asyncio.get_running_loop()._clock_resolution = world.beat / 2  # type: ignore[attr-defined]  # asyncio has no other word for it
@@ -95,7 +101,9 @@ class Coarse(asyncio.SelectorEventLoop):
 def test_no_permit_is_there_before_the_servers_clock_shows_its_moment(
     redis_url: str, name: str
 ) -> None:
-    """TL1, F17, F20: to the microsecond, whatever the loop's clock shows; the server's is this machine's, as it happens."""
+    """TL1, F17, F20: to the microsecond, whatever the loop's clock shows; the server's is this
+    machine's, as it happens.
+    """
     limiter = Limiter(name, Rate(1, per=0.0013), store=redis_url)
     early = list[int]()
 
@@ -115,7 +123,9 @@ def test_no_permit_is_there_before_the_servers_clock_shows_its_moment(
 @pytest.mark.exact
 @told
 async def test_costs_of_a_rate_take_their_time_each(world: World) -> None:
-    """T2: the gap before a caller is what it costs; on a busy machine less what came back while the one before it was late."""
+    """T2: the gap before a caller is what it costs; on a busy machine less what came back while the
+    one before it was late.
+    """
     doorway = Doorway(world.limiter(Rate(1, per=world.beat, capacity=4, initial=0)))
     costs = [3, 1, 4, 1, 2]
 
@@ -140,7 +150,8 @@ async def test_a_burst_passes_at_once_and_not_one_call_more(world: World) -> Non
     start = doorway.moments[0]
     waits = [moment - start for moment in doorway.moments]
     assert doorway.order == list(range(8))
-    # On the server the burst may arrive in two calls, some microseconds apart; the bucket counts from the first.
+    # On the server the burst may arrive in two calls, some microseconds apart; the bucket counts
+    # from the first.
     assert all(wait < world.ticks / 2 for wait in waits[:5])
     assert all(wait >= number * world.ticks for number, wait in enumerate(waits[5:], start=1))
 
@@ -188,7 +199,9 @@ async def test_a_quota_waits_for_its_next_window(world: World) -> None:
 
 @told
 async def test_a_concurrency_lets_callers_in_by_turns(world: World) -> None:
-    """S1, S6, L2: never more than its capacity at once, in order, and a place that is given up is taken again."""
+    """S1, S6, L2: never more than its capacity at once, in order, and a place that is given up is
+    taken again.
+    """
     limiter = world.limiter(Concurrency(3))
     doorway = Doorway(limiter, stay=world.beat / 4)
 
@@ -235,7 +248,9 @@ async def test_weights_never_exceed_the_capacity_and_nobody_overtakes(world: Wor
 
 @told
 async def test_a_light_caller_waits_behind_a_heavy_one(world: World) -> None:
-    """S6, F53: there is room for the light one, and still it does not overtake; when the heavy one gives up it goes at once."""
+    """S6, F53: there is room for the light one, and still it does not overtake; when the heavy one
+    gives up it goes at once.
+    """
     limiter = world.limiter(Concurrency(5, unit="mb"))
     first = await limiter.acquire(mb=4)
     heavy = asyncio.create_task(_entered(limiter, mb=5))
@@ -254,7 +269,9 @@ async def test_a_light_caller_waits_behind_a_heavy_one(world: World) -> None:
 
 @told
 async def test_a_newcomer_does_not_take_what_the_queue_is_waiting_for(world: World) -> None:
-    """S6: a grant without queueing happens only when nobody waits, even if there would be room for it."""
+    """S6: a grant without queueing happens only when nobody waits, even if there would be room for
+    it.
+    """
     limiter = world.limiter(Concurrency(5, unit="mb"))
     first = await limiter.acquire(mb=3)
     heavy = asyncio.create_task(_entered(limiter, mb=4))
@@ -273,7 +290,9 @@ async def test_a_newcomer_does_not_take_what_the_queue_is_waiting_for(world: Wor
 async def test_one_release_lets_in_everybody_it_makes_room_for(
     world: World, weights: list[int]
 ) -> None:
-    """L2 with mixed costs: what one heavy holder gives back is enough for several, and all of them go."""
+    """L2 with mixed costs: what one heavy holder gives back is enough for several, and all of them
+    go.
+    """
     limiter = world.limiter(Concurrency(5, unit="mb"))
     heavy = await limiter.acquire(mb=5)
     callers = []

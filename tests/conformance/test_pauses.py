@@ -92,7 +92,9 @@ class Passages:
 @WAYS
 @told
 async def test_nobody_passes_before_it_ends(world: World, hold: Way, limits: list[Any]) -> None:
-    """T3, S6: given room for all, when the name is paused, then who comes waits until it ends, and all go then, in order."""
+    """T3, S6: given room for all, when the name is paused, then who comes waits until it ends, and
+    all go then, in order.
+    """
     limiter = world.limiter(*limits)
     passages = Passages(world, limiter)
     async with limiter:
@@ -130,8 +132,9 @@ async def test_what_a_pause_has_shut_opens_again(world: World, limits: list[Any]
 @WAYS
 @told
 async def test_who_waits_for_a_moment_is_held_too(world: World, hold: Way) -> None:
-    """T1, T3: given two who wait for a token an hour, when it is paused for 90 minutes, then one goes at its end and one
-    an hour later: it mints nothing."""
+    """T1, T3: given two who wait for a token an hour, when it is paused for 90 minutes, then one
+    goes at its end and one an hour later: it mints nothing.
+    """
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
     callers = [asyncio.create_task(acquired(limiter)) for _ in range(2)]
@@ -148,7 +151,9 @@ async def test_who_waits_for_a_moment_is_held_too(world: World, hold: Way) -> No
 
 @told
 async def test_no_burst_follows_beyond_what_the_limits_hold(world: World) -> None:
-    """T1: given a bucket of two and a pause in which ten would have come, then two go at its end, and the others one by one."""
+    """T1: given a bucket of two and a pause in which ten would have come, then two go at its end,
+    and the others one by one.
+    """
     limiter = world.limiter(Rate(1, per=world.beat, capacity=2))
     passages = Passages(world, limiter)
 
@@ -167,7 +172,9 @@ async def test_no_burst_follows_beyond_what_the_limits_hold(world: World) -> Non
 
 @told
 async def test_what_is_given_back_in_a_pause_waits_for_its_end(world: World) -> None:
-    """S1, S6: given a holder and two who wait, when the holder leaves in a pause, then the first of them goes when that is over."""
+    """S1, S6: given a holder and two who wait, when the holder leaves in a pause, then the first of
+    them goes when that is over.
+    """
     limiter = world.limiter(Concurrency(1))
     passages = Passages(world, limiter)
     holder = await limiter.acquire()
@@ -245,7 +252,9 @@ async def test_who_gives_up_in_a_pause_leaves_nothing_behind(world: World) -> No
 
 @told
 async def test_other_limits_and_a_pause_stand_together(world: World) -> None:
-    """S1, T9: given a pause, when the limits are changed in it, then it goes on, and then they hold."""
+    """S1, T9: given a pause, when the limits are changed in it, then it goes on, and then they
+    hold.
+    """
     limiter = world.limiter(Concurrency(1))
     passages = Passages(world, limiter)
 
@@ -261,7 +270,9 @@ async def test_other_limits_and_a_pause_stand_together(world: World) -> None:
 
 @KINDS
 def test_a_door_that_somebody_has_in_hand_shuts_too(memory: World, limits: list[Any]) -> None:
-    """T3: given a thread that is about to go through the door of a line in memory, when another pauses, then it is shut."""
+    """T3: given a thread that is about to go through the door of a line in memory, when another
+    pauses, then it is shut.
+    """
     limiter = memory.limiter(*limits)
     with limiter:
         pass

@@ -1,4 +1,6 @@
-"""What the caller holds in the hand: given back once and only once, whoever does it, wherever (S4, S7), settled, numbered (S5)."""
+"""What the caller holds in the hand: given back once and only once, whoever does it, wherever (S4,
+S7), settled, numbered (S5).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from headgate.stores.memory.queue import MemoryStore
 from tests.virtual import VirtualClock
 from tests.world import HOUR, World, at_rest, held, soon, told, until, used, waiting
 
-# Release -----------------------------------------------------------------------------------------------------------------------
+# Release ------------------------------------------------------------------------------------------
 
 
 @told
@@ -179,12 +181,14 @@ async def test_an_acquire_that_is_never_awaited_says_so(world: World) -> None:
     assert held(await limiter.astatus()) == 0
 
 
-# Dropped permits ---------------------------------------------------------------------------------------------------------------
+# Dropped permits ----------------------------------------------------------------------------------
 
 
 @told
 async def test_a_dropped_permit_warns_and_goes_back(world: World) -> None:
-    """F6: nobody can release what nobody has any more, so it goes back by itself, and not in silence."""
+    """F6: nobody can release what nobody has any more, so it goes back by itself, and not in
+    silence.
+    """
     limiter = world.limiter(Concurrency(1))
     permit = await limiter.acquire()
 
@@ -213,7 +217,9 @@ async def test_a_waiter_gets_what_was_dropped(world: World) -> None:
 
 @told
 async def test_a_permit_that_holds_nothing_may_be_dropped(world: World) -> None:
-    """A token is spent when it is granted: there is nothing to give back, and nothing to warn about."""
+    """A token is spent when it is granted: there is nothing to give back, and nothing to warn
+    about.
+    """
     limiter = world.limiter(Rate(5, per=HOUR))
 
     await limiter.acquire()
@@ -223,7 +229,9 @@ async def test_a_permit_that_holds_nothing_may_be_dropped(world: World) -> None:
 
 
 def test_a_permit_dropped_inside_the_stores_own_code_is_seen_by_the_next_try(name: str) -> None:
-    """F6: the collector runs when it likes, even while a line is locked; the next one to come finds the place free."""
+    """F6: the collector runs when it likes, even while a line is locked; the next one to come finds
+    the place free.
+    """
 
     class Dropping(VirtualClock):
         victims: list[Permit]
@@ -245,7 +253,7 @@ def test_a_permit_dropped_inside_the_stores_own_code_is_seen_by_the_next_try(nam
     permit.release()
 
 
-# Settling ----------------------------------------------------------------------------------------------------------------------
+# Settling -----------------------------------------------------------------------------------------
 
 
 def _tokens(world: World, capacity: int = 1000) -> Limiter:
@@ -343,7 +351,7 @@ async def test_a_permit_can_be_settled_from_another_thread(world: World) -> None
     await until(lambda status: used(status) == [1, 40], limiter)
 
 
-# What a permit knows -----------------------------------------------------------------------------------------------------------
+# What a permit knows ------------------------------------------------------------------------------
 
 
 @told
@@ -423,12 +431,14 @@ def _joined(threads: list[threading.Thread]) -> None:
         thread.join()
 
 
-# Blocks of permits that are there ----------------------------------------------------------------------------------------------
+# Blocks of permits that are there -----------------------------------------------------------------
 
 
 @told
 async def test_a_permit_is_released_at_the_end_of_its_block(world: World) -> None:
-    """After `await acquire()` and after a try, with `with` and with `async with`; an error in the block comes out."""
+    """After `await acquire()` and after a try, with `with` and with `async with`; an error in the
+    block comes out.
+    """
     limiter = world.limiter(Concurrency(1))
 
     async with await limiter.acquire() as permit:
@@ -459,7 +469,7 @@ async def test_a_permit_that_was_released_has_no_block(world: World) -> None:
             await permit.__aenter__()
 
 
-# Acquires as coroutines --------------------------------------------------------------------------------------------------------
+# Acquires as coroutines ---------------------------------------------------------------------------
 
 
 @told
@@ -484,7 +494,9 @@ async def test_an_acquire_can_be_made_a_task(world: World) -> None:
 
 @told
 async def test_a_task_of_an_acquire_can_be_cancelled_at_any_time(world: World) -> None:
-    """Before it has begun, and while it waits: the place is free again, and no warning says that it was never awaited."""
+    """Before it has begun, and while it waits: the place is free again, and no warning says that it
+    was never awaited.
+    """
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     unbegun, waiter = (asyncio.create_task(limiter.acquire()) for _ in range(2))

@@ -1,4 +1,6 @@
-"""A process forks, ends or is ended while limiters are in use: fresh identities (F10), nothing lost, no word of complaint (F7)."""
+"""A process forks, ends or is ended while limiters are in use: fresh identities (F10), nothing
+lost, no word of complaint (F7).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def place(store_kind: str, request: pytest.FixtureRequest) -> str:
 
 
 def test_a_fork_in_memory_is_a_process_of_its_own(name: str) -> None:
-    """F10: the child holds nothing of the parent's and still knows what the rates have counted; the parent notices nothing."""
+    """F10: the child holds nothing of the parent's and still knows what the rates have counted; the
+    parent notices nothing.
+    """
     said = finished("fork", "memory", name).splitlines()
 
     assert said == [
@@ -30,7 +34,9 @@ def test_a_fork_in_memory_is_a_process_of_its_own(name: str) -> None:
 
 
 def test_a_fork_on_redis_has_an_identity_of_its_own(name: str, redis_url: str) -> None:
-    """F10, S4: the child cannot release the parent's permits, and what it takes beside them is its own."""
+    """F10, S4: the child cannot release the parent's permits, and what it takes beside them is its
+    own.
+    """
     said = finished("fork", redis_url, name).splitlines()
 
     assert said == [
@@ -43,15 +49,18 @@ def test_a_fork_on_redis_has_an_identity_of_its_own(name: str, redis_url: str) -
 
 
 def test_a_child_settles_by_a_connection_of_its_own(name: str, redis_url: str) -> None:
-    """F10, T1: given a permit of the parent, when the child of a fork settles it, then the parent's next acquires are charged."""
+    """F10, T1: given a permit of the parent, when the child of a fork settles it, then the parent's
+    next acquires are charged.
+    """
     assert finished("fork_settle", redis_url, name).splitlines() == ["child 6", "parent 4"]
 
 
 def forked_while_it_waited(what: str) -> str:
     """The error in the child."""
     return (
-        f"This process was forked while a call of limiter {what!r} waited. The call goes on in the parent, which keeps its place "
-        "and gets the answer. In the child, call again, or end the child in the function that forks: os._exit(0)."
+        f"This process was forked while a call of limiter {what!r} waited. The call goes on in the "
+        "parent, which keeps its place and gets the answer. In the child, call again, or end the "
+        "child in the function that forks: os._exit(0)."
     )
 
 
@@ -69,7 +78,9 @@ def forked_while_it_waited(what: str) -> str:
 def test_a_child_that_returns_into_a_waiting_acquire_gets_an_error_and_can_acquire_again(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest
 ) -> None:
-    """F10, promise 10: the parent keeps its place and what it holds, and the child takes nothing of it back."""
+    """F10, promise 10: the parent keeps its place and what it holds, and the child takes nothing of
+    it back.
+    """
     lines = finished("fork_in_wait", place(store_kind, request), name, how).splitlines()
 
     memory, granted = store_kind == "memory", how == "granted"
@@ -84,7 +95,9 @@ def test_a_child_that_returns_into_a_waiting_acquire_gets_an_error_and_can_acqui
 def test_each_wait_that_a_fork_interrupts_ends_in_the_child(
     store_kind: str, name: str, request: pytest.FixtureRequest
 ) -> None:
-    """F10, promise 10: given a signal handler that waits inside a wait, when a second handler forks, then both waits end."""
+    """F10, promise 10: given a signal handler that waits inside a wait, when a second handler
+    forks, then both waits end.
+    """
     lines = finished("fork_in_wait", place(store_kind, request), name, "nested").splitlines()
 
     assert lines[:2] == [
@@ -108,7 +121,9 @@ def test_a_child_that_returns_into_any_call_on_redis_gets_an_error_and_can_call_
 def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_to_the_parent(
     name: str, redis_url: str, moment: str
 ) -> None:
-    """F10, S4: the child neither reads the reply to the parent, nor cancels what the parent was granted."""
+    """F10, S4: the child neither reads the reply to the parent, nor cancels what the parent was
+    granted.
+    """
     lines = finished("fork_in_call", redis_url, name, moment).splitlines()
 
     assert lines == [
@@ -121,7 +136,9 @@ def test_a_child_that_returns_into_an_acquire_without_a_wait_leaves_the_permit_t
 def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(
     name: str, redis_url: str
 ) -> None:
-    """F10, promise 10: given a thread that starts for the first call, when a signal handler forks, then both processes call."""
+    """F10, promise 10: given a thread that starts for the first call, when a signal handler forks,
+    then both processes call.
+    """
     assert finished("fork_in_call", redis_url, name, "start") == "parent 0 None\n"
 
 
@@ -129,7 +146,9 @@ def test_a_child_of_a_fork_before_the_first_call_is_sent_makes_its_own(
 async def test_a_script_that_ends_while_others_wait_ends_in_silence(
     store_kind: str, name: str, how: str, request: pytest.FixtureRequest
 ) -> None:
-    """F7: no "never retrieved", no "destroyed but it is pending", no warning; and on the server nobody waits any more."""
+    """F7: no "never retrieved", no "destroyed but it is pending", no warning; and on the server
+    nobody waits any more.
+    """
     where = place(store_kind, request)
 
     assert finished("ending", where, name, how) == ""  # it also looks at stderr

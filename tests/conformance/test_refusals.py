@@ -1,4 +1,6 @@
-"""Not now: refusals come at once, charge nothing and say exactly when to come again (T4, T8); never is not the same as not now."""
+"""Not now: refusals come at once, charge nothing and say exactly when to come again (T4, T8); never
+is not the same as not now.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,13 @@ SPENT = [  # a limit, a cost that leaves too little of it, and then the cost tha
 ]
 
 
-# try_acquire -------------------------------------------------------------------------------------------------------------------
+# try_acquire --------------------------------------------------------------------------------------
 
 
 def test_try_acquire_is_a_permit_or_a_false_refusal(store: object, name: str) -> None:
-    """Given one place: the first gets it, the second a refusal, and after the release the place is there again."""
+    """Given one place: the first gets it, the second a refusal, and after the release the place is
+    there again.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
 
     permit = limiter.try_acquire()
@@ -117,7 +121,9 @@ async def test_whoever_comes_again_after_retry_after_gets_it(world: World, limit
 
 @told
 async def test_retry_after_counts_down(world: World) -> None:
-    """T4: what is quoted is the rest of the hour since the last grant, as far as a clock beside the server's can tell."""
+    """T4: what is quoted is the rest of the hour since the last grant, as far as a clock beside the
+    server's can tell.
+    """
     limiter = world.limiter(Rate(1, per=HOUR))
     before = time.monotonic()
     await limiter.acquire()
@@ -143,7 +149,7 @@ async def test_a_refused_try_charges_nothing_however_often(world: World) -> None
     assert await limiter.atry_acquire(1)
 
 
-# max_sleep ---------------------------------------------------------------------------------------------------------------------
+# max_sleep ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -151,7 +157,9 @@ async def test_a_refused_try_charges_nothing_however_often(world: World) -> None
 )
 @told
 async def test_a_wait_beyond_max_sleep_is_refused_at_once(world: World, limit: object) -> None:
-    """T8: the wait is known, so nobody is made to wait for the refusal; it charges nothing and says when."""
+    """T8: the wait is known, so nobody is made to wait for the refusal; it charges nothing and says
+    when.
+    """
     limiter = world.limiter(limit, max_sleep=HOUR / 2)
     await limiter.acquire()
     start = world.now()
@@ -193,7 +201,9 @@ async def test_a_wait_within_max_sleep_is_waited(world: World) -> None:
 
 @told
 async def test_max_sleep_is_held_against_the_whole_queue(world: World) -> None:
-    """Three wait an hour each: a fourth who would wait three and a half hours is refused now, one with four and a half is not."""
+    """Three wait an hour each: a fourth who would wait three and a half hours is refused now, one
+    with four and a half is not.
+    """
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
     queue = [asyncio.create_task(_acquired(limiter)) for _ in range(3)]
@@ -226,7 +236,9 @@ def test_max_sleep_is_exact(memory: World) -> None:
 
 @told
 async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
-    """Nobody knows when a holder lets go: the caller waits, but no longer than it is willing to, and leaves no trace."""
+    """Nobody knows when a holder lets go: the caller waits, but no longer than it is willing to,
+    and leaves no trace.
+    """
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     start = world.now()
@@ -244,7 +256,9 @@ async def test_waiting_for_a_place_ends_after_max_sleep(world: World) -> None:
 
 @told
 async def test_max_sleep_of_zero_waits_not_at_all(world: World) -> None:
-    """Of an acquire, and of a limiter: it passes if it can, and is refused if it cannot, whatever stands in the way."""
+    """Of an acquire, and of a limiter: it passes if it can, and is refused if it cannot, whatever
+    stands in the way.
+    """
     permits, rate = (
         world.limiter(Concurrency(1)),
         world.limiter(Rate(1, per=HOUR), name=world.name + "r"),
@@ -275,7 +289,9 @@ async def test_max_sleep_of_zero_waits_not_at_all(world: World) -> None:
 
 @told
 async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None:
-    """Given a queue of two, when the first has waited long enough, then the second gets the place (L2)."""
+    """Given a queue of two, when the first has waited long enough, then the second gets the place
+    (L2).
+    """
     limiter = world.limiter(Concurrency(1))
     holder = await limiter.acquire()
     impatient = asyncio.create_task(
@@ -293,12 +309,14 @@ async def test_who_times_out_does_not_hold_up_those_behind(world: World) -> None
     await at_rest(limiter)
 
 
-# max_waiters -------------------------------------------------------------------------------------------------------------------
+# max_waiters --------------------------------------------------------------------------------------
 
 
 @told
 async def test_a_full_queue_refuses_at_once(world: World) -> None:
-    """S9: as many as `max_waiters` may wait; one more learns so immediately, is charged nothing, and may come again."""
+    """S9: as many as `max_waiters` may wait; one more learns so immediately, is charged nothing,
+    and may come again.
+    """
     limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR), max_waiters=2)
     holder = await limiter.acquire()
     queue = [asyncio.create_task(_acquired(limiter)) for _ in range(2)]
@@ -331,7 +349,7 @@ async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
     await at_rest(limiter)
 
 
-# Never -------------------------------------------------------------------------------------------------------------------------
+# Never --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -349,7 +367,10 @@ async def test_no_waiters_at_all_may_be_allowed(world: World) -> None:
 async def test_a_cost_above_capacity_is_never_not_later(
     world: World, limit: object, cost: dict[str, int]
 ) -> None:
-    """T7: no wait would help, so the call says so at once, and nothing is charged. The capacity itself is possible."""
+    """T7: no wait would help, so the call says so at once, and nothing is charged.
+
+    The capacity itself is possible.
+    """
     limiter = world.limiter(limit)
 
     with pytest.raises(CostExceedsCapacityError, match="never"):

@@ -1,4 +1,6 @@
-"""A pause can be ended, and what was counted be forgotten: by each name, for all who use it, in either store."""
+"""A pause can be ended, and what was counted be forgotten: by each name, for all who use it, in
+either store.
+"""
 
 from __future__ import annotations
 
@@ -38,13 +40,15 @@ async def acquired(limiter: Limiter) -> Permit:
     return await limiter.acquire()
 
 
-# Resume ------------------------------------------------------------------------------------------------------------------------
+# Resume -------------------------------------------------------------------------------------------
 
 
 @RESUMES
 @told
 async def test_waiters_go_on_at_once_and_in_order(world: World, end: Way) -> None:
-    """S6, T3: given three who wait in a pause of an hour, when it is ended, then all pass at once, in the order they came."""
+    """S6, T3: given three who wait in a pause of an hour, when it is ended, then all pass at once,
+    in the order they came.
+    """
     limiter = world.limiter(Concurrency(5), Rate(100, per=HOUR))
     await limiter.apause(HOUR)
     callers = []
@@ -136,7 +140,7 @@ async def test_the_status_says_for_how_long_the_limiter_is_paused(world: World) 
     assert "paused for" in status.line()
 
 
-# Reset -------------------------------------------------------------------------------------------------------------------------
+# Reset --------------------------------------------------------------------------------------------
 
 SPENT = {
     "rate": Rate(2, per=HOUR),
@@ -206,7 +210,7 @@ async def test_a_reset_key_is_that_key_alone(world: World) -> None:
     assert [used(await limiter[key].astatus()) for key in "ab"] == [[0], [1]]
 
 
-# What a status says of a limit -------------------------------------------------------------------------------------------------
+# What a status says of a limit --------------------------------------------------------------------
 
 LIMITS: list[Limit] = [
     Concurrency(5, lease=7),

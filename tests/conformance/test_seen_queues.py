@@ -1,4 +1,6 @@
-"""A queue can be seen: by who is turned away, and by who has to wait, in its own task or thread, before it sleeps."""
+"""A queue can be seen: by who is turned away, and by who has to wait, in its own task or thread,
+before it sleeps.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,14 @@ async def gone(limiter: Limiter, callers: list[asyncio.Task[Permit]]) -> None:
     await waiting(limiter, 0)
 
 
-# Turned away -------------------------------------------------------------------------------------------------------------------
+# Turned away --------------------------------------------------------------------------------------
 
 
 @told
 async def test_who_is_turned_away_knows_how_many_wait_and_how_long(world: World) -> None:
-    """S9: given a full queue, when several ask at once, then each is told its length and the seconds until its turn."""
+    """S9: given a full queue, when several ask at once, then each is told its length and the
+    seconds until its turn.
+    """
     limiter = world.limiter(Rate(1, per=HOUR), max_waiters=2)
     await limiter.acquire()
     callers = await queue(limiter, 2)
@@ -83,12 +87,14 @@ async def test_who_is_turned_away_from_permits_knows_that_a_release_decides(worl
     await at_rest(limiter)
 
 
-# Waiting -----------------------------------------------------------------------------------------------------------------------
+# Waiting ------------------------------------------------------------------------------------------
 
 
 @told
 async def test_each_hears_its_position_and_its_estimate(world: World) -> None:
-    """Given an empty bucket, when three come together, then each hears once who stands before it, and when it is its turn."""
+    """Given an empty bucket, when three come together, then each hears once who stands before it,
+    and when it is its turn.
+    """
     limiter = world.limiter(Rate(1, per=HOUR))
     await limiter.acquire()
     heard: list[tuple[int, Waiting]] = []
@@ -107,7 +113,9 @@ async def test_each_hears_its_position_and_its_estimate(world: World) -> None:
 
 @told
 async def test_the_limiters_callback_hears_of_every_entry(world: World) -> None:
-    """Given permits alone, when entries have to wait, then they hear their positions, and that only a release can help."""
+    """Given permits alone, when entries have to wait, then they hear their positions, and that only
+    a release can help.
+    """
     heard: list[Waiting] = []
     limiter = world.limiter(Concurrency(1), on_wait=heard.append)
 
@@ -147,7 +155,9 @@ async def test_a_keys_entries_are_heard_of_too_and_an_acquires_own_word_counts(
 
 @told
 async def test_entries_that_ask_for_nothing_in_particular_stand_before_it_too(world: World) -> None:
-    """Given a crowd of `async with`, when one comes that wants to know, then it hears of all of them, and they go first (S6)."""
+    """Given a crowd of `async with`, when one comes that wants to know, then it hears of all of
+    them, and they go first (S6).
+    """
     limiter = world.limiter(Concurrency(1))
     passed: list[object] = []
 
@@ -192,7 +202,9 @@ async def test_who_passes_or_is_refused_does_not_wait(world: World) -> None:
 async def test_a_wait_that_is_known_to_end_in_a_moment_is_a_wait_in_memory_and_a_booking_on_redis(
     world: World,
 ) -> None:
-    """On Redis a moment within 50 ms is booked at once: that is a grant, and nobody stands before it."""
+    """On Redis a moment within 50 ms is booked at once: that is a grant, and nobody stands before
+    it.
+    """
     heard: list[Waiting] = []
     limiter = world.limiter(Rate(1, per=0.02), on_wait=heard.append)
 
@@ -226,7 +238,9 @@ async def test_it_is_called_in_the_task_that_waits(world: World) -> None:
 
 @told
 async def test_what_it_raises_gives_up_the_acquire_and_no_other(world: World) -> None:
-    """S7: given a queue, when the callback of one in the middle fails, its caller gets the error and those behind move up."""
+    """S7: given a queue, when the callback of one in the middle fails, its caller gets the error
+    and those behind move up.
+    """
     limiter = world.limiter(Concurrency(1), Rate(100, per=HOUR))
 
     def broken(its: Waiting) -> None:
@@ -249,7 +263,9 @@ async def test_what_it_raises_gives_up_the_acquire_and_no_other(world: World) ->
 
 @told
 async def test_it_may_look_at_the_limiter(world: World) -> None:
-    """It is called with no lock held: it may ask for the limiter's line, change the limits, cancel its own task."""
+    """It is called with no lock held: it may ask for the limiter's line, change the limits, cancel
+    its own task.
+    """
     limiter = world.limiter(Concurrency(1))
     shown: list[str] = []
     holder = await limiter.acquire()
@@ -268,11 +284,13 @@ async def test_it_may_look_at_the_limiter(world: World) -> None:
     await at_rest(limiter)
 
 
-# Threads -----------------------------------------------------------------------------------------------------------------------
+# Threads ------------------------------------------------------------------------------------------
 
 
 def test_a_thread_hears_of_its_wait_itself(store: object, name: str) -> None:
-    """Given a permit that is held, when a thread has to wait for it, then its callback runs in that thread, once, and it passes."""
+    """Given a permit that is held, when a thread has to wait for it, then its callback runs in that
+    thread, once, and it passes.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
     heard: list[tuple[Waiting, str]] = []
     there = threading.Event()
@@ -297,7 +315,9 @@ def test_a_thread_hears_of_its_wait_itself(store: object, name: str) -> None:
 
 
 def test_a_thread_whose_callback_fails_waits_no_more(store: object, name: str) -> None:
-    """S7: the error reaches the thread, by each way in; its place is gone, and so is a permit that came in the meantime."""
+    """S7: the error reaches the thread, by each way in; its place is gone, and so is a permit that
+    came in the meantime.
+    """
     heard: list[Waiting] = []
 
     def broken(its: Waiting, then: Callable[[], object] = list) -> None:

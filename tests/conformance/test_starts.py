@@ -24,7 +24,10 @@ WAYS: dict[str, Callable[[Limiter], Any]] = {
 async def test_a_task_that_arrives_in_the_turn_of_a_grant_runs_after_the_granted_one(
     name: str, way: str
 ) -> None:
-    """Promise 2: CPython's test_acquire_fifo_order_4, with permits. The second task releases for the first, then asks itself."""
+    """Promise 2: CPython's test_acquire_fifo_order_4, with permits.
+
+    The second task releases for the first, then asks itself.
+    """
     limiter = Limiter(name, Concurrency(2), store=MemoryStore())
     held = [await limiter.acquire(), await limiter.acquire()]
     result: list[int] = []

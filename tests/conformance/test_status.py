@@ -1,4 +1,6 @@
-"""What a limiter says about itself is what is so: per limit in use and left, how many wait, when the next could go."""
+"""What a limiter says about itself is what is so: per limit in use and left, how many wait, when
+the next could go.
+"""
 
 from __future__ import annotations
 
@@ -133,12 +135,15 @@ async def _acquired(limiter: Limiter) -> Permit:
 
 @told
 async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
-    """On Redis it asks nothing: before the first status it tells the limits. In memory it is what is so."""
+    """On Redis it asks nothing: before the first status it tells the limits.
+
+    In memory it is what is so.
+    """
     limiter = world.limiter(Concurrency(2), Rate(10, per=HOUR))
     if not world.in_memory:
         assert (
-            "2 permits held at once for 30 s each and 1 requests every 360 s, at most 10 at once (not asked yet)"
-            in repr(limiter)
+            "2 permits held at once for 30 s each and 1 requests every 360 s, at most 10 at once "
+            "(not asked yet)" in repr(limiter)
         )
         other = f"{world.name}-other"
         assert "limits that are in the store (not asked yet)" in repr(
@@ -151,7 +156,8 @@ async def test_a_repr_shows_the_status_that_was_seen_last(world: World) -> None:
 
     assert status.line() in shown
     assert shown.startswith(
-        f"<Limiter {world.name!r}: 1 of 2 permits used (Concurrency), 3 of 10 requests used (Rate), 0 waiting"
+        f"<Limiter {world.name!r}: 1 of 2 permits used (Concurrency), 3 of 10 requests used "
+        "(Rate), 0 waiting"
     )
     assert ("on Redis at" in shown) != world.in_memory
 

@@ -1,4 +1,6 @@
-"""A text holds what it says, in every store: "100/minute" in any 60 seconds, a burst at one instant."""
+"""A text holds what it says, in every store: "100/minute" in any 60 seconds, a burst at one
+instant.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def most_within(granted: list[int], period: int) -> int:
 
 @pytest.mark.exact
 def test_a_hundred_a_minute_passes_a_hundred_in_the_first_minute(memory: World) -> None:
-    """T1, T2: and the next hundred the moment that minute is over, which a bucket of that rate has half passed by then."""
+    """T1, T2: and the next hundred the moment that minute is over, which a bucket of that rate has
+    half passed by then.
+    """
     granted = memory.run(moments(memory.limiter("100/minute"), 300))
 
     assert [moment - granted[0] for moment in granted] == [0] * 100 + [MINUTE] * 100 + [
@@ -84,7 +88,9 @@ async def test_a_fraction_of_a_token_comes_back_when_its_rate_says(
 
 @told
 async def test_what_a_call_did_not_use_of_a_text_is_there_at_once(world: World) -> None:
-    """Given a budget of tokens as text, when a call settles for less, then those that come next have the rest."""
+    """Given a budget of tokens as text, when a call settles for less, then those that come next
+    have the rest.
+    """
     limiter = world.limiter("10k tokens/hour")
 
     async with limiter.acquire(tokens=8000) as permit:

@@ -1,4 +1,6 @@
-"""One limiter, many worlds: threads, several event loops at once and one after another, both ways of entering (F9)."""
+"""One limiter, many worlds: threads, several event loops at once and one after another, both ways
+of entering (F9).
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ def at_once(*works: Callable[[], object]) -> None:
 
 
 def test_threads_and_two_event_loops_share_one_limit(store: object, name: str) -> None:
-    """S1, S7, L5, F9: four threads, two loops with five tasks each, capacity 3: never a fourth inside, and all get through."""
+    """S1, S7, L5, F9: four threads, two loops with five tasks each, capacity 3: never a fourth
+    inside, and all get through.
+    """
     limiter = Limiter(name, Concurrency(3), store=store)
     room = Room()
 
@@ -93,7 +97,9 @@ WAYS: dict[str, Callable[[Limiter], Any]] = {
 def test_threads_that_hammer_one_limiter_are_never_one_too_many(
     store_kind: str, store: object, name: str, way: str, hasty: None
 ) -> None:
-    """S1, S7, L5, F11: eight threads that change places after every few lines, capacity 3; nobody is lost, and no place is."""
+    """S1, S7, L5, F11: eight threads that change places after every few lines, capacity 3; nobody
+    is lost, and no place is.
+    """
     limiter = Limiter(name, Concurrency(3), store=store)
     room, visits = Room(), 2000 if store_kind == "memory" else 20
 
@@ -307,7 +313,9 @@ async def test_a_limiter_is_entered_twice_by_one_task(store: object, name: str) 
 
 
 async def test_stacks_may_enter_in_one_task_and_leave_in_another(store: object, name: str) -> None:
-    """A permit entered by `async with limiter` is given back even where another task closes the block."""
+    """A permit entered by `async with limiter` is given back even where another task closes the
+    block.
+    """
     limiter = Limiter(name, Concurrency(2), store=store)
     await limiter.__aenter__()
     async with limiter:

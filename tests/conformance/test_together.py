@@ -1,4 +1,6 @@
-"""All or nothing: several limits of one limiter are decided together, and whoever is refused or waits has taken nothing (T8)."""
+"""All or nothing: several limits of one limiter are decided together, and whoever is refused or
+waits has taken nothing (T8).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ async def test_an_acquire_takes_from_every_limit_what_it_costs(world: World) -> 
 
 @told
 async def test_what_is_not_asked_for_is_not_taken(world: World) -> None:
-    """A plain acquire is one request and one permit; tokens and megabytes are taken by those who name them."""
+    """A plain acquire is one request and one permit; tokens and megabytes are taken by those who
+    name them.
+    """
     limiter = world.limiter(
         Concurrency(64, unit="mb"), Rate(10, per=HOUR), Rate(1000, per=HOUR, unit="tokens")
     )
@@ -58,7 +62,9 @@ async def test_a_refusal_by_one_limit_leaves_the_others_as_they_were(
 
 @told
 async def test_who_waits_for_a_place_has_not_paid_yet(world: World) -> None:
-    """A waiter that a concurrency holds up books nothing; with the place it pays for all, in one step."""
+    """A waiter that a concurrency holds up books nothing; with the place it pays for all, in one
+    step.
+    """
     limiter = world.limiter(Concurrency(1), Rate(10, per=HOUR))
     holder = await limiter.acquire()
     waiter = asyncio.create_task(_acquired(limiter))

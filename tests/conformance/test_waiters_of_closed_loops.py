@@ -1,4 +1,6 @@
-"""A task whose event loop is closed never goes on, so its place in the queue is free, though the permit before it stays held."""
+"""A task whose event loop is closed never goes on, so its place in the queue is free, though the
+permit before it stays held.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def waiters_of_closed_loop(
 def test_waiters_of_a_closed_loop_are_not_counted(
     wait: Callable[[Limiter], Awaitable[None]], store: MemoryStore | str, name: str
 ) -> None:
-    """F7, L6: on Redis when the process asks the server again; the server alone would count them for 10 s."""
+    """F7, L6: on Redis when the process asks the server again; the server alone would count them
+    for 10 s.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
     with limiter:
         limiter.status()  # threads have their connection now
@@ -106,7 +110,9 @@ NEWCOMERS: dict[str, Callable[[Limiter], object]] = {
 def test_waiters_behind_those_of_a_closed_loop_go_on_with_the_next_acquire(
     name: str, newcomer: str, limits: list[Limit]
 ) -> None:
-    """F7, L2: two permits were free all the time, but the waiter of the closed loop had asked for three."""
+    """F7, L2: two permits were free all the time, but the waiter of the closed loop had asked for
+    three.
+    """
     limiter = Limiter(name, *limits, store=MemoryStore())
     with ThreadPoolExecutor() as threads, limiter:
         loop, tasks = stopped_loop_with_waiters(limiter, asks_for_all, 1)

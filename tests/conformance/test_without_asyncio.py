@@ -1,4 +1,5 @@
-"""Where no event loop of asyncio runs, as under trio: who would have to wait is told what to do instead, and leaves nothing behind.
+"""Where no event loop of asyncio runs, as under trio: who would have to wait is told what to do
+instead, and leaves nothing behind.
 
 In a thread of trio's a limiter is entered as in any other.
 """
@@ -77,7 +78,9 @@ AT_ONCE = {
 def test_without_asyncio_the_error_comes_at_once_though_nothing_would_wait(
     name: str, limit: Any, way: str
 ) -> None:
-    """F20: under trio, and where a coroutine is driven by hand, on a limiter that has room; nothing is charged."""
+    """F20: under trio, and where a coroutine is driven by hand, on a limiter that has room; nothing
+    is charged.
+    """
     limiter = Limiter(name, limit)
 
     async def story() -> None:

@@ -1,4 +1,5 @@
-"""The judge must be stricter than what it judges: the demo server's decision and the ideal time, as stories.
+"""The judge must be stricter than what it judges: the demo server's decision and the ideal time, as
+stories.
 
 Time is an argument here, in milliseconds; nothing sleeps and no server is started.
 """

@@ -1,4 +1,5 @@
-"""Which tests hold which invariant: read off the tests' docstrings, written into the table of docs/promises.md.
+"""Which tests hold which invariant: read off the tests' docstrings, written into the table of
+docs/promises.md.
 
 Run it when a test begins or ceases to cite an invariant: `python -m tests.examples.promises`
 """

@@ -1,8 +1,10 @@
-"""What the documents say is so: their Python runs, their commands exist, their links lead somewhere.
+"""What the documents say is so: their Python runs, their commands exist, their links lead
+somewhere.
 
-Every block of Python is run here, on a memory store where it names a server; `call`, `ask` and `work` are the reader's own.
-Programs are run by test_tutorial.py, and the pages of docs/migration and docs/recipes by tests of their own.
-Tables and lines that follow a comment such as `<!-- table: text, limit -->` are read too.
+Every block of Python is run here, on a memory store where it names a server; `call`, `ask` and
+`work` are the reader's own. Programs are run by test_tutorial.py, and the pages of docs/migration
+and docs/recipes by tests of their own. Tables and lines that follow a comment such as `<!-- table:
+text, limit -->` are read too.
 """
 
 from __future__ import annotations
@@ -220,7 +222,9 @@ def test_the_rights_are_those_of_the_library_and_no_more() -> None:
 
 
 def test_a_user_with_these_rights_can_do_everything(own_server: Server, name: str) -> None:
-    """Given the user of the document, when two event loops use every kind of limit, then nothing is denied."""
+    """Given the user of the document, when two event loops use every kind of limit, then nothing is
+    denied.
+    """
     with Redis.from_url(own_server.url) as admin:
         admin.execute_command(*acl_line())
         url = own_server.url.replace("redis://", "redis://headgate:password@")
@@ -237,7 +241,9 @@ def test_a_user_with_these_rights_can_do_everything(own_server: Server, name: st
 def test_a_user_who_may_not_load_functions_is_served_by_scripts(
     changed: dict[str, str], own_server: Server, name: str
 ) -> None:
-    """F29: given the other rights that the document names, or a right to call functions that nobody has loaded."""
+    """F29: given the other rights that the document names, or a right to call functions that nobody
+    has loaded.
+    """
     words = " ".join(changed.get(word, word) for word in acl_line())
     with Redis.from_url(own_server.url) as admin:
         admin.execute_command(*words.split())
@@ -299,7 +305,9 @@ def test_every_invariant_has_its_line() -> None:
     "row", table_after(PROMISES, "table: number, invariant, tests"), ids=lambda row: row[0]
 )
 def test_every_invariant_has_the_tests_that_cite_it(row: list[str]) -> None:
-    """Each is cited, and its line links all the files that do so, and no other: promises.py beside this file writes it."""
+    """Each is cited, and its line links all the files that do so, and no other: promises.py beside
+    this file writes it.
+    """
     number, _, cited_by = row
     assert citing()[number], f"no test cites {number}"
     assert cited_by == links(number), "run: python -m tests.examples.promises"

@@ -1,4 +1,6 @@
-"""Every example runs, as a reader would run it: a program of its own, quiet on stderr, over in a moment."""
+"""Every example runs, as a reader would run it: a program of its own, quiet on stderr, over in a
+moment.
+"""
 
 from __future__ import annotations
 

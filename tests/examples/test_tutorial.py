@@ -92,7 +92,9 @@ def there(folder: Path) -> dict[str, Any]:
 
 @contextmanager
 def started(folder: Path, command: list[str], ready: str) -> Iterator[None]:
-    """A program that runs until the end of the block, from the moment at which it says that it is ready."""
+    """A program that runs until the end of the block, from the moment at which it says that it is
+    ready.
+    """
     with subprocess.Popen([sys.executable, *command], **there(folder)) as process:
         try:
             assert process.stdout is not None

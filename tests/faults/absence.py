@@ -1,6 +1,8 @@
-"""What stories of a server that cannot be asked are told with: limiters that do without it, ways to ask them, what can be wrong.
+"""What stories of a server that cannot be asked are told with: limiters that do without it, ways to
+ask them, what can be wrong.
 
-Here live no stories. A limiter of `opened` or `local` has a connection and a share of its own, as in another process.
+Here live no stories. A limiter of `opened` or `local` has a connection and a share of its own, as
+in another process.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ WAYS = [by_task, by_trying, by_thread, by_trying_thread]
 
 
 async def found(limiter: Limiter) -> None:
-    """Go on when the server is known to be back: to the tasks of this loop, and to threads; both are connected to it."""
+    """Go on when the server is known to be back: to the tasks of this loop, and to threads; both
+    are connected to it.
+    """
     its: Any = queue_of(limiter)  # a fallback line knows
     async with asyncio.timeout(long()):
         while True:

@@ -1,9 +1,12 @@
-"""Shorter constants: what takes the product seconds takes a story a fraction of one, in about the same proportions.
+"""Shorter constants: what takes the product seconds takes a story a fraction of one, in about the
+same proportions.
 
-A connection, a reply and an outage take longer than a machine stands still: no ordinary call fails in a stall.
+A connection, a reply and an outage take longer than a machine stands still: no ordinary call fails
+in a stall.
 
-Here lives what is shortened, for this process or, by `hurry()` alone, for a program in another one. Every process that shares a
-name must be in the same hurry: the script that they call is another one.
+Here lives what is shortened, for this process or, by `hurry()` alone, for a program in another one.
+Every process that shares a name must be in the same hurry: the script that they call is another
+one.
 """
 
 from __future__ import annotations
@@ -37,7 +40,9 @@ UNHEARD = (
 
 
 def hurry(change: Callable[[Any, str, Any], object] = setattr) -> None:
-    """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made afterwards."""
+    """Change them for good, or for one test with `monkeypatch.setattr`; limiters are made
+    afterwards.
+    """
     change(session, "HEARTBEAT", HEARTBEAT)
     change(session, "REPLY_TIMEOUT", PATIENCE)
     change(reconnection, "OUTAGE", OUTAGE)

@@ -1,7 +1,9 @@
-"""A proxy with switches: everything that a network can do to a client and its server (PROXY of the fault catalogue).
+"""A proxy with switches: everything that a network can do to a client and its server (PROXY of the
+fault catalogue).
 
-Here lives traffic, byte for byte, and nothing that knows what headgate says; only FCALL, EVAL and SUBSCRIBE are looked for, to
-tell the connection for calls from the one for announcements. It runs in the loop of the test.
+Here lives traffic, byte for byte, and nothing that knows what headgate says; only FCALL, EVAL and
+SUBSCRIBE are looked for, to tell the connection for calls from the one for announcements. It runs
+in the loop of the test.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Way:
         self._open.set()
 
     def lose(self, pieces: int, stump: int = 0) -> None:
-        """The next so many pieces are lost, but for their first bytes if so asked, and each one's connection is reset."""
+        """The next so many pieces are lost, but for their first bytes if so asked, and each one's
+        connection is reset.
+        """
         self._to_lose, self._stump = pieces, stump
 
     async def carry(self, piece: bytes, writer: asyncio.StreamWriter) -> bool:
@@ -103,8 +107,8 @@ class Connection:
 class Proxy:
     """Between a client and the server at `port`; connect to `url`.
 
-    `requests` and `replies` are the ways of script calls, `announcements` the way of what is published, and `rest` the way of
-    everything else, the greetings above all.
+    `requests` and `replies` are the ways of script calls, `announcements` the way of what is
+    published, and `rest` the way of everything else, the greetings above all.
     """
 
     def __init__(self, port: int) -> None:

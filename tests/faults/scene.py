@@ -1,4 +1,6 @@
-"""What stories of faults are told with: limiters as of another process, counters, and the server's own view of a name."""
+"""What stories of faults are told with: limiters as of another process, counters, and the server's
+own view of a name.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TIMEOUTS = count(1)  # microseconds
 
 
 def client_of_its_own(url: str) -> Redis:
-    """A client whose store no other client and no URL shares: its connections differ in a microsecond."""
+    """A client whose store no other client and no URL shares: its connections differ in a
+    microsecond.
+    """
     return Redis.from_url(
         url, socket_connect_timeout=endpoint.CONNECT_TIMEOUT + next(TIMEOUTS) / 1_000_000
     )
@@ -47,7 +51,9 @@ async def eventually(condition: Callable[[], object], within: float | None = Non
 
 
 async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
-    """What is asked, as soon as the server is back: an attempt that began before that may still fail."""
+    """What is asked, as soon as the server is back: an attempt that began before that may still
+    fail.
+    """
     async with asyncio.timeout(long()):
         while True:
             try:
@@ -57,7 +63,9 @@ async def once_back(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def believed_until(permit: Permit) -> float:
-    """Go on when the permit is lost: the last moment at which it was not, however late a busy machine looks."""
+    """Go on when the permit is lost: the last moment at which it was not, however late a busy
+    machine looks.
+    """
     last = monotonic()
     async with asyncio.timeout(long()):
         while True:
@@ -111,7 +119,9 @@ class Room:
 
 
 class Breaths:
-    """In place of chance: every pause is as long as it may be; those of this loop are remembered, others may have their own."""
+    """In place of chance: every pause is as long as it may be; those of this loop are remembered,
+    others may have their own.
+    """
 
     def __init__(self) -> None:
         self.taken: list[float] = []

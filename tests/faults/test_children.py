@@ -1,6 +1,7 @@
 """Children of multiprocessing: what they released and settled has arrived when they have ended.
 
-Python ends such a child without its atexit callbacks (before 3.14). Every process here is a real one: see programs/children.py.
+Python ends such a child without its atexit callbacks (before 3.14). Every process here is a real
+one: see programs/children.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def test_what_a_child_released_and_settled_has_arrived_when_it_has_ended(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_has_arrived_however_the_child_ends(name: str, redis_url: str, way: str) -> None:
-    """L6, S7: by sys.exit, by an exception, with a stopped loop, with a thread that goes on, in a pool, in an executor."""
+    """L6, S7: by sys.exit, by an exception, with a stopped loop, with a thread that goes on, in a
+    pool, in an executor.
+    """
     check(redis_url, name, "fork", way, 2)
 
 

@@ -1,4 +1,6 @@
-"""Client objects as stores: those that lead to the same server share connections, and a store that is dropped closes its own."""
+"""Client objects as stores: those that lead to the same server share connections, and a store that
+is dropped closes its own.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def connections_after_collection(admin: Redis) -> int:
 
 
 async def use(name: str, clients: int, url: str) -> None:
-    """A request handler that makes a client and a limiter for each request, all on one pool of the user's."""
+    """A request handler that makes a client and a limiter for each request, all on one pool of the
+    user's.
+    """
     pool = redis.asyncio.ConnectionPool.from_url(url)
     for number in range(clients):
         async with Limiter(name, Concurrency(1), store=redis.asyncio.Redis(connection_pool=pool)):

@@ -1,6 +1,8 @@
-"""The server's clock steps forth and back under those who hold and count, and a machine is suspended (F15, F43, F44).
+"""The server's clock steps forth and back under those who hold and count, and a machine is
+suspended (F15, F43, F44).
 
-The server is a real one and the Lua is the real one, but for the line that reads the time: a key says by how much that is wrong.
+The server is a real one and the Lua is the real one, but for the line that reads the time: a key
+says by how much that is wrong.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def step(name: str, admin: Redis, monkeypatch: pytest.MonkeyPatch) -> Step:
 async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S4, S5: an hour at once: the place is another's, its holder hears it with the next renewal, its fence is lower."""
+    """F43, S4, S5: an hour at once: the place is another's, its holder hears it with the next
+    renewal, its fence is lower.
+    """
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     holder = await limiter.acquire()
 
@@ -60,7 +64,9 @@ async def test_a_step_forwards_ends_leases_and_their_holders_learn_it(
 async def test_a_grant_behind_a_step_forwards_is_believed_for_one_lease(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S2: given one who waits, when the clock steps and its grant is announced, then it is held for a lease at most."""
+    """F43, S2: given one who waits, when the clock steps and its grant is announced, then it is
+    held for a lease at most.
+    """
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     await has_listened(limiter, other)
     holder = await other.acquire()
@@ -91,7 +97,9 @@ async def test_a_step_forwards_mints_one_burst_at_most(
 async def test_a_step_back_mints_nothing_and_takes_nothing(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, T6: two hours back: what was counted is still counted, now and when the time has been made up for."""
+    """F43, T6: two hours back: what was counted is still counted, now and when the time has been
+    made up for.
+    """
     limiter = Limiter(name, Rate(10, per=HOUR), store=admin_url)
     assert await limiter.atry_acquire(10)
 
@@ -112,8 +120,9 @@ async def test_a_step_back_mints_nothing_and_takes_nothing(
 async def test_after_a_step_back_a_rate_grants_nothing_until_its_keys_are_deleted(
     name: str, admin: Redis, admin_url: str, step: Step, limit: Limit
 ) -> None:
-    """F43, T6: an hour back: a rate that is used up grants nothing for an hour, a concurrency limit goes
-    on, and the way out of docs/redis.md makes the rate a new one."""
+    """F43, T6: an hour back: a rate that is used up grants nothing for an hour, a concurrency limit
+    goes on, and the way out of docs/redis.md makes the rate a new one.
+    """
     rate, room = [
         Limiter(f"{name}-{kind}", its, store=admin_url)
         for kind, its in (("rate", limit), ("room", Concurrency(1)))
@@ -155,7 +164,9 @@ async def test_after_a_step_back_the_permit_of_a_dead_holder_comes_back_later(
 async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_else(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F43, S1, S2, L6: renewals go on being answered, for longer than a lease; a release lets the next one in at once."""
+    """F43, S1, S2, L6: renewals go on being answered, for longer than a lease; a release lets the
+    next one in at once.
+    """
     limiter, other = [elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url) for _ in range(2)]
     holder = await limiter.acquire()
     waiter = asyncio.create_task(other.acquire().__aenter__())
@@ -175,7 +186,9 @@ async def test_a_step_back_takes_no_permit_from_anybody_and_gives_it_to_nobody_e
 async def test_who_was_suspended_is_told_by_the_server(
     name: str, admin_url: str, step: Step
 ) -> None:
-    """F15, S2, S5: monotonic clocks do not count a machine's sleep, so the server's has leapt: the next renewal tells."""
+    """F15, S2, S5: monotonic clocks do not count a machine's sleep, so the server's has leapt: the
+    next renewal tells.
+    """
     limiter = Limiter(name, Concurrency(1, lease=LEASE), store=admin_url, on_lost="cancel")
     other = elsewhere(name, Concurrency(1, lease=LEASE), url=admin_url)
     fences = []
@@ -195,7 +208,9 @@ async def test_who_was_suspended_is_told_by_the_server(
 async def test_the_clock_is_read_once_in_each_call(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F44, T6: TIME moves inside of a script before Redis 7.2: whatever a call does, it reads it once."""
+    """F44, T6: TIME moves inside of a script before Redis 7.2: whatever a call does, it reads it
+    once.
+    """
     limiter = Limiter(
         name, Concurrency(2), Rate(100, per=HOUR, unit="tokens"), store=own_server.url
     )

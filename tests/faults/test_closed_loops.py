@@ -1,4 +1,5 @@
-"""An event loop is closed, dropped or ended by asyncio.run while its tasks hold permits and wait for some.
+"""An event loop is closed, dropped or ended by asyncio.run while its tasks hold permits and wait
+for some.
 
 Most loops here are those of a real process: see programs/closed_loops.py.
 """
@@ -30,7 +31,9 @@ HOWS = ["closes", "closes_and_keeps", "closes_and_tells", "drops", "drops_all", 
 async def test_a_loop_that_ends_under_its_tasks_prints_nothing_and_keeps_nothing(
     name: str, redis_url: str, how: str, what: str
 ) -> None:
-    """F7, F9, S7: the places of waiters and the permits of blocks are back when the process has ended."""
+    """F7, F9, S7: the places of waiters and the permits of blocks are back when the process has
+    ended.
+    """
     assert await asyncio.to_thread(finished, "closed_loops", redis_url, name, how, what) == ""
 
     held = await Limiter(f"{name}-held", Concurrency(1), store=redis_url).astatus()
@@ -57,7 +60,8 @@ asyncio.run(main())
 
 
 def test_a_loop_that_runs_on_at_its_end_leaves_all_to_the_thread_that_takes_over() -> None:
-    """F9: asyncio.run waits for its executor when all tasks have ended. The timers of that loop touch no state of another one.
+    """F9: asyncio.run waits for its executor when all tasks have ended. The timers of that loop
+    touch no state of another one.
 
     In asyncio's debug mode they would raise.
     """
@@ -144,7 +148,10 @@ def test_a_release_by_a_thread_in_the_turn_in_which_a_loop_ends_arrives(
 async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
     kind: str, name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F7, L2: the waiter's own heartbeat finds the closed loop. The process makes no other call, and the lease is an hour."""
+    """F7, L2: the waiter's own heartbeat finds the closed loop.
+
+    The process makes no other call, and the lease is an hour.
+    """
     monkeypatch.setattr(session, "HEARTBEAT", 0.05)
     limiter = Limiter(name, Concurrency(2 if kind == "place" else 1, lease=3600), store=redis_url)
     held = await limiter.acquire() if kind == "place" else None
@@ -175,7 +182,9 @@ async def test_a_waiter_goes_on_when_the_loop_before_it_is_closed(
 
 
 def test_a_connection_is_closed_in_silence_when_its_coroutine_is_closed_without_a_loop() -> None:
-    """F7: redis-py would look for the running loop, forget to close the connection, and complain of it."""
+    """F7: redis-py would look for the running loop, forget to close the connection, and complain of
+    it.
+    """
     asked = threading.Event()
 
     def serve() -> None:

@@ -1,4 +1,6 @@
-"""What comes together travels together: one call for each limiter, one write for each connection; what comes alone goes at once."""
+"""What comes together travels together: one call for each limiter, one write for each connection;
+what comes alone goes at once.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,10 @@ async def visits(limiters: list[Limiter], each: int) -> None:
 async def test_who_comes_in_one_turn_goes_out_in_one_write(
     name: str, redis_url: str, admin: Redis, writes: list[bytes]
 ) -> None:
-    """Given 50 limiters, when 20 tasks each acquire together and release together, then each limiter makes one call for each, and
-    all calls leave in one write; but the very first acquire, which did not know that others would come, has left by itself."""
+    """Given 50 limiters, when 20 tasks each acquire together and release together, then each
+    limiter makes one call for each, and all calls leave in one write; but the very first acquire,
+    which did not know that others would come, has left by itself.
+    """
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
     await visits(limiters, 1)
 
@@ -84,7 +88,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_what_replies_set_free_leaves_in_one_write_as_well(
     name: str, redis_url: str, writes: list[bytes], reads: list[int]
 ) -> None:
-    """Given calls of many limiters on their way, when more comes for each, then it leaves in one write for each read of replies."""
+    """Given calls of many limiters on their way, when more comes for each, then it leaves in one
+    write for each read of replies.
+    """
     limiters = [Limiter(f"{name}-{number}", PLENTY, store=redis_url) for number in range(50)]
     await visits(limiters, 1)
     writes.clear()
@@ -104,7 +110,9 @@ async def test_what_replies_set_free_leaves_in_one_write_as_well(
 
 
 async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: list[bytes]) -> None:
-    """Given nothing on its way, when one task acquires, then its call has left by the end of the turn: nobody is waited for."""
+    """Given nothing on its way, when one task acquires, then its call has left by the end of the
+    turn: nobody is waited for.
+    """
     limiter = Limiter(name, PLENTY, store=redis_url)
     await visits([limiter], 1)
     writes.clear()
@@ -117,7 +125,9 @@ async def test_an_idle_store_sends_at_once(name: str, redis_url: str, writes: li
 
 
 async def nothing_on_its_way(limiter: Limiter) -> None:
-    """Wait until the session is subscribed and has the reply to its last call: once subscribed, it asks for news."""
+    """Wait until the session is subscribed and has the reply to its last call: once subscribed, it
+    asks for news.
+    """
     session = queue_of(limiter).session()
     await eventually(lambda: session.client.counts(session) and session.traffic.sent is None)
 
@@ -125,8 +135,9 @@ async def nothing_on_its_way(limiter: Limiter) -> None:
 async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is_answered(
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given two who asked together behind others, when the first is granted and gives back, then that has left before the turn is
-    over, with a word before it in the same write: the server answers that connection last (node.py, PING).
+    """Given two who asked together behind others, when the first is granted and gives back, then
+    that has left before the turn is over, with a word before it in the same write: the server
+    answers that connection last (node.py, PING).
     """
     monkeypatch.setattr(session, "FAR", 1)
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
@@ -154,7 +165,9 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
 async def test_a_release_and_the_next_acquire_of_one_turn_are_one_call_when_another_process_waits(
     name: str, redis_url: str, writes: list[bytes], before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given two processes with one caller each, when each holds the permit until the other waits, then each visit is one call."""
+    """Given two processes with one caller each, when each holds the permit until the other waits,
+    then each visit is one call.
+    """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     for _ in range(before):
@@ -192,8 +205,9 @@ async def granted_in_turn(here: Limiter, other: Limiter) -> Permit:
 async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
     name: str, redis_url: str, writes: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a process whose calls carried one request each, when it gives back a permit for which it
-    has waited and asks again in the same turn, then that is one call."""
+    """Given a process whose calls carried one request each, when it gives back a permit for which
+    it has waited and asks again in the same turn, then that is one call.
+    """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await granted_in_turn(here, other)).arelease()  # the process has subscribed
@@ -210,7 +224,9 @@ async def test_a_caller_whose_turn_came_gives_back_and_asks_again_in_one_call(
 async def test_what_is_settled_goes_with_what_is_given_back(
     name: str, redis_url: str, writes: list[bytes]
 ) -> None:
-    """Given one who was granted what it asked for at once, when it settles and gives back in one turn, then that is one call."""
+    """Given one who was granted what it asked for at once, when it settles and gives back in one
+    turn, then that is one call.
+    """
     permit = await enter(Limiter(name, PLENTY, "100/second", store=redis_url))
 
     writes.clear()
@@ -226,8 +242,8 @@ async def test_what_is_settled_goes_with_what_is_given_back(
 async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
     name: str, redis_url: str, writes: list[bytes], refusal: str, said: bool
 ) -> None:
-    """Given a user who may not say PING, when somebody gives back what others may wait for, then it is sent as it is; but a server
-    that was not ready for one is told the next.
+    """Given a user who may not say PING, when somebody gives back what others may wait for, then it
+    is sent as it is; but a server that was not ready for one is told the next.
     """
     limiter, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     theirs, mine = await enter(other), asyncio.create_task(enter(limiter))
@@ -244,7 +260,9 @@ async def test_a_server_that_lets_nobody_say_a_word_is_told_none(
 
 
 def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:
-    """Given commands that are written together, when the collector gives something back in the middle of that, then it follows."""
+    """Given commands that are written together, when the collector gives something back in the
+    middle of that, then it follows.
+    """
     written: list[bytes] = []
     its = object.__new__(Connection)
 
@@ -264,7 +282,9 @@ def test_what_is_said_while_something_is_written_is_written_behind_it() -> None:
 async def test_what_nobody_waits_for_is_given_back_without_a_word_before_it(
     name: str, redis_url: str, writes: list[bytes]
 ) -> None:
-    """Given one who was granted what it asked for at once, when it gives back, then that is all that is sent."""
+    """Given one who was granted what it asked for at once, when it gives back, then that is all
+    that is sent.
+    """
     permit = await enter(Limiter(name, ONE, store=redis_url))
 
     writes.clear()

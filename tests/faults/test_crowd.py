@@ -1,7 +1,9 @@
-"""A thousand callers over four processes, and every other one gives up: the others move forward, in the order of all arrivals.
+"""A thousand callers over four processes, and every other one gives up: the others move forward, in
+the order of all arrivals.
 
-The same story stands in conformance/test_cancellation.py, in memory to the microsecond, and on Redis with everybody asking at once.
-Here the order of arrival is known over all processes, so S6 and T3 are checked over all of them.
+The same story stands in conformance/test_cancellation.py, in memory to the microsecond, and on
+Redis with everybody asking at once. Here the order of arrival is known over all processes, so S6
+and T3 are checked over all of them.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ class Through(NamedTuple):
 async def test_of_a_thousand_callers_in_four_processes_the_rest_moves_forward_in_order(
     name: str, redis_url: str, slack: Slack
 ) -> None:
-    """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5 s, in order of arrival.
+    """T1, T2, T3, T5, S6, TL1: due over 10 s, every other one cancelled: the rest are through in 5
+    s, in order of arrival.
 
-    By the server's clock, and with those who were let in before they could give up: processes of a busy machine begin and end late.
+    By the server's clock, and with those who were let in before they could give up: processes of a
+    busy machine begin and end late.
     """
     limit = Rate(RATE, per=1, initial=0)
     limiter = Limiter(name, limit, store=redis_url)

@@ -1,4 +1,7 @@
-"""Processes that share a name and not its limits: a warning, and a limit that does not flap. And updates when things fail."""
+"""Processes that share a name and not its limits: a warning, and a limit that does not flap.
+
+And updates when things fail.
+"""
 
 from __future__ import annotations
 
@@ -55,13 +58,14 @@ class Process:
             return (await limiter.astatus()).limits[0].capacity
 
 
-# Disagreeing -------------------------------------------------------------------------------------------------------------------
+# Disagreeing --------------------------------------------------------------------------------------
 
 
 async def test_two_processes_that_keep_declaring_make_no_limit_flap(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given two processes with limits of their own, when each makes its limiter again and again, then the later ones hold for both,
+    """Given two processes with limits of their own, when each makes its limiter again and again,
+    then the later ones hold for both,
 
     and the log of the one that gives way says so once, with both limits and the way out.
     F48.
@@ -76,16 +80,19 @@ async def test_two_processes_that_keep_declaring_make_no_limit_flap(
     (record,) = log.records
     assert (record.name, record.levelname) == ("headgate", "WARNING")
     assert record.getMessage() == (
-        f"Limiter {name!r} is declared as 1 permits held at once for 30 s each in this process, but another process has replaced "
-        "that, and 2 permits held at once for 30 s each holds instead. Make the code of both agree, or call update() to set the "
-        "limits that are to hold."
+        f"Limiter {name!r} is declared as 1 permits held at once for 30 s each in this process, "
+        "but another process has replaced that, and 2 permits held at once for 30 s each holds "
+        "instead. Make the code of both agree, or call update() to set the limits that are to "
+        "hold."
     )
 
 
 async def test_so_do_keyed_limiters(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given two processes whose code takes a key for each request, then it is said of each key, once."""
+    """Given two processes whose code takes a key for each request, then it is said of each key,
+    once.
+    """
     former, later = (elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO))
     for key in ("a", "b"):
         seen = []
@@ -101,7 +108,9 @@ async def test_so_do_keyed_limiters(
 async def test_who_gives_way_asks_no_more_often_than_before(
     name: str, redis_url: str, admin: Redis, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given a process that has given way, when it goes on making limiters, then it does not declare with each of them."""
+    """Given a process that has given way, when it goes on making limiters, then it does not declare
+    with each of them.
+    """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former):
         await soon(process.visit())
@@ -120,9 +129,11 @@ async def test_who_gives_way_asks_no_more_often_than_before(
 async def test_what_was_turned_down_is_declared_again_by_itself(
     name: str, redis_url: str, log: pytest.LogCaptureFixture, slack: Slack
 ) -> None:
-    """Given a deployment that is rolled back at once, when a minute has passed, then the former limits hold again.
+    """Given a deployment that is rolled back at once, when a minute has passed, then the former
+    limits hold again.
 
-    Nobody makes a limiter again for that: a program that has one for all its life gets its limits, too.
+    Nobody makes a limiter again for that: a program that has one for all its life gets its limits,
+    too.
     """
     former = Process(name, ONE, redis_url)
     await soon(former.visit())
@@ -143,7 +154,9 @@ async def test_what_was_turned_down_is_declared_again_by_itself(
 def test_so_it_is_where_every_job_has_a_loop_of_its_own(
     name: str, redis_url: str, log: pytest.LogCaptureFixture, slack: Slack
 ) -> None:
-    """Given the same, in a program that makes one limiter and runs each job by asyncio.run, then no loop need live for a minute."""
+    """Given the same, in a program that makes one limiter and runs each job by asyncio.run, then no
+    loop need live for a minute.
+    """
     limiters = [elsewhere(name, limit, url=redis_url) for limit in (ONE, TWO, ONE)]
     start = 0.0
 
@@ -169,7 +182,9 @@ def test_so_it_is_where_every_job_has_a_loop_of_its_own(
 async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """Given limits that were turned down, when the process declares others or updates, then the former do not come back later."""
+    """Given limits that were turned down, when the process declares others or updates, then the
+    former do not come back later.
+    """
     first, second = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (first, second, first, first):
         await soon(process.visit())
@@ -187,7 +202,9 @@ async def test_what_was_turned_down_is_forgotten_when_something_else_is_declared
 async def test_an_update_settles_it(
     name: str, redis_url: str, log: pytest.LogCaptureFixture
 ) -> None:
-    """F48: Given two processes that disagree, when one updates, then its limits hold for both, whatever they go on declaring."""
+    """F48: Given two processes that disagree, when one updates, then its limits hold for both,
+    whatever they go on declaring.
+    """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     for process in (former, later, former, former):
         await soon(process.visit())
@@ -204,7 +221,9 @@ async def test_an_update_settles_it(
 async def test_a_warning_that_cannot_be_logged_stops_nobody(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch, log: pytest.LogCaptureFixture
 ) -> None:
-    """L5: given a handler of logs that uses the limiter itself, when the warning comes, then everybody goes on."""
+    """L5: given a handler of logs that uses the limiter itself, when the warning comes, then
+    everybody goes on.
+    """
     former, later = Process(name, ONE, redis_url), Process(name, TWO, redis_url)
     limiters = []
 
@@ -229,7 +248,9 @@ async def test_a_warning_that_cannot_be_logged_stops_nobody(
 async def test_programs_that_are_started_again_change_nothing(
     name: str, admin: Redis, puppet: Callable[..., Puppet]
 ) -> None:
-    """Given programs of two minds, started by turns, then the first of either mind declares, and the others follow."""
+    """Given programs of two minds, started by turns, then the first of either mind declares, and
+    the others follow.
+    """
     seen = []
     for limit in (ONE, TWO, ONE, TWO, ONE):
         program = puppet(limit, pace="calm")
@@ -241,13 +262,15 @@ async def test_programs_that_are_started_again_change_nothing(
     assert seen == ["1", "2", "2", "2", "2"]
 
 
-# Updating ----------------------------------------------------------------------------------------------------------------------
+# Updating -----------------------------------------------------------------------------------------
 
 
 async def test_more_capacity_wakes_the_waiters_of_other_processes(
     name: str, redis_url: str, puppet: Callable[..., Puppet], slack: Slack
 ) -> None:
-    """S1, S6: given waiters in two processes, when a third one raises the capacity, they pass at once, the first ones first."""
+    """S1, S6: given waiters in two processes, when a third one raises the capacity, they pass at
+    once, the first ones first.
+    """
     limiter = elsewhere(name, ONE, url=redis_url)
     holder = await limiter.acquire()
     a, b = puppet(ONE), puppet(ONE)
@@ -269,7 +292,9 @@ async def test_more_capacity_wakes_the_waiters_of_other_processes(
 
 
 async def test_others_follow_with_their_next_reply(name: str, redis_url: str) -> None:
-    """Given two more processes, when one updates, then the next word of the others is said under the new limits (T7)."""
+    """Given two more processes, when one updates, then the next word of the others is said under
+    the new limits (T7).
+    """
     limiter, task, thread = (elsewhere(name, "50/minute", url=redis_url) for _ in range(3))
     for each in (limiter, task):
         await soon(declare(each))
@@ -286,7 +311,9 @@ async def test_others_follow_with_their_next_reply(name: str, redis_url: str) ->
 async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(
     name: str, redis_url: str
 ) -> None:
-    """T7: given a waiter whose process does not know the new limits yet, when it is told, then not by the former ones."""
+    """T7: given a waiter whose process does not know the new limits yet, when it is told, then not
+    by the former ones.
+    """
     jobs = Concurrency(10, unit="jobs")
     client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, jobs, store=client), elsewhere(name, jobs, url=redis_url)
@@ -309,7 +336,9 @@ async def test_a_waiter_that_can_never_pass_is_told_no_numbers_that_are_not_so(
 async def test_an_update_whose_reply_is_lost_is_made_once(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """T9, T10, F24: given a lost reply, when the update is sent again, then it is answered, and what came since is not undone."""
+    """T9, T10, F24: given a lost reply, when the update is sent again, then it is answered, and
+    what came since is not undone.
+    """
     limiter, other = (
         Limiter(name, "10/hour", store=proxy.url),
         elsewhere(name, "10/hour", url=redis_url),
@@ -331,7 +360,9 @@ async def test_an_update_whose_reply_is_lost_is_made_once(
 async def test_an_update_that_cannot_be_told_is_told_later(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """Given a server that is away, when limits are updated, then they hold here at once, and there as soon as it is back."""
+    """Given a server that is away, when limits are updated, then they hold here at once, and there
+    as soon as it is back.
+    """
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     for each in (limiter, other):
         await soon(declare(each))
@@ -351,7 +382,9 @@ async def test_an_update_that_cannot_be_told_is_told_later(
 async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
     name: str, proxy: Proxy, redis_url: str, admin: Redis
 ) -> None:
-    """Given a declaration whose reply is held up, when the same limits are set by an update, then they overrule what was there."""
+    """Given a declaration whose reply is held up, when the same limits are set by an update, then
+    they overrule what was there.
+    """
     other = elsewhere(name, TWO, url=redis_url)
     await soon(declare(other))
     await Limiter(f"{name}-other", ONE, store=proxy.url).astatus()  # the connection is there
@@ -373,7 +406,9 @@ async def test_an_update_made_while_a_declaration_is_on_its_way_is_an_update(
 async def test_an_update_that_a_thread_makes_while_a_call_is_written_is_not_lost(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a call that names its limits already, when a thread updates them, then the call does not pass for the update (F11)."""
+    """Given a call that names its limits already, when a thread updates them, then the call does
+    not pass for the update (F11).
+    """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await soon(declare(limiter))
     keys_of = session.keys_of

@@ -111,7 +111,10 @@ def test_flush_returns_if_a_closing_loop_cancels_the_flush_task(
 def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
     name: str, redis_url: str
 ) -> None:
-    """F9: asyncio.run cancels the flush's task before its first step. Python would name a coroutine that was never awaited."""
+    """F9: asyncio.run cancels the flush's task before its first step.
+
+    Python would name a coroutine that was never awaited.
+    """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
 
     class Loop(asyncio.SelectorEventLoop):
@@ -139,7 +142,9 @@ def test_a_flush_task_that_is_cancelled_before_its_first_step_leaves_no_warning(
 def test_a_flush_waits_for_the_end_of_a_closed_loop_that_another_thread_has_found(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L6, F7: that thread hands over to the portal what the closed loop has left; the flush comes in between."""
+    """L6, F7: that thread hands over to the portal what the closed loop has left; the flush comes
+    in between.
+    """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     limiter.status()
     loop = asyncio.new_event_loop()

@@ -1,4 +1,5 @@
-"""A state that another version of headgate has written: an older one is worth nothing, a newer one is left alone.
+"""A state that another version of headgate has written: an older one is worth nothing, a newer one
+is left alone.
 
 And replies that nobody has written, as far as we know.
 """
@@ -24,7 +25,9 @@ OLD, OLDEST, NEWER = b"\x01 and numbers", b"\x8e, as MessagePack began", "\x7f a
 async def test_an_older_state_is_begun_afresh(
     name: str, redis_url: str, admin: Redis, state: bytes
 ) -> None:
-    """F47: given a state of an older format, when somebody enters, then nothing is held, and the next one finds a state of ours."""
+    """F47: given a state of an older format, when somebody enters, then nothing is held, and the
+    next one finds a state of ours.
+    """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     await soon(visit(limiter))
     admin.hset(f"headgate:{{{name}}}", "state", state)
@@ -36,7 +39,9 @@ async def test_an_older_state_is_begun_afresh(
 
 
 async def test_a_newer_state_is_left_alone(name: str, redis_url: str, admin: Redis) -> None:
-    """F47: given a state of a newer format, when somebody asks, then the error says what to do, and the state is as it was."""
+    """F47: given a state of a newer format, when somebody asks, then the error says what to do, and
+    the state is as it was.
+    """
     limiter = Limiter(name, Concurrency(1), store=redis_url)
     await soon(visit(limiter))
     admin.hset(f"headgate:{{{name}}}", "state", NEWER)
@@ -62,7 +67,9 @@ REQUESTS: dict[str, Callable[[Limiter, Permit], Awaitable[object]]] = {
 async def test_who_gets_a_reply_without_sense_is_told_so(
     name: str, proxy: Proxy, request_of: str, words: bytes
 ) -> None:
-    """L6, S7: given a number in a reply that is none, then whoever asked has a StoreError, and nothing stays held."""
+    """L6, S7: given a number in a reply that is none, then whoever asked has a StoreError, and
+    nothing stays held.
+    """
     limiter = Limiter(name, Concurrency(2), store=proxy.url)
     permit = await limiter.acquire()
     whole = re.compile(rb"\$\d+\r\n([^$]*)\r\n")
@@ -81,7 +88,9 @@ async def test_who_gets_a_reply_without_sense_is_told_so(
 async def test_limits_that_are_damaged_on_the_way_are_not_adopted(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S1: given limits that nobody can have declared, then the call fails, and the process keeps its own until it is answered."""
+    """S1: given limits that nobody can have declared, then the call fails, and the process keeps
+    its own until it is answered.
+    """
     limiter, other = (
         Limiter(name, Concurrency(2), store=proxy.url),
         elsewhere(name, Concurrency(2), url=redis_url),

@@ -1,4 +1,6 @@
-"""Servers and networks that stand still, or are slow: callers are told in time, holders stop believing in time (S2, F22, F36)."""
+"""Servers and networks that stand still, or are slow: callers are told in time, holders stop
+believing in time (S2, F22, F36).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def freeze(
 async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze], slack: Slack
 ) -> None:
-    """S1, S2, F36: acquire raises in time; the permit is lost at its own deadline; only then has somebody else the place."""
+    """S1, S2, F36: acquire raises in time; the permit is lost at its own deadline; only then has
+    somebody else the place.
+    """
     stop, go_on = freeze
     limit = Concurrency(1, lease=LEASE)
     limiter, other = [elsewhere(name, limit, url=own_server.url) for _ in range(2)]
@@ -75,7 +79,10 @@ async def test_a_frozen_server_is_an_error_for_callers_and_the_end_for_holders(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
-    """How long a reply may take whatever `max_sleep` says: half a second in the product. Nothing else is over in time."""
+    """How long a reply may take whatever `max_sleep` says: half a second in the product.
+
+    Nothing else is over in time.
+    """
     for module in (queue, reply_timeouts, fast_path):
         monkeypatch.setattr(module, "SILENCE", 0.05)
     monkeypatch.setattr(endpoint, "CONNECT_TIMEOUT", 2 * LONG)
@@ -87,7 +94,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
 async def test_whoever_will_not_wait_for_long_learns_in_time_that_nobody_answers(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze], impatient: float, thread: bool
 ) -> None:
-    """L5, F36: `max_sleep` is over when it is over, also behind a call on its way; what was granted is undone."""
+    """L5, F36: `max_sleep` is over when it is over, also behind a call on its way; what was granted
+    is undone.
+    """
     stop, go_on = freeze
     limiter = elsewhere(name, Concurrency(2, lease=60.0), url=own_server.url)
     for _ in range(2):
@@ -135,7 +144,9 @@ async def test_who_need_not_be_limited_passes_a_silent_server_in_time(
 async def test_a_try_waits_for_one_reply(
     name: str, own_server: Server, freeze: tuple[Freeze, Freeze]
 ) -> None:
-    """L5, F36: a try that nobody answers is an error when a reply is overdue, and waits for no other connection."""
+    """L5, F36: a try that nobody answers is an error when a reply is overdue, and waits for no
+    other connection.
+    """
     stop, go_on = freeze
     limiter = elsewhere(name, Concurrency(2, lease=60.0), url=own_server.url)
     (await limiter.acquire()).release()
@@ -154,7 +165,9 @@ async def test_a_try_waits_for_one_reply(
 
 @pytest.mark.usefixtures("impatient")
 async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -> None:
-    """F22: given a thread's own connection, when nothing comes back, then another one would only be silent, too."""
+    """F22: given a thread's own connection, when nothing comes back, then another one would only be
+    silent, too.
+    """
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
     for _ in range(2):
         await asyncio.to_thread(lambda: limiter.acquire_sync().release())
@@ -173,8 +186,9 @@ async def test_the_shortcut_asks_a_silent_server_once(name: str, proxy: Proxy) -
 async def test_who_was_turned_away_by_the_quick_way_in_still_learns_in_time(
     name: str, proxy: Proxy
 ) -> None:
-    """L5, F36: given a permit that is taken, when the quick call says so and the whole one is never answered, then that is an error
-    after `max_sleep`, and nobody is left in the queue."""
+    """L5, F36: given a permit that is taken, when the quick call says so and the whole one is never
+    answered, then that is an error after `max_sleep`, and nobody is left in the queue.
+    """
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
         elsewhere(name, Concurrency(1), url=proxy.url),
@@ -209,7 +223,9 @@ async def test_replies_that_are_slow_are_no_wait(name: str, proxy: Proxy) -> Non
 async def test_a_loop_that_was_blocked_says_nothing_of_the_server(
     name: str, redis_url: str, impatient: float
 ) -> None:
-    """L5: given a loop that comes to nothing for longer than `max_sleep`, when it goes on, then its call is made and answered."""
+    """L5: given a loop that comes to nothing for longer than `max_sleep`, when it goes on, then its
+    call is made and answered.
+    """
     limiter = elsewhere(name, Concurrency(1), url=redis_url)
     await (await limiter.acquire()).arelease()
     (await limiter.acquire()).release()
@@ -242,7 +258,9 @@ async def test_a_short_pause_goes_by_unnoticed(
 async def test_a_server_that_accepts_and_says_nothing_is_an_error_in_time(
     name: str, proxy: Proxy
 ) -> None:
-    """F22, review R8: no greeting is ever answered; nobody waits longer than for one connection, whatever they ask."""
+    """F22, review R8: no greeting is ever answered; nobody waits longer than for one connection,
+    whatever they ask.
+    """
     proxy.hold()
     limiter = Limiter(name, Concurrency(1), store=proxy.url)
 
@@ -283,7 +301,9 @@ async def test_a_black_hole_in_the_midst_of_work_is_left_behind(
 async def test_renewals_that_come_late_are_not_believed(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S2, TL1: a lease counts from the sending of its renewal, however long the reply was on its way."""
+    """S2, TL1: a lease counts from the sending of its renewal, however long the reply was on its
+    way.
+    """
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=proxy.url), elsewhere(name, limit, url=redis_url)
     permit = await soon(limiter.acquire())
@@ -311,9 +331,11 @@ async def test_renewals_that_come_late_are_not_believed(
 async def test_beliefs_never_overlap_beyond_the_capacity(
     name: str, redis_url: str, redis_server: Server
 ) -> None:
-    """S1, S2, S5 over processes with slow and silent networks: who believes in a permit is never one too many.
+    """S1, S2, S5 over processes with slow and silent networks: who believes in a permit is never
+    one too many.
 
-    Two processes, each with a network of its own, whose replies take from nothing to longer than a lease, and stop for a while.
+    Two processes, each with a network of its own, whose replies take from nothing to longer than a
+    lease, and stop for a while.
     """
     limit = Concurrency(2, lease=0.12)
     async with AsyncExitStack() as stack:

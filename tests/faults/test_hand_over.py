@@ -1,6 +1,8 @@
-"""A permit goes from hand to hand inside of a process: who leaves gives it to who enters next, and the server hears of it later.
+"""A permit goes from hand to hand inside of a process: who leaves gives it to who enters next, and
+the server hears of it later.
 
-S1, S3, S6, S7: nobody is passed by, nothing is held twice, and nothing is lost, whatever comes in between.
+S1, S3, S6, S7: nobody is passed by, nothing is held twice, and nothing is lost, whatever comes in
+between.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def visitors() -> Visitors:
 async def test_a_permit_goes_from_hand_to_hand_while_the_server_says_nothing(
     name: str, proxy: Proxy, visitors: Visitors
 ) -> None:
-    """S6: given three who came together, when the replies are held, each enters as the one before it leaves, in order."""
+    """S6: given three who came together, when the replies are held, each enters as the one before
+    it leaves, in order.
+    """
     limiter = Limiter(name, ONE, store=proxy.url)
     await visitors.come(limiter, 1, 2, 3)
     proxy.replies.hold()
@@ -111,7 +115,9 @@ async def test_the_server_counts_what_is_held_and_who_waits_all_the_same(
 async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
     name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7: given no renewal and no sign of life for an hour, an heir gives up its place in the queue all the same."""
+    """S7: given no renewal and no sign of life for an hour, an heir gives up its place in the queue
+    all the same.
+    """
     monkeypatch.setattr(session, "HEARTBEAT", 3600.0)
     lasting = Concurrency(1, lease=3 * 3600.0)
     limiter, other = (
@@ -132,7 +138,9 @@ async def test_the_server_hears_of_it_soon_though_there_is_nothing_else_to_say(
 async def test_who_came_from_elsewhere_in_between_is_not_passed_by(
     name: str, redis_url: str, visitors: Visitors
 ) -> None:
-    """S6: given two here, one elsewhere, and one here behind it: the second here takes over, and then it is the other's turn."""
+    """S6: given two here, one elsewhere, and one here behind it: the second here takes over, and
+    then it is the other's turn.
+    """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
     await visitors.come(other, 3)
@@ -149,7 +157,9 @@ async def test_who_came_from_elsewhere_in_between_is_not_passed_by(
 async def test_who_was_behind_others_is_known_to_be_first_when_its_turn_has_come(
     name: str, proxy: Proxy, redis_url: str, visitors: Visitors
 ) -> None:
-    """Given two here behind two elsewhere, when the first of them is inside and the replies are held, the second takes over."""
+    """Given two here behind two elsewhere, when the first of them is inside and the replies are
+    held, the second takes over.
+    """
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(other, 1, 2)
     await visitors.come(limiter, 3, 4)
@@ -169,7 +179,9 @@ async def test_who_was_behind_others_is_known_to_be_first_when_its_turn_has_come
 async def test_who_comes_behind_those_who_are_known_to_be_first_is_known_too(
     name: str, proxy: Proxy, visitors: Visitors
 ) -> None:
-    """Given callers who come one by one while the first is inside, when the replies are held, they take over in order."""
+    """Given callers who come one by one while the first is inside, when the replies are held, they
+    take over in order.
+    """
     limiter = Limiter(name, ONE, store=proxy.url)
     for number in (1, 2, 3):
         await visitors.come(limiter, number)
@@ -189,7 +201,9 @@ async def test_who_comes_behind_those_who_are_known_to_be_first_is_known_too(
 async def test_an_heir_that_is_cancelled_leaves_the_permit_to_the_next(
     name: str, redis_url: str, visitors: Visitors, when: str
 ) -> None:
-    """S7, L4: given three, when the second is cancelled around the moment at which the first leaves, the third enters."""
+    """S7, L4: given three, when the second is cancelled around the moment at which the first
+    leaves, the third enters.
+    """
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2, 3)
 
@@ -211,7 +225,9 @@ async def test_an_heir_that_is_cancelled_leaves_the_permit_to_the_next(
 async def test_what_the_server_has_granted_to_an_heir_meanwhile_goes_on(
     name: str, redis_url: str, visitors: Visitors
 ) -> None:
-    """S1, S3, S7: given two permits, one here and one elsewhere, that are left in the same moment: both heirs are granted once."""
+    """S1, S3, S7: given two permits, one here and one elsewhere, that are left in the same moment:
+    both heirs are granted once.
+    """
     two = Concurrency(2)
     limiter, other = elsewhere(name, two, url=redis_url), elsewhere(name, two, url=redis_url)
     permit = await other.acquire()
@@ -250,7 +266,9 @@ async def test_whoever_asks_for_a_permit_of_its_own_gets_one_from_the_server(
 async def test_after_a_change_of_the_limits_the_server_decides(
     name: str, proxy: Proxy, visitors: Visitors, changes: tuple[Concurrency | Rate, ...]
 ) -> None:
-    """S1: given two inside and others waiting, when the limits change, who leaves lets nobody in that they would not."""
+    """S1: given two inside and others waiting, when the limits change, who leaves lets nobody in
+    that they would not.
+    """
     limiter = Limiter(name, Concurrency(2), store=proxy.url)
     await visitors.come(limiter, 1, 2, 3, 4)
     await limiter.aupdate(*changes)
@@ -269,7 +287,9 @@ async def test_after_a_change_of_the_limits_the_server_decides(
 async def test_limits_that_come_back_are_new_ones(
     name: str, redis_url: str, visitors: Visitors
 ) -> None:
-    """S1: given one permit, then three by another process, and one again by our own, who leaves lets nobody in that is too many."""
+    """S1: given one permit, then three by another process, and one again by our own, who leaves
+    lets nobody in that is too many.
+    """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2, 3, 4)
     await other.aupdate(Concurrency(3))
@@ -288,7 +308,9 @@ async def test_limits_that_come_back_are_new_ones(
 async def test_under_limits_of_somebody_else_permits_go_from_hand_to_hand_too(
     name: str, proxy: Proxy, redis_url: str, visitors: Visitors
 ) -> None:
-    """Given limits that another process has set, when the server has granted under them and the replies are held."""
+    """Given limits that another process has set, when the server has granted under them and the
+    replies are held.
+    """
     limiter, other = (
         Limiter(name, Concurrency(2), store=proxy.url),
         elsewhere(name, Concurrency(2), url=redis_url),
@@ -308,7 +330,9 @@ async def test_under_limits_of_somebody_else_permits_go_from_hand_to_hand_too(
 
 
 async def test_in_a_pause_nobody_takes_over(name: str, redis_url: str, visitors: Visitors) -> None:
-    """Given two who wait, when all are paused and the one inside leaves, the others enter after the pause, in order."""
+    """Given two who wait, when all are paused and the one inside leaves, the others enter after the
+    pause, in order.
+    """
     limiter, other = elsewhere(name, ONE, url=redis_url), elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2, 3)
     began = monotonic()
@@ -330,7 +354,9 @@ async def test_in_a_pause_nobody_takes_over(name: str, redis_url: str, visitors:
 async def test_in_doubt_the_server_is_asked(
     name: str, redis_url: str, visitors: Visitors, monkeypatch: pytest.MonkeyPatch, doubt: str
 ) -> None:
-    """S2, S6: given a lease or a place in the queue that is not certain any more, who leaves hands nothing over."""
+    """S2, S6: given a lease or a place in the queue that is not certain any more, who leaves hands
+    nothing over.
+    """
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
     (permit,) = queue_of(limiter)._inside._entered[visitors.tasks[1]]
@@ -358,7 +384,9 @@ async def test_in_doubt_the_server_is_asked(
 async def test_a_letter_from_before_a_cut_says_nothing_of_it(
     name: str, proxy: Proxy, redis_url: str, visitors: Visitors
 ) -> None:
-    """S1: given a grant that was made before the capacity was lowered and is heard of after it, who leaves lets nobody in."""
+    """S1: given a grant that was made before the capacity was lowered and is heard of after it, who
+    leaves lets nobody in.
+    """
     limiter, other = (
         Limiter(name, Concurrency(3), store=proxy.url),
         elsewhere(name, Concurrency(3), url=redis_url),
@@ -385,8 +413,8 @@ async def test_a_letter_from_before_a_cut_says_nothing_of_it(
 async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
     name: str, proxy: Proxy, redis_url: str, admin: Redis, visitors: Visitors
 ) -> None:
-    """S7: given three of one call whose reply is held, and an announcement that lets the first in: when the second is cancelled and
-    the first leaves, the third enters.
+    """S7: given three of one call whose reply is held, and an announcement that lets the first in:
+    when the second is cancelled and the first leaves, the third enters.
     """
     limiter, other = Limiter(name, ONE, store=proxy.url), elsewhere(name, ONE, url=redis_url)
     held = await other.acquire()
@@ -421,7 +449,9 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
 async def test_a_permit_that_the_server_has_forgotten_is_not_handed_on(
     name: str, own_server: Server, own_admin: Redis, visitors: Visitors
 ) -> None:
-    """S1, F32: given a FLUSHALL, and another process that holds all there is: whoever is inside here leaves to nobody."""
+    """S1, F32: given a FLUSHALL, and another process that holds all there is: whoever is inside
+    here leaves to nobody.
+    """
     url = own_server.user_url
     limiter, other = elsewhere(name, ONE, url=url), elsewhere(name, ONE, url=url)
     await visitors.come(limiter, 1, 2, 3)
@@ -445,7 +475,9 @@ async def test_a_permit_that_the_server_has_forgotten_is_not_handed_on(
 async def test_where_a_rate_counts_too_the_server_decides(
     name: str, redis_url: str, visitors: Visitors
 ) -> None:
-    """T1: given two tokens for three who come together, the third stays outside when the second leaves."""
+    """T1: given two tokens for three who come together, the third stays outside when the second
+    leaves.
+    """
     limiter = elsewhere(name, ONE, Rate(2, per=3600), url=redis_url)
     await visitors.come(limiter, 1, 2, 3)
 

@@ -1,4 +1,6 @@
-"""A pause that comes between a grant and its moment: whoever sleeps for that waits again, in order, in whatever process."""
+"""A pause that comes between a grant and its moment: whoever sleeps for that waits again, in order,
+in whatever process.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ async def gone(callers: list[asyncio.Task[Permit]], limiter: Limiter) -> None:
 async def test_who_sleeps_elsewhere_waits_again_in_front(
     here: Limiter, there: Limiter, name: str, admin: Redis
 ) -> None:
-    """T3, S6: given one who sleeps for its moment and one behind it, when another process pauses, then both wait, in order."""
+    """T3, S6: given one who sleeps for its moment and one behind it, when another process pauses,
+    then both wait, in order.
+    """
     callers = await asleep(there)
 
     await here.apause(PAUSE)
@@ -115,7 +119,9 @@ async def test_several_come_back_in_the_order_in_which_they_were_granted(
 
 
 async def test_a_lane_knows_of_a_pause(here: Limiter, there: Limiter) -> None:
-    """By the reply to its own call, by what is announced to it, and by any reply to whoever has not heard."""
+    """By the reply to its own call, by what is announced to it, and by any reply to whoever has not
+    heard.
+    """
     deaf = lane_of(here)
     assert [deaf.paused, lane_of(there).paused] == [False, False]
 
@@ -127,7 +133,9 @@ async def test_a_lane_knows_of_a_pause(here: Limiter, there: Limiter) -> None:
 
 
 async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there: Limiter) -> None:
-    """Given a lane that waits for a reply, when a pause is announced, then it is known, and who sleeps is held back."""
+    """Given a lane that waits for a reply, when a pause is announced, then it is known, and who
+    sleeps is held back.
+    """
     callers = await asleep(there)
     its = lane_of(there)
     looks = asyncio.create_task(there.astatus())
@@ -148,7 +156,9 @@ async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there:
 async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(
     here: Limiter, there: Limiter
 ) -> None:
-    """S3: given one whose booking was moved, when the former grant is told once more, then it goes on waiting."""
+    """S3: given one whose booking was moved, when the former grant is told once more, then it goes
+    on waiting.
+    """
     callers = await asleep(there)
     its = lane_of(there)
     _, pending, grant = its.traffic.reserved.queue[0]
@@ -165,7 +175,9 @@ async def test_a_grant_that_was_given_back_is_not_taken_for_a_new_one(
 async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(
     here: Limiter, there: Limiter
 ) -> None:
-    """T5, L6: given one whose booking was moved, when it is cancelled in the pause, then the one behind it is the first."""
+    """T5, L6: given one whose booking was moved, when it is cancelled in the pause, then the one
+    behind it is the first.
+    """
     callers = await asleep(there)
 
     await here.apause(PAUSE)
@@ -181,7 +193,9 @@ async def test_who_gives_up_when_it_is_held_back_leaves_nothing_behind(
 async def test_who_is_held_back_waits_no_longer_than_it_may(
     here: Limiter, there: Limiter, max_sleep: float
 ) -> None:
-    """T8: given one that may wait until its moment, when it is paused for longer, then it is told when that is over."""
+    """T8: given one that may wait until its moment, when it is paused for longer, then it is told
+    when that is over.
+    """
     await there.acquire()
     caller = asyncio.create_task(queue_of(there).acquire(Request({}, round(AHEAD * 1_000_000))))
     await asyncio.sleep(0)
@@ -204,7 +218,9 @@ async def test_who_is_held_back_waits_no_longer_than_it_may(
 async def test_who_has_lost_its_booking_when_it_is_held_back_comes_last(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S6: given one who sleeps, and one behind it, when its booking is lost and then all are paused, then it is behind that one."""
+    """S6: given one who sleeps, and one behind it, when its booking is lost and then all are
+    paused, then it is behind that one.
+    """
     here, there = (elsewhere(name, SLOW, Concurrency(2), url=redis_url) for _ in range(2))
     permit = await enter(there)
     callers = [asyncio.create_task(enter(there)) for _ in range(2)]
@@ -233,7 +249,8 @@ async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_w
     monkeypatch: pytest.MonkeyPatch,
     most: int,
 ) -> None:
-    """T5, S7: given one who sleeps and hears of a pause while a call is on its way, when the server goes away before it is told,
+    """T5, S7: given one who sleeps and hears of a pause while a call is on its way, when the server
+    goes away before it is told,
 
     then it is told later: one by one, or when a whole session gives up.
     """
@@ -267,7 +284,10 @@ async def test_a_pause_of_a_server_that_is_away_is_not_made_up_for(name: str) ->
 
 
 async def test_a_lane_knows_that_a_pause_was_ended(here: Limiter, there: Limiter) -> None:
-    """Given two processes that know of a pause, when one ends it, then both know. Late news of that pause change nothing."""
+    """Given two processes that know of a pause, when one ends it, then both know.
+
+    Late news of that pause change nothing.
+    """
     sessions = [lane_of(here), lane_of(there)]
     await asyncio.gather(here.astatus(), there.astatus())
     await there.apause(60)

@@ -1,4 +1,5 @@
-"""H1: signal handlers that raise inside headgate, as Celery's soft time limit does, and handlers and finalizers that call limiters.
+"""H1: signal handlers that raise inside headgate, as Celery's soft time limit does, and handlers
+and finalizers that call limiters.
 
 Nothing hangs, no exception is lost, and no permit outlives its lease.
 """
@@ -42,8 +43,10 @@ async def rest(limiter: Limiter) -> None:
 def test_what_a_signal_handler_raises_reaches_the_caller_and_leaves_no_permit_taken(
     name: str, redis_url: str, way: str
 ) -> None:
-    """S3, L5: given a thread that enters a limiter again and again, when a signal handler raises at random moments, then each
-    exception reaches the caller, nothing hangs, and no permit stays taken for longer than its lease."""
+    """S3, L5: given a thread that enters a limiter again and again, when a signal handler raises at
+    random moments, then each exception reaches the caller, nothing hangs, and no permit stays taken
+    for longer than its lease.
+    """
     assert_unharmed(redis_url, name, way, FEW)
 
 
@@ -72,7 +75,9 @@ def test_a_signal_handler_can_call_a_limiter_that_its_thread_is_using(
 def test_a_finalizer_can_call_a_limiter_in_whatever_code_the_collector_runs(
     name: str, redis_url: str, call: str
 ) -> None:
-    """L5: where the collector runs it in headgate's own thread, a call that would wait for that thread raises StoreError."""
+    """L5: where the collector runs it in headgate's own thread, a call that would wait for that
+    thread raises StoreError.
+    """
     assert_answered(redis_url, name, "loop", "finalizer", call, FEW)
 
 
@@ -87,7 +92,9 @@ def test_so_it_is_for_2_000_calls_of_each_method_from_each_place(
 
 
 def test_commands_travel_as_hiredis_writes_them() -> None:
-    """Numbers go as texts, because hiredis crashes when a signal handler raises while it writes a number."""
+    """Numbers go as texts, because hiredis crashes when a signal handler raises while it writes a
+    number.
+    """
     chance, words = random.Random(14), ["", "é", "a b\r\n", b"\x00\xff", 0, -1, 2**60]
     for _ in range(200):
         command = chance.choices(words, k=chance.randrange(1, 9))

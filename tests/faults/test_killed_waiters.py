@@ -1,4 +1,5 @@
-"""A waiter whose process is killed: the server finds no receiver for its notification, and does not wait long for it.
+"""A waiter whose process is killed: the server finds no receiver for its notification, and does not
+wait long for it.
 
 F59. A session that lives but whose subscription breaks is heard of in time, and keeps its place.
 """
@@ -46,7 +47,9 @@ def listening(server: Server, name: str) -> int:
 async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
     name: str, own_server: Server, own_admin: Redis, dead: int, slack: Slack
 ) -> None:
-    """L3, S6, F59: so many waiters at the head are killed, and the holder leaves: the next one is granted soon."""
+    """L3, S6, F59: so many waiters at the head are killed, and the holder leaves: the next one is
+    granted soon.
+    """
     holding, limiter = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(2))
     holder = await holding.acquire()
     with ExitStack() as stack:
@@ -81,7 +84,10 @@ async def test_a_killed_waiter_holds_the_queue_back_for_four_seconds(
 async def test_a_waiter_that_lives_without_its_subscription_keeps_its_place(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S6, F59: its subscription breaks and cannot be made again. It is granted first, though no connection receives that."""
+    """S6, F59: its subscription breaks and cannot be made again.
+
+    It is granted first, though no connection receives that.
+    """
     holding, first, second = (elsewhere(name, LIMIT, url=own_server.url) for _ in range(3))
     order: list[str] = []
 

@@ -1,4 +1,5 @@
-"""What a process says to a limiter before a normal end reaches the server, or a line on stderr says what did not, and why.
+"""What a process says to a limiter before a normal end reaches the server, or a line on stderr says
+what did not, and why.
 
 Every process here is a real one: see programs/last_words.py.
 """
@@ -58,7 +59,9 @@ async def seen(limiter: Limiter, what: str) -> bool:
 async def test_the_last_words_reach_a_far_server_that_does_not_know_the_library(
     name: str, own_server: Server, own_proxy: Proxy, own_admin: Redis, what: str, where: str
 ) -> None:
-    """L6: three round trips of 300 ms (the greeting, the refusal, the library) are shorter than the end of a process may take."""
+    """L6: three round trips of 300 ms (the greeting, the refusal, the library) are shorter than the
+    end of a process may take.
+    """
     for way in (own_proxy.requests, own_proxy.replies, own_proxy.rest):
         way.delay = FAR
 

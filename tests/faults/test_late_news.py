@@ -1,6 +1,8 @@
-"""Who gives up hears of its grant late: just then, or only afterwards. Either way what it was charged comes back, once.
+"""Who gives up hears of its grant late: just then, or only afterwards. Either way what it was
+charged comes back, once.
 
-F2, F4: a waiter of one process is granted by a call of another, and is cancelled while the news are on their way.
+F2, F4: a waiter of one process is granted by a call of another, and is cancelled while the news are
+on their way.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ def channel(limiter: Limiter) -> str:
 async def test_cancelled_just_when_the_news_come(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T1, T5: given a waiter granted from elsewhere, when it is cancelled as it is told, then one token comes back, not two."""
+    """T1, T5: given a waiter granted from elsewhere, when it is cancelled as it is told, then one
+    token comes back, not two.
+    """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
@@ -60,7 +64,9 @@ async def test_cancelled_just_when_the_news_come(
 async def test_cancelled_while_the_news_are_on_their_way(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T2, T5: given a waiter granted from elsewhere, when it is cancelled before the reply that says so, nothing is lost."""
+    """T2, T5: given a waiter granted from elsewhere, when it is cancelled before the reply that
+    says so, nothing is lost.
+    """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
@@ -86,7 +92,9 @@ async def test_cancelled_while_the_news_are_on_their_way(
 
 
 async def test_several_give_up_in_one_breath(name: str, redis_url: str) -> None:
-    """T2, T5: given a large cost and small ones behind it, when all are cancelled, then what the small ones got comes back."""
+    """T2, T5: given a large cost and small ones behind it, when all are cancelled, then what the
+    small ones got comes back.
+    """
     limiter = elsewhere(name, TEN, url=redis_url)
     await limiter.acquire(tokens=5)
     waiters = []
@@ -104,7 +112,9 @@ async def test_several_give_up_in_one_breath(name: str, redis_url: str) -> None:
 async def test_news_of_later_grants_wait_for_those_before(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: given a reply that grants the first in the queue, when the news of the second are faster, then the first goes first."""
+    """S6: given a reply that grants the first in the queue, when the news of the second are faster,
+    then the first goes first.
+    """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     through: list[int] = []
@@ -154,7 +164,9 @@ async def test_news_of_later_grants_wait_for_those_before(
 async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: given an announcement for the first in the queue that nobody heard, when that for the second comes, it has to wait."""
+    """S6: given an announcement for the first in the queue that nobody heard, when that for the
+    second comes, it has to wait.
+    """
     limiter, other = elsewhere(name, TEN, url=redis_url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     through: list[int] = []

@@ -1,7 +1,9 @@
-"""Leases that are lost on a real server, to limiters with on_lost="cancel": whoever is in a block learns of it (S2, S4).
+"""Leases that are lost on a real server, to limiters with on_lost="cancel": whoever is in a block
+learns of it (S2, S4).
 
-What a watch does to its body in every case is held in virtual time by unit/test_watch.py; here servers, networks and processes
-bring it about: F12, F13, F32, F45. What `permit.lost` says in the same faults is held by the other files of this folder.
+What a watch does to its body in every case is held in virtual time by unit/test_watch.py; here
+servers, networks and processes bring it about: F12, F13, F32, F45. What `permit.lost` says in the
+same faults is held by the other files of this folder.
 """
 
 from __future__ import annotations
@@ -72,13 +74,15 @@ async def staying(block: Any) -> Stay:
     return stay
 
 
-# What the server says ----------------------------------------------------------------------------------------------------------
+# What the server says -----------------------------------------------------------------------------
 
 
 async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_renewal(
     name: str, redis_url: str, admin: Redis, block: Callable[[Limiter], Any]
 ) -> None:
-    """F45, S4: given FLUSHALL, the body ends at its next renewal, while its lease still runs; its leaving takes nothing."""
+    """F45, S4: given FLUSHALL, the body ends at its next renewal, while its lease still runs; its
+    leaving takes nothing.
+    """
     one = Concurrency(1, lease=60.0)  # nothing else ends it within the test
     limiter, other = (
         Limiter(name, one, store=redis_url, on_lost="cancel"),
@@ -98,7 +102,9 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
 async def test_who_holds_at_a_server_that_restarts_empty_is_cancelled(
     name: str, own_server: Server, block: Callable[[Limiter], Any], slack: Slack
 ) -> None:
-    """F32, S4: kill -9 without persistence: as soon as a renewal is answered, or when the lease is over."""
+    """F32, S4: kill -9 without persistence: as soon as a renewal is answered, or when the lease is
+    over.
+    """
     limiter = Limiter(name, ONE, store=own_server.url, on_lost="cancel")
     stay = await staying(block(limiter))
     start = monotonic()
@@ -113,7 +119,9 @@ async def test_who_holds_at_a_server_that_restarts_empty_is_cancelled(
 
 
 def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, admin: Redis) -> None:
-    """F45: it cannot be interrupted; its renewals are made, and answered, in a loop of another thread."""
+    """F45: it cannot be interrupted; its renewals are made, and answered, in a loop of another
+    thread.
+    """
     limiter = Limiter(name, ONE, store=redis_url, on_lost="cancel")
     ran = []
 
@@ -136,7 +144,9 @@ def test_a_thread_is_told_at_the_end_of_its_block(name: str, redis_url: str, adm
 async def test_each_lost_lease_is_logged_once(
     name: str, redis_url: str, admin: Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S4: three permits that the server has forgotten are one line, by the name, with their fences; releases add none."""
+    """S4: three permits that the server has forgotten are one line, by the name, with their fences;
+    releases add none.
+    """
     limiter = Limiter(name, Concurrency(3, lease=LEASE), store=redis_url)
     permits = [await limiter.acquire() for _ in range(3)]
 
@@ -171,7 +181,7 @@ async def test_a_lease_that_ends_without_an_answer_is_logged_too(
     assert sum("1 held permit(s)" in record.message for record in caplog.records) == 1
 
 
-# What nobody says --------------------------------------------------------------------------------------------------------------
+# What nobody says ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -185,7 +195,9 @@ def cautious(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
     name: str, proxy: Proxy, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
-    """S1, S2: given a network that swallows all renewals, when somebody waits for the place, then no two are ever in it."""
+    """S1, S2: given a network that swallows all renewals, when somebody waits for the place, then
+    no two are ever in it.
+    """
     limiter, other = (
         Limiter(name, ONE, store=proxy.url, on_lost="cancel"),
         elsewhere(name, ONE, url=redis_url),
@@ -209,8 +221,9 @@ async def test_a_body_is_out_before_the_server_lets_anybody_else_in(
 async def test_renewals_keep_a_body_where_it_is(
     name: str, proxy: Proxy, block: Callable[[Limiter], Any]
 ) -> None:
-    """S2: a renewal that was refused, or lost with its connection, is followed by the next: nobody hears of it. The last permit
-    takes the renewals with it."""
+    """S2: a renewal that was refused, or lost with its connection, is followed by the next: nobody
+    hears of it. The last permit takes the renewals with it.
+    """
     limiter = Limiter(name, ONE, store=proxy.url, on_lost="cancel")
     stay = await staying(block(limiter))
 
@@ -253,7 +266,9 @@ async def test_all_that_a_process_holds_is_renewed_in_one_call(name: str, proxy:
 async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(
     name: str, proxy: Proxy
 ) -> None:
-    """F7: the portal takes a lane over when its loop ends, and a task of that loop may receive its grant a moment later."""
+    """F7: the portal takes a lane over when its loop ends, and a task of that loop may receive its
+    grant a moment later.
+    """
     asyncio.get_running_loop().set_debug(True)
     limiter = Limiter(name, Concurrency(1, lease=60), store=proxy.url)
     permit = await limiter.acquire()
@@ -270,13 +285,15 @@ def renewals(proxy: Proxy) -> int:
     return sum(piece.count(b"$5\r\nrenew\r\n") for piece in proxy.requests.seen)
 
 
-# Time that nobody saw pass -----------------------------------------------------------------------------------------------------
+# Time that nobody saw pass ------------------------------------------------------------------------
 
 
 async def test_a_body_learns_that_its_loop_was_blocked_before_it_goes_on(
     name: str, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
-    """F12, S2: something blocked the loop for two leases, and the body's own wait is over, too: it ends where it awaits."""
+    """F12, S2: something blocked the loop for two leases, and the body's own wait is over, too: it
+    ends where it awaits.
+    """
     lease, went_on = 0.04, []
     limit = Concurrency(1, lease=lease)
     limiter, other = (
@@ -298,7 +315,9 @@ async def test_a_body_learns_that_its_loop_was_blocked_before_it_goes_on(
 async def test_a_body_that_blocked_the_loop_itself_learns_it_at_its_end(
     name: str, redis_url: str, block: Callable[[Limiter], Any]
 ) -> None:
-    """F12: it never awaited, so nobody could cancel it: that it worked without a permit comes out of the block."""
+    """F12: it never awaited, so nobody could cancel it: that it worked without a permit comes out
+    of the block.
+    """
     lease = 0.04
     limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url, on_lost="cancel")
 
@@ -313,7 +332,9 @@ async def test_a_body_that_blocked_the_loop_itself_learns_it_at_its_end(
 async def test_a_process_that_was_stopped_past_its_lease_ends_its_body_first(
     name: str, redis_url: str, puppet: Callable[..., Puppet]
 ) -> None:
-    """F13, S5: kill -STOP, another one takes over, kill -CONT: the body ends where it stood, and its fence is the lower one."""
+    """F13, S5: kill -STOP, another one takes over, kill -CONT: the body ends where it stood, and
+    its fence is the lower one.
+    """
     limit = Concurrency(1, lease=0.9)
     limiter, other = Limiter(name, limit, store=redis_url, on_lost="cancel"), puppet(limit)
     fence = int(await other.hears("stay a", until="a inside"))
@@ -327,7 +348,7 @@ async def test_a_process_that_was_stopped_past_its_lease_ends_its_body_first(
     await at_rest(limiter)
 
 
-# Cancelled ---------------------------------------------------------------------------------------------------------------------
+# Cancelled ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -335,8 +356,8 @@ async def test_a_process_that_was_stopped_past_its_lease_ends_its_body_first(
 async def test_a_cancellation_at_any_suspension_leaves_nothing_behind(
     name: str, redis_url: str, way: str, taken: bool, block: Callable[[Limiter], Any]
 ) -> None:
-    """STEP, S7: for every k, cancel at the k-th suspension of a block: nothing is held, nobody waits, nothing was charged but what
-    was let in, and no watch is left over a body that is gone.
+    """STEP, S7: for every k, cancel at the k-th suspension of a block: nothing is held, nobody
+    waits, nothing was charged but what was let in, and no watch is left over a body that is gone.
     F2.
     """
     loop = asyncio.get_running_loop()
@@ -365,7 +386,9 @@ async def visit(block: Any, let_in: list[int]) -> None:
 async def test_who_hears_late_of_its_grant_renews_it_at_once(
     name: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S2, S7: given news that came when most of the lease was over, it is renewed at once: in a third of it would be too late."""
+    """S2, S7: given news that came when most of the lease was over, it is renewed at once: in a
+    third of it would be too late.
+    """
     monkeypatch.setattr(LeaseRenewal, "believed", lambda its, *told: monotonic() + 0.2 * LEASE)
     permit = await elsewhere(name, ONE, url=redis_url).acquire()
     rest = permit.believed

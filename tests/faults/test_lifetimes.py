@@ -1,6 +1,8 @@
-"""How long things live on the server: as long as any promise in them, and no longer (S8, T12, L6); and limits that change.
+"""How long things live on the server: as long as any promise in them, and no longer (S8, T12, L6);
+and limits that change.
 
-Here the server's own TTLs are read, after each kind of call. Nothing here is in a hurry: leases and periods are the product's.
+Here the server's own TTLs are read, after each kind of call. Nothing here is in a hurry: leases and
+periods are the product's.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ def remembered(admin: Redis, name: str) -> dict[str, float]:
 
 
 async def renewed(permit: Permit) -> None:
-    """Go on when a renewal that the process sends from now on is answered: the permit is held for longer."""
+    """Go on when a renewal that the process sends from now on is answered: the permit is held for
+    longer.
+    """
     sent_before_now = monotonic() + LEASE
     await eventually(lambda: permit.lost or permit.believed > sent_before_now)
 
@@ -93,7 +97,9 @@ LIMITS: list[tuple[Any, float]] = [
 async def test_a_limit_is_remembered_until_it_is_as_good_as_new(
     name: str, redis_url: str, admin: Redis, limit: Any, seconds: float, story: Story
 ) -> None:
-    """S8, T12: a limit of 1 an hour is remembered for an hour, by every key that has a part in it; and no key for ever."""
+    """S8, T12: a limit of 1 an hour is remembered for an hour, by every key that has a part in it;
+    and no key for ever.
+    """
     limiter = Limiter(name, limit, store=redis_url)
 
     await story(limiter)
@@ -116,7 +122,9 @@ def limiter_resets_in(quota: Quota) -> float:
 async def test_a_debt_of_ages_is_counted_and_disturbs_nobody(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S7, review f4: the largest settlement there is travels in one call with a release: both arrive, and the state is sound."""
+    """S7, review f4: the largest settlement there is travels in one call with a release: both
+    arrive, and the state is sound.
+    """
     limits = Concurrency(1), Rate(5000, per=3600)
     limiter = Limiter(name, *limits, store=redis_url)
     permit = await limiter.acquire()
@@ -148,7 +156,9 @@ async def test_a_debt_is_remembered_until_it_is_paid(
 async def test_a_held_permit_is_remembered_for_its_lease(
     name: str, redis_url: str, admin: Redis, lease: float
 ) -> None:
-    """S8: by the holders and by the state that counts them; and a release does not shorten what others hold."""
+    """S8: by the holders and by the state that counts them; and a release does not shorten what
+    others hold.
+    """
     limiter = Limiter(name, Concurrency(2, lease=lease), store=redis_url)
     first, second = await limiter.acquire(), await limiter.acquire()
     await first.arelease()
@@ -163,7 +173,9 @@ async def test_a_held_permit_is_remembered_for_its_lease(
 async def test_a_renewed_permit_is_remembered_for_longer(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S8: held for ten minutes under a lease of one: the keys outlive each renewal, as they have outlived the first lease."""
+    """S8: held for ten minutes under a lease of one: the keys outlive each renewal, as they have
+    outlived the first lease.
+    """
     clock = ServerClock(monkeypatch)
     limiter = Limiter(name, Concurrency(1, lease=60.0), Rate(10, per=1), store=redis_url)
     permit = await limiter.acquire()
@@ -181,7 +193,9 @@ async def test_a_renewed_permit_is_remembered_for_longer(
 async def test_limits_that_last_longer_than_before_are_remembered_for_longer(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S8, T12: a new declaration with a slower rate and a longer lease holds for what was taken before, too."""
+    """S8, T12: a new declaration with a slower rate and a longer lease holds for what was taken
+    before, too.
+    """
     short = Limiter(name, Concurrency(2, lease=60.0), Rate(1, per=1000), store=redis_url)
     permit = await short.acquire()
 
@@ -199,7 +213,9 @@ async def test_limits_that_last_longer_than_before_are_remembered_for_longer(
 async def test_when_all_is_done_nothing_stays_but_what_will_expire(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6: everything free, the queue empty, no task but the two of the connection, no key without an end."""
+    """L6: everything free, the queue empty, no task but the two of the connection, no key without
+    an end.
+    """
     before = asyncio.all_tasks()
     limits = Concurrency(3, lease=5.0), Rate(1000, per=0.1), Window(1000, per=0.1)
     limiters = [elsewhere(name, *limits, url=redis_url) for _ in range(2)]
@@ -228,7 +244,9 @@ async def test_when_all_is_done_nothing_stays_but_what_will_expire(
 
 
 async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin: Redis) -> None:
-    """S8: a limiter whose keys have expired is used as if it had never been, by a session that knew the former state."""
+    """S8: a limiter whose keys have expired is used as if it had never been, by a session that knew
+    the former state.
+    """
     limits = Concurrency(1, lease=0.3), Rate(1, per=0.01), Window(1, per=0.01)
     limiter = Limiter(name, *limits, store=redis_url)
     former = await soon(limiter.acquire())
@@ -244,14 +262,15 @@ async def test_what_expires_was_as_good_as_new(name: str, redis_url: str, admin:
     assert await permit.arelease()
 
 
-# Limits that change ------------------------------------------------------------------------------------------------------------
+# Limits that change -------------------------------------------------------------------------------
 
 
 @pytest.mark.proof
 async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S1, S2, review R3: A holds under a long lease, B declares a short one; A's renewal runs, and its reply is held up.
+    """S1, S2, review R3: A holds under a long lease, B declares a short one; A's renewal runs, and
+    its reply is held up.
 
     A can only believe in what it was told, so C must not be granted A's place before that ends.
     """
@@ -278,7 +297,9 @@ async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
 async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
     name: str, redis_url: str, puppet: Callable[..., Puppet], slack: Slack
 ) -> None:
-    """L1: what was promised under the short lease ends when it was to end, though a long one is declared now."""
+    """L1: what was promised under the short lease ends when it was to end, though a long one is
+    declared now.
+    """
     short = Concurrency(1, lease=0.4)
     dead = puppet(short, pace="calm")
     await dead.hears("acquire a", until="a asks")
@@ -295,7 +316,9 @@ async def test_a_lease_made_longer_keeps_no_dead_holder_for_longer(
 async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nobody(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L5, review R4: the holder's renewals go on at their pace: no error for anybody, and no busy loop."""
+    """L5, review R4: the holder's renewals go on at their pace: no error for anybody, and no busy
+    loop.
+    """
     rate = Rate(10_000, per=1)
     limiter = Limiter(name, Concurrency(5, lease=0.06), rate, store=redis_url)
     permit = await limiter.acquire()
@@ -323,7 +346,9 @@ async def test_a_concurrency_limit_that_is_dropped_while_it_is_held_disturbs_nob
 async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when_it_comes_back(
     name: str, redis_url: str, admin: Redis, by_itself: bool
 ) -> None:
-    """S1, S2: a permit keeps its lease while no limit counts it, so whoever holds it still does when one counts it again."""
+    """S1, S2: a permit keeps its lease while no limit counts it, so whoever holds it still does
+    when one counts it again.
+    """
     one = Concurrency(1, lease=LEASE)
     limiter, other = (elsewhere(name, one, url=redis_url) for _ in range(2))
     permit = await limiter.acquire()
@@ -347,7 +372,9 @@ async def test_who_holds_when_concurrency_is_dropped_is_renewed_and_counted_when
 async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S8: held under a lease of ten minutes when the limit is dropped: the keys outlive each renewal."""
+    """S8: held under a lease of ten minutes when the limit is dropped: the keys outlive each
+    renewal.
+    """
     clock = ServerClock(monkeypatch)
     limiter = Limiter(name, Concurrency(1, lease=600.0), store=redis_url)
     permit = await limiter.acquire()
@@ -367,7 +394,9 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
 async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(
     name: str, redis_url: str
 ) -> None:
-    """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it is granted is renewed."""
+    """S1, S2: given one who waits under a rate, when another adds a concurrency limit, then what it
+    is granted is renewed.
+    """
     slow, one = Rate(1, per=1000), Concurrency(1, lease=LEASE)
     client = client_of_its_own(redis_url)
     limiter, other = Limiter(name, slow, store=client), elsewhere(name, slow, url=redis_url)
@@ -391,7 +420,9 @@ async def test_a_permit_of_a_limit_that_its_process_does_not_know_is_renewed(
 async def test_limits_declared_while_a_call_is_on_its_way_are_declared(
     name: str, proxy: Proxy
 ) -> None:
-    """Configuration travels, review R5: the last declaration wins, whatever was on its way when it was made."""
+    """Configuration travels, review R5: the last declaration wins, whatever was on its way when it
+    was made.
+    """
     await Limiter(
         f"{name}-other", Concurrency(1), store=proxy.url
     ).astatus()  # the connection is there
@@ -414,7 +445,9 @@ async def test_limits_declared_while_a_call_is_on_its_way_are_declared(
 async def test_who_leaves_releases_what_it_entered_with_and_nothing_else(
     name: str, redis_url: str
 ) -> None:
-    """S1, S4, review f8: one entered when there was nothing to hold; its leaving takes no permit from one that came later."""
+    """S1, S4, review f8: one entered when there was nothing to hold; its leaving takes no permit
+    from one that came later.
+    """
     rate = Rate(10_000, per=1)
     early, late = Limiter(name, rate, store=redis_url), []
     async with early:

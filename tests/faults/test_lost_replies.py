@@ -1,6 +1,8 @@
-"""Calls of which only the server knows that they were run: done once all the same, and nothing is lost by them (promise 4).
+"""Calls of which only the server knows that they were run: done once all the same, and nothing is
+lost by them (promise 4).
 
-F2, F21, F23, F24, F25: replies lost, cut short, late or another's; calls that arrive twice or after their time.
+F2, F21, F23, F24, F25: replies lost, cut short, late or another's; calls that arrive twice or after
+their time.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ async def under_way(way: Way) -> None:
 async def test_an_acquire_whose_reply_is_lost_is_granted_and_charged_once(
     name: str, proxy: Proxy, redis_url: str, lost: int
 ) -> None:
-    """S3, T10, F24: given a free place, when the reply is lost, then the caller has one permit, and one was counted."""
+    """S3, T10, F24: given a free place, when the reply is lost, then the caller has one permit, and
+    one was counted.
+    """
     limits = Concurrency(3), TOKENS
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
 
@@ -79,7 +83,9 @@ async def test_a_release_whose_reply_is_lost_frees_one_place(
 async def test_a_release_that_could_not_be_told_arrives_later(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S7, L5, review f5: `arelease` raises StoreError while the server is away; the place is back soon after it is there again."""
+    """S7, L5, review f5: `arelease` raises StoreError while the server is away; the place is back
+    soon after it is there again.
+    """
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     permit = await limiter.acquire()
 
@@ -97,7 +103,9 @@ async def test_a_release_that_could_not_be_told_arrives_later(
 async def test_what_was_really_used_is_settled_once(
     name: str, proxy: Proxy, redis_url: str, actual: int
 ) -> None:
-    """T10, F24, review R2: all replies are lost until the call is given up; when the server is back, it was run once."""
+    """T10, F24, review R2: all replies are lost until the call is given up; when the server is
+    back, it was run once.
+    """
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     permit = await limiter.acquire(tokens=10)
 
@@ -124,7 +132,9 @@ async def test_what_was_really_used_is_settled_once(
 async def test_a_booking_is_given_back_once(
     name: str, proxy: Proxy, redis_url: str, limit: Rate | Window
 ) -> None:
-    """T5, T10, F2, review R2: cancelled while its grant is on the way back; then the replies to the cancel are lost."""
+    """T5, T10, F2, review R2: cancelled while its grant is on the way back; then the replies to the
+    cancel are lost.
+    """
     limiter = await ready(Limiter(name, limit, store=proxy.url))
     await limiter.acquire(49)
 
@@ -146,7 +156,9 @@ async def test_a_booking_is_given_back_once(
 async def test_a_call_of_unknown_outcome_raises_and_is_undone(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """F24, S7: the caller is told StoreError; what it may have been granted is back, rates too, once the server answers."""
+    """F24, S7: the caller is told StoreError; what it may have been granted is back, rates too,
+    once the server answers.
+    """
     limits = Concurrency(2), TOKENS
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
     other = elsewhere(name, *limits, url=redis_url)
@@ -164,7 +176,9 @@ async def test_a_call_of_unknown_outcome_raises_and_is_undone(
 async def test_waiters_of_unknown_outcome_leave_the_queue(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """F24, L6: they stood in the queue, or had just asked, when the server was lost; once it is back only others do."""
+    """F24, L6: they stood in the queue, or had just asked, when the server was lost; once it is
+    back only others do.
+    """
     limiter = await ready(Limiter(name, Concurrency(1), store=proxy.url))
     other = elsewhere(name, Concurrency(1), url=redis_url)
     holder = await other.acquire()
@@ -189,9 +203,11 @@ async def test_waiters_of_unknown_outcome_leave_the_queue(
 async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L3, L5, S9, F24, review R9: more waiters than one call may cancel; who asks when the server is back is not behind them.
+    """L3, L5, S9, F24, review R9: more waiters than one call may cancel; who asks when the server
+    is back is not behind them.
 
-    S7: one of them may be granted the place before the server hears that they are gone: then it is given back.
+    S7: one of them may be granted the place before the server hears that they are gone: then it is
+    given back.
     """
     limit = Concurrency(1, lease=30.0)
     monkeypatch.setattr(traffic, "MOST", 100)
@@ -232,7 +248,9 @@ async def listening(name: str, proxy: Proxy) -> None:
 async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothing_away(
     name: str, proxy: Proxy, redis_url: str, how: str
 ) -> None:
-    """S1, S2, review R1: the announcement is faster than the reply; who is inside stays inside, alone."""
+    """S1, S2, review R1: the announcement is faster than the reply; who is inside stays inside,
+    alone.
+    """
     await listening(name, proxy)
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
@@ -261,7 +279,9 @@ async def test_a_reply_that_says_wait_after_the_grant_was_announced_takes_nothin
 async def test_a_grant_announced_before_the_first_reply_is_believed_for_one_lease(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S2, review R1: nothing is known of the server's clock yet, and still the permit is lost when its lease ends."""
+    """S2, review R1: nothing is known of the server's clock yet, and still the permit is lost when
+    its lease ends.
+    """
     lease = 3.0  # the holder keeps its place until the other one waits, though the machine stalls
     await listening(name, proxy)
     other = elsewhere(name, Concurrency(1, lease=lease), url=redis_url)
@@ -315,7 +335,9 @@ async def test_replies_that_come_byte_by_byte_are_read(
 async def test_whatever_is_delivered_again_changes_nothing(
     name: str, proxy: Proxy, redis_url: str, admin: Redis
 ) -> None:
-    """S3, S4, T10, F25: a whole story is over; every call of it arrives again, in order, backwards, and each one twice."""
+    """S3, S4, T10, F25: a whole story is over; every call of it arrives again, in order, backwards,
+    and each one twice.
+    """
     limits = Concurrency(2), TOKENS, Window(500, per=AGES, unit="bytes")
     limiter = await ready(Limiter(name, *limits, store=proxy.url))
     first, second = [await limiter.acquire(tokens=10, bytes=7) for _ in range(2)]
@@ -358,7 +380,10 @@ async def sent_again(port: int, calls: list[bytes]) -> list[bytes]:
 async def test_a_reply_that_belongs_to_another_call_is_an_error(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """Fact 3: a reply names its call. One that names another is believed by nobody, and its connection is given up."""
+    """Fact 3: a reply names its call.
+
+    One that names another is believed by nobody, and its connection is given up.
+    """
     limiter = await ready(Limiter(name, Concurrency(2), TOKENS, store=proxy.url))
     met = proxy.met
 
@@ -381,7 +406,9 @@ async def test_a_reply_that_belongs_to_another_call_is_an_error(
 async def test_who_gives_up_while_the_call_is_on_its_way_leaves_nothing(
     name: str, proxy: Proxy, on_the_way: str
 ) -> None:
-    """L4, S7, F2: the cancelled caller returns at once; what the server has granted it since is back soon after."""
+    """L4, S7, F2: the cancelled caller returns at once; what the server has granted it since is
+    back soon after.
+    """
     limiter = await ready(Limiter(name, Concurrency(1), TOKENS, store=proxy.url))
     way = getattr(proxy, on_the_way)
     way.hold()
@@ -407,7 +434,9 @@ def visit(limiter: Limiter) -> None:
 async def test_a_thread_whose_reply_is_lost_gets_one_permit(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """S3, T10, F24 for blocking callers: they ask by a connection of their own first, and then by the portal."""
+    """S3, T10, F24 for blocking callers: they ask by a connection of their own first, and then by
+    the portal.
+    """
     limits = Concurrency(3), TOKENS
     limiter = Limiter(name, *limits, store=proxy.url)
     for _ in range(2):  # by the portal, then directly

@@ -1,4 +1,6 @@
-"""What headgate does without: blocking commands, events of the keyspace, and the settings of a client (F31, F50, F52)."""
+"""What headgate does without: blocking commands, events of the keyspace, and the settings of a
+client (F31, F50, F52).
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 async def test_nobody_blocks_at_the_server(name: str, own_server: Server, own_admin: Redis) -> None:
-    """F52, F27: while twenty wait no connection is blocked; whoever is let in, nothing was popped that could be lost on its way."""
+    """F52, F27: while twenty wait no connection is blocked; whoever is let in, nothing was popped
+    that could be lost on its way.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
     waiters = [asyncio.create_task(visit(limiter)) for _ in range(20)]
@@ -55,7 +59,9 @@ async def test_nobody_blocks_at_the_server(name: str, own_server: Server, own_ad
 async def test_nobody_listens_for_keys_that_expire(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F50: events of the keyspace are switched off, as they are by default, and nobody asks for them: one channel, ours."""
+    """F50: events of the keyspace are switched off, as they are by default, and nobody asks for
+    them: one channel, ours.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))
@@ -76,7 +82,9 @@ async def test_nobody_listens_for_keys_that_expire(
 async def test_a_clients_settings_change_nothing(
     name: str, redis_server: Server, kind: Any, settings: dict[str, Any]
 ) -> None:
-    """F31, S1: RESP 2 or 3, decoded or not, impatient or not: whatever a client does with its replies, ours are read alike."""
+    """F31, S1: RESP 2 or 3, decoded or not, impatient or not: whatever a client does with its
+    replies, ours are read alike.
+    """
     limiter = Limiter(name, Concurrency(1), store=kind(port=redis_server.port, **settings))
 
     await soon(asyncio.gather(*(visit(limiter) for _ in range(10))))

@@ -1,4 +1,6 @@
-"""A lone acquire asks the quick script first; when that is not enough, the whole one is asked for the same, and no more."""
+"""A lone acquire asks the quick script first; when that is not enough, the whole one is asked for
+the same, and no more.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ TOKENS = 5 * MINUTE  # a cost, taken for the microseconds of a wait, would be mo
 
 
 async def test_it_does_not_declare(name: str, redis_url: str) -> None:
-    """S1: given limits that somebody else has declared since, when a limiter with the former ones asks, then they hold for it."""
+    """S1: given limits that somebody else has declared since, when a limiter with the former ones
+    asks, then they hold for it.
+    """
     limiter, other = (
         elsewhere(name, Concurrency(10), url=redis_url),
         elsewhere(name, Concurrency(2), url=redis_url),
@@ -53,7 +57,9 @@ async def test_it_books_no_further_ahead_than_any_other(name: str, redis_url: st
 async def test_who_was_turned_away_asks_properly_at_once(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """Given a permit of another process that was asked for in vain, when it is asked for again, then by one call and not by two."""
+    """Given a permit of another process that was asked for in vain, when it is asked for again,
+    then by one call and not by two.
+    """
     limiter, other = (
         elsewhere(name, Concurrency(1), url=redis_url),
         elsewhere(name, Concurrency(1), url=redis_url),
@@ -72,7 +78,9 @@ async def test_who_was_turned_away_asks_properly_at_once(
 async def test_who_had_to_wait_asks_properly_at_once(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """Given one who has waited for another process' permit, and gave it back, when it asks for it again, then by one call."""
+    """Given one who has waited for another process' permit, and gave it back, when it asks for it
+    again, then by one call.
+    """
     limiter, other = (
         elsewhere(name, Concurrency(1), url=redis_url),
         elsewhere(name, Concurrency(1), url=redis_url),

@@ -1,4 +1,6 @@
-"""A store that was there before and is away: how long an acquire looks for it, and what the log says."""
+"""A store that was there before and is away: how long an acquire looks for it, and what the log
+says.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,16 @@ async def by_thread(limiter: Limiter) -> Permit:
 WAYS = pytest.mark.parametrize("ask", [by_task, by_thread])
 
 
-# For how long --------------------------------------------------------------------------------------------------------------------
+# For how long -------------------------------------------------------------------------------------
 
 
 @WAYS
 async def test_an_acquire_that_does_not_retry_fails_while_others_wait_for_the_server(
     name: str, own_server: Server, ask: Ask
 ) -> None:
-    """Given a server that was there and is gone, then `retry_for=0` fails, and 10 seconds suffice until it is back."""
+    """Given a server that was there and is gone, then `retry_for=0` fails, and 10 seconds suffice
+    until it is back.
+    """
     patient = Limiter(f"{name}-patient", Concurrency(1), store=own_server.url)
     hasty = Limiter(name, Concurrency(1), store=own_server.url, retry_for=0)
     for limiter in (patient, hasty, hasty["key"]):
@@ -77,7 +81,9 @@ async def test_callers_of_one_name_retry_each_for_as_long_as_it_was_told(
 async def test_an_acquire_can_retry_for_longer(
     name: str, own_server: Server, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given one that looks for the server as long as usual, and fails, then another one, that looks longer, finds it again."""
+    """Given one that looks for the server as long as usual, and fails, then another one, that looks
+    longer, finds it again.
+    """
     usual = elsewhere(f"{name}-usual", Concurrency(1), url=own_server.url)
     patient = Limiter(name, Concurrency(1), store=own_server.url, retry_for=60)
     for limiter in (usual, patient):
@@ -118,11 +124,13 @@ async def test_a_waiter_that_retries_for_longer_waits_on_when_the_server_is_back
     await at_rest(patient)
 
 
-# What the log says ---------------------------------------------------------------------------------------------------------------
+# What the log says --------------------------------------------------------------------------------
 
 
 def told(caplog: pytest.LogCaptureFixture, port: int) -> list[str]:
-    """What headgate has logged of the server at `port`; an outage of a test before this one may end only now."""
+    """What headgate has logged of the server at `port`; an outage of a test before this one may end
+    only now.
+    """
     assert logs.flush()
     messages = [record.getMessage() for record in caplog.records]
     return [message for message in messages if f"The Redis server at 127.0.0.1:{port}/" in message]

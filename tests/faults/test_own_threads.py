@@ -1,4 +1,6 @@
-"""H1: code of the user that Python runs in headgate's own threads: handlers of its log lines, finalizers, credential providers."""
+"""H1: code of the user that Python runs in headgate's own threads: handlers of its log lines,
+finalizers, credential providers.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ def alerts(process: Running) -> int:
 
 
 def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
-    """L5: given a server that headgate warns of, when the handler of the warning asks a limiter, then it is answered, and no caller
-    waits for the handler."""
+    """L5: given a server that headgate warns of, when the handler of the warning asks a limiter,
+    then it is answered, and no caller waits for the handler.
+    """
     with running("alerting", evicting, name, "raise") as process:
         assert process.line() == "ready"
         while not alerts(process):
@@ -49,7 +52,9 @@ def test_a_logging_handler_can_ask_a_limiter(name: str, evicting: str) -> None:
 def test_a_logging_handler_can_ask_a_limiter_when_a_server_goes_and_returns(
     name: str, own_server: Server
 ) -> None:
-    """L5: with on_store_error="open", the lines "goes without its store" and "is back" are handled while the server is away."""
+    """L5: with on_store_error="open", the lines "goes without its store" and "is back" are handled
+    while the server is away.
+    """
     with running("alerting", own_server.user_url, name, "open") as process:
         assert process.line() == "ready"
         assert alerts(process) == 0
@@ -131,8 +136,9 @@ def test_a_call_that_says_something_is_never_refused(name: str, redis_url: str) 
 def test_a_finalizer_can_use_a_limiter_wherever_the_collector_runs_it(
     name: str, redis_url: str
 ) -> None:
-    """L5: given garbage whose `__del__` asks a limiter, when the collector finds it in headgate's own thread, then that one call is
-    refused, and all others are answered."""
+    """L5: given garbage whose `__del__` asks a limiter, when the collector finds it in headgate's
+    own thread, then that one call is refused, and all others are answered.
+    """
     limiter, outcomes = Limiter(name, Concurrency(1), store=redis_url), []
 
     class Garbage:

@@ -1,6 +1,8 @@
-"""A link that has to wait before it goes on: it loses no call in a pause, lives through whatever connecting brings, and breathes.
+"""A link that has to wait before it goes on: it loses no call in a pause, lives through whatever
+connecting brings, and breathes.
 
-F28, F29, F35. What comes in the way may be a user's own: a credential_provider raises what it likes, cancellations included.
+F28, F29, F35. What comes in the way may be a user's own: a credential_provider raises what it
+likes, cancellations included.
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ PONG = b"+PONG\r\n"
 
 
 def refuse_once(proxy: Proxy, refusal: bytes, words: bytes = b"") -> None:
-    """The next request that has these words is not run, and its reply is `refusal`. A PING may come before it in one write."""
+    """The next request that has these words is not run, and its reply is `refusal`.
+
+    A PING may come before it in one write.
+    """
     pongs = 0
 
     def stopped(request: bytes) -> bytes:
@@ -83,7 +88,7 @@ def refuse_once(proxy: Proxy, refusal: bytes, words: bytes = b"") -> None:
     proxy.requests.alter = stopped
 
 
-# The end of a loop -------------------------------------------------------------------------------------------------------------
+# The end of a loop --------------------------------------------------------------------------------
 
 
 class Longest:
@@ -96,7 +101,9 @@ class Longest:
 async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, F35: given a release that a loading server has put off, when the loop ends just then, it is sent all the same."""
+    """S7, F35: given a release that a loading server has put off, when the loop ends just then, it
+    is sent all the same.
+    """
     monkeypatch.setattr(tasks, "JITTER", Longest())
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.25
@@ -121,14 +128,16 @@ async def test_what_is_given_back_in_a_pause_arrives_though_the_loop_ends(
     assert used(await elsewhere(name, Concurrency(1), url=redis_url).astatus()) == [0]
 
 
-# What a credential_provider raises ---------------------------------------------------------------------------------------------
+# What a credential_provider raises ----------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("hurried")
 async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
     name: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F29: given connections that are lost, when a credential_provider is cancelled while we connect, then we connect again."""
+    """L5, F29: given connections that are lost, when a credential_provider is cancelled while we
+    connect, then we connect again.
+    """
     monkeypatch.setattr(
         tasks, "BACKOFF", 0.001
     )  # all attempts are made before the store is given up
@@ -157,7 +166,9 @@ async def test_a_cancellation_that_is_not_ours_ends_no_attempt_to_connect(
 async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
     name: str, redis_server: Server, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F29: given a store that is away, when a provider raises this and that, then it is found as soon as the provider knows."""
+    """L5, F29: given a store that is away, when a provider raises this and that, then it is found
+    as soon as the provider knows.
+    """
     monkeypatch.setattr(tasks, "BACKOFF", 0.001)
     moody = Moody()
     moody.moods = [error("canary") for _ in range(4)]
@@ -183,8 +194,10 @@ async def test_a_store_is_looked_for_whatever_a_credential_provider_raises(
 async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause(
     name: str, redis_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F29: given a credential_provider that is cancelled whenever we connect to listen, however often news are asked for, then
-    each pause is twice the one before; and what is heard at last is heard."""
+    """L5, F29: given a credential_provider that is cancelled whenever we connect to listen, however
+    often news are asked for, then each pause is twice the one before; and what is heard at last is
+    heard.
+    """
     breaths = Breaths()
     for module, word, value in (
         (tasks, "JITTER", breaths),
@@ -210,8 +223,9 @@ async def test_a_cancellation_that_is_not_ours_has_nobody_listen_without_a_pause
 async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     name: str, own_proxy: Proxy, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9, F29: given a user who may not subscribe, which is told when nobody waits any more, when one after the other waits for a
-    moment, then that is no connection each."""
+    """S9, F29: given a user who may not subscribe, which is told when nobody waits any more, when
+    one after the other waits for a moment, then that is no connection each.
+    """
     monkeypatch.setattr(tasks, "BACKOFF", 3600.0)
     monkeypatch.setattr(subscriber, "LONGEST", 3600.0)
     own_admin.acl_setuser(
@@ -245,15 +259,17 @@ async def test_who_may_not_listen_does_not_try_again_for_each_who_waits(
     assert await permit.arelease()
 
 
-# A server that goes on refusing ------------------------------------------------------------------------------------------------
+# A server that goes on refusing -------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("hurried")
 async def test_a_demoted_server_is_asked_less_and_less_often(
     name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then each pause is twice the one
-    before, up to the longest; and who waits is served when it may write again."""
+    """F35, L5, S6: given a server that takes every connection and says READONLY to every call, then
+    each pause is twice the one before, up to the longest; and who waits is served when it may write
+    again.
+    """
     breaths = Breaths()
     for module, word, value in (
         (tasks, "JITTER", breaths),
@@ -286,7 +302,8 @@ async def test_a_demoted_server_is_asked_less_and_less_often(
 async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_less_and_less_often(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F35, S9: given a server that was never met, when many names owe it something, then they offer it together, after pauses that
+    """F35, S9: given a server that was never met, when many names owe it something, then they offer
+    it together, after pauses that
 
     grow as those of one name do.
     """
@@ -315,7 +332,9 @@ async def test_what_many_owe_to_a_server_that_is_away_is_offered_at_once_and_les
 async def test_what_is_owed_is_told_as_soon_as_somebody_finds_the_server_back(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it back, then it hears of that."""
+    """S7, L5: given a call of unknown outcome to a server that is gone, when another name finds it
+    back, then it hears of that.
+    """
     monkeypatch.setattr(reconnection, "OUTAGE", 0.2)
     store = client_of_its_own(own_server.user_url)
     limiter, other = [
@@ -377,8 +396,9 @@ def refusals(admin: Redis) -> int:
 async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
     name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F35, L5: given forty names at a server that refuses everybody, then one asks for all, with pauses that grow; and all are
-    served when it is ready."""
+    """F35, L5: given forty names at a server that refuses everybody, then one asks for all, with
+    pauses that grow; and all are served when it is ready.
+    """
     breaths = Breaths()
     for module, word, value in (
         (tasks, "JITTER", breaths),
@@ -407,8 +427,9 @@ async def test_a_server_that_is_not_ready_is_asked_by_one_for_all(
 async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_ready(
     name: str, own_server: Server, own_admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F35: given names whose turn does not come while a server refuses everybody, then all are told when they have hoped for
-    long enough, and by what words."""
+    """L5, F35: given names whose turn does not come while a server refuses everybody, then all are
+    told when they have hoped for long enough, and by what words.
+    """
     limiters = [
         Limiter(f"{name}-{number}", Concurrency(1), store=own_server.url) for number in range(4)
     ]
@@ -429,7 +450,7 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
         await at_rest(limiter)
 
 
-# A call that is refused --------------------------------------------------------------------------------------------------------
+# A call that is refused ---------------------------------------------------------------------------
 
 
 def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -449,8 +470,10 @@ def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3, S7, F35: given news of one who has given up, kept for the reply on its way, when that is a refusal and somebody comes in
-    the same moment, then one call is sent and not two: its reply belongs to it, and nothing is lost."""
+    """S3, S7, F35: given news of one who has given up, kept for the reply on its way, when that is
+    a refusal and somebody comes in the same moment, then one call is sent and not two: its reply
+    belongs to it, and nothing is lost.
+    """
     limiter, other = Limiter(name, TEN, store=proxy.url), elsewhere(name, TEN, url=redis_url)
     permit = await other.acquire(tokens=10)
     callers = [asyncio.create_task(enter(limiter, tokens=1)) for _ in range(2)]

@@ -1,4 +1,5 @@
-"""Processes that are killed, stopped or blocked, and processes that end: what they held and where they stood comes back.
+"""Processes that are killed, stopped or blocked, and processes that end: what they held and where
+they stood comes back.
 
 F12, F13, F14, F54. Every process here is a real one; see programs/puppet.py.
 """
@@ -38,13 +39,15 @@ async def took(work: asyncio.Task[Permit]) -> tuple[Permit, float]:
     return permit, time.monotonic() - start
 
 
-# Killed ------------------------------------------------------------------------------------------------------------------------
+# Killed -------------------------------------------------------------------------------------------
 
 
 async def test_what_a_killed_process_held_is_back_within_a_lease(
     name: str, redis_url: str, puppet: Puppets, slack: Slack
 ) -> None:
-    """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go to those who live."""
+    """L1, S7, F14: two permits held and one caller waiting; after kill -9 all three places in it go
+    to those who live.
+    """
     limit = Concurrency(2, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     for who in ("a", "b"):
@@ -71,7 +74,9 @@ async def test_what_a_killed_process_held_is_back_within_a_lease(
 async def test_a_killed_waiter_is_passed_over(
     name: str, redis_url: str, puppet: Puppets, place: int, slack: Slack
 ) -> None:
-    """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and in order."""
+    """L3, S6, F54: wherever it stood, those behind it go on when it has been silent for long, and
+    in order.
+    """
     limit = Concurrency(1, lease=60.0)
     limiter, other, order = Limiter(name, limit, store=redis_url), puppet(limit), []
     holder = await limiter.acquire()
@@ -105,7 +110,9 @@ async def test_a_killed_waiter_is_passed_over(
 async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
     name: str, redis_url: str, puppet: Puppets, slack: Slack
 ) -> None:
-    """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next one waits a lease for it."""
+    """L1, L3, F54: nobody knows yet that the head of the queue is dead: it is granted, and the next
+    one waits a lease for it.
+    """
     lease = 2.5  # seconds: the holder's outlasts a stall
     limit = Concurrency(1, lease=lease)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
@@ -126,7 +133,9 @@ async def test_a_place_that_was_granted_to_the_dead_is_back_within_a_lease(
 async def test_processes_that_die_at_work_never_let_one_too_many_in(
     name: str, redis_url: str, admin_url: str, admin: Redis, puppet: Puppets
 ) -> None:
-    """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last one's work gets done."""
+    """S1, S7, L5, F14: three processes at work, two of them killed in the midst of it; the last
+    one's work gets done.
+    """
     capacity, turns = 3, 20
     limit = Concurrency(capacity, lease=scaled(1.5))
     counter = f"{name}-inside"  # by process: who is inside, of those who live
@@ -155,7 +164,9 @@ async def test_processes_that_die_at_work_never_let_one_too_many_in(
 async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(
     name: str, redis_url: str, admin: Redis, slack: Slack
 ) -> None:
-    """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of bounded work."""
+    """L1, S9, F55: all of them end at once; one who wants all their places gets them, by calls of
+    bounded work.
+    """
     limit = Concurrency(1000, lease=LEASE, unit="w")
     limiter = Limiter(name, limit, store=redis_url)
     many = """
@@ -190,13 +201,15 @@ def has_visited(admin: Redis, counter: str, pid: str, times: int) -> bool:
     return int(admin.hget(f"{counter}-visits", pid) or 0) >= times
 
 
-# Stopped and blocked -----------------------------------------------------------------------------------------------------------
+# Stopped and blocked ------------------------------------------------------------------------------
 
 
 async def test_a_process_that_was_stopped_past_its_lease_knows_it(
     name: str, redis_url: str, puppet: Puppets, slack: Slack
 ) -> None:
-    """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit lost and its fence lower."""
+    """S2, S4, S5, F13: kill -STOP, another one takes over, kill -CONT: the first finds its permit
+    lost and its fence lower.
+    """
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     await other.hears("acquire a", until="a asks")
@@ -240,7 +253,9 @@ async def test_a_process_that_was_stopped_while_it_waited_queues_again(
 async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_else(
     name: str, redis_url: str
 ) -> None:
-    """S2, S4, F12: nothing has run in this loop, no renewal either; the first look at the permit says that it is lost."""
+    """S2, S4, F12: nothing has run in this loop, no renewal either; the first look at the permit
+    says that it is lost.
+    """
     lease = scaled(0.3)
     limit = Concurrency(1, lease=lease)
     limiter, other = Limiter(name, limit, store=redis_url), elsewhere(name, limit, url=redis_url)
@@ -262,7 +277,9 @@ async def test_a_loop_that_was_blocked_past_the_lease_knows_it_before_anything_e
 async def test_a_process_whose_loop_was_blocked_loses_what_it_held(
     name: str, redis_url: str, puppet: Puppets
 ) -> None:
-    """S2, F12 seen from outside: its place goes to another one, it says so itself, and it is well again."""
+    """S2, F12 seen from outside: its place goes to another one, it says so itself, and it is well
+    again.
+    """
     limit = Concurrency(1, lease=LEASE)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     await other.hears("acquire a", until="a asks")
@@ -280,7 +297,7 @@ async def test_a_process_whose_loop_was_blocked_loses_what_it_held(
     assert await other.hears("release b", until="b left") == "True"
 
 
-# Ended -------------------------------------------------------------------------------------------------------------------------
+# Ended --------------------------------------------------------------------------------------------
 
 HEAD = """
 import asyncio, sys
@@ -312,7 +329,9 @@ def test_a_script_that_ends_after_a_with_block_has_released(
 def test_a_script_that_ends_while_it_holds_a_permit_ends(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L1, review R6: the interpreter goes down with a permit in a global name: it ends at once, and leaves it to its lease."""
+    """L1, review R6: the interpreter goes down with a permit in a global name: it ends at once, and
+    leaves it to its lease.
+    """
     start = time.monotonic()
     with running(
         f"{HEAD}\npermit = limiter.acquire_sync()\nprint('last line', flush=True)", redis_url, name
@@ -326,7 +345,9 @@ def test_a_script_that_ends_while_it_holds_a_permit_ends(
 def test_a_task_that_asks_when_its_loop_ends_is_let_in(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6, F7, review f1: `asyncio.run` cancels it, its `finally` enters the limiter, and the script ends in silence."""
+    """L6, F7, review f1: `asyncio.run` cancels it, its `finally` enters the limiter, and the script
+    ends in silence.
+    """
     late = """
     async def late(asks):
         try:
@@ -369,7 +390,9 @@ async def test_a_permit_that_is_dropped_where_warnings_are_errors_goes_back(
 def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """S7, review f2: no `asyncio.run` ended its tasks; a release afterwards does not raise, and arrives."""
+    """S7, review f2: no `asyncio.run` ended its tasks; a release afterwards does not raise, and
+    arrives.
+    """
     closed = """
     loop = asyncio.new_event_loop()
     permit = loop.run_until_complete(limiter.acquire().__aenter__())
@@ -387,7 +410,9 @@ def test_a_loop_that_was_closed_without_a_word_releases_by_the_portal(
 async def test_loops_that_have_ended_leave_nothing_in_the_process(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L6, S9, review f3: fifty loops one after another, each with a connection of its own: none of them is kept."""
+    """L6, S9, review f3: fifty loops one after another, each with a connection of its own: none of
+    them is kept.
+    """
     limiter = Limiter(name, Concurrency(2), store=redis_url)
 
     def loops() -> weakref.WeakSet[asyncio.AbstractEventLoop]:

@@ -1,4 +1,6 @@
-"""A StoreError says what went wrong: by its reason, in its text, and by the exception that it came from."""
+"""A StoreError says what went wrong: by its reason, in its text, and by the exception that it came
+from.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,8 @@ async def test_a_connection_that_ends_is_lost(name: str, proxy: Proxy) -> None:
     [
         (
             OSError(
-                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno 111] Connect call failed"
+                "Multiple exceptions: [Errno 111] Connect call failed ('::1', 1, 0, 0), [Errno "
+                "111] Connect call failed"
             ),
             "refused",
         ),

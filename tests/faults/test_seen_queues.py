@@ -20,7 +20,9 @@ async def acquired(limiter: Limiter, heard: list[Waiting]) -> Permit:
 async def test_a_queue_that_was_lost_is_joined_anew_in_silence(
     name: str, redis_url: str, admin: Redis
 ) -> None:
-    """L5: given two waiters, when all that the server knows is gone, then both wait again, and neither hears of it twice."""
+    """L5: given two waiters, when all that the server knows is gone, then both wait again, and
+    neither hears of it twice.
+    """
     limiter = elsewhere(name, Concurrency(1, lease=30), url=redis_url)
     heard: list[Waiting] = []
     holder = await limiter.acquire()
@@ -39,7 +41,9 @@ async def test_a_queue_that_was_lost_is_joined_anew_in_silence(
 
 
 async def test_positions_are_counted_over_all_processes(name: str, redis_url: str) -> None:
-    """S6: given waiters of two processes by turns, then each hears how many stand before it, wherever they are."""
+    """S6: given waiters of two processes by turns, then each hears how many stand before it,
+    wherever they are.
+    """
     limits = Rate(1, per=HOUR)
     limiters = [elsewhere(name, limits, url=redis_url) for _ in range(2)]
     heard: list[Waiting] = []

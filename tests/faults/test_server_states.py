@@ -1,6 +1,8 @@
-"""What a server can answer instead of an answer: a typed error or a moment's patience, and nothing half done.
+"""What a server can answer instead of an answer: a typed error or a moment's patience, and nothing
+half done.
 
-F28, F29, F32 to F36, F41, F42, F45, F46: scripts forgotten, restarts, loading, busy, read-only, full, lost and foreign keys.
+F28, F29, F32 to F36, F41, F42, F45, F46: scripts forgotten, restarts, loading, busy, read-only,
+full, lost and foreign keys.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ TOKENS = Rate(1000, per=AGES, unit="tokens")
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
-# Scripts and restarts ----------------------------------------------------------------------------------------------------------
+# Scripts and restarts -----------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["functions", "scripts"])
 def place(request: pytest.FixtureRequest, name: str, redis_url: str, admin: Redis) -> Iterator[str]:
-    """The shared server as a user sees it that may call functions, or, as on a server older than those, scripts only."""
+    """The shared server as a user sees it that may call functions, or, as on a server older than
+    those, scripts only.
+    """
     commands = ["-fcall"] if request.param == "scripts" else []
     admin.acl_setuser(
         name,
@@ -65,7 +69,9 @@ def forget(admin: Redis) -> None:
 async def test_a_server_that_forgets_its_scripts_is_given_them_again(
     name: str, place: str, admin: Redis
 ) -> None:
-    """F34, S1, T10: all is flushed again and again while fifty work: no error, no call lost, none run twice."""
+    """F34, S1, T10: all is flushed again and again while fifty work: no error, no call lost, none
+    run twice.
+    """
     limiters = [elsewhere(name, Concurrency(3), TOKENS, url=place) for _ in range(2)]
     room = Room()
 
@@ -105,7 +111,9 @@ async def test_a_thread_gives_the_script_to_a_server_that_forgot_it(
 async def test_a_server_that_restarts_empty_takes_the_permits_with_it(
     name: str, own_server: Server
 ) -> None:
-    """F32, S4, S5: kill -9 without persistence: the holder learns that its permit is lost, and fences go on growing."""
+    """F32, S4, S5: kill -9 without persistence: the holder learns that its permit is lost, and
+    fences go on growing.
+    """
     limiter = Limiter(name, Concurrency(1, lease=scaled(1.5)), store=own_server.url)
     holder = await limiter.acquire()
 
@@ -143,7 +151,9 @@ async def test_waiters_queue_again_at_a_server_that_restarts_empty(
 async def test_a_server_that_restarts_with_its_data_goes_on(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F32, S1: leases, the queue and what was counted are in the data: who held still holds, who waited is next."""
+    """F32, S1: leases, the queue and what was counted are in the data: who held still holds, who
+    waited is next.
+    """
     limits = Concurrency(1), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
     holder = await limiter.acquire(tokens=10)
@@ -163,7 +173,9 @@ async def test_a_server_that_restarts_with_its_data_goes_on(
 async def test_old_leases_that_come_back_with_old_data_end(
     name: str, own_server: Server, own_admin: Redis, slack: Slack
 ) -> None:
-    """F33, L1: the data is from before the release: the place is free again when that lease ends, and no later."""
+    """F33, L1: the data is from before the release: the place is free again when that lease ends,
+    and no later.
+    """
     lease = 0.9
     limiter = Limiter(name, Concurrency(1, lease=lease), store=own_server.url)
     former = await limiter.acquire()
@@ -181,11 +193,13 @@ async def test_old_leases_that_come_back_with_old_data_end(
     assert await permit.arelease()
 
 
-# Refusals ----------------------------------------------------------------------------------------------------------------------
+# Refusals -----------------------------------------------------------------------------------------
 
 
 async def test_a_server_that_loads_and_hangs_up_is_asked_again(name: str, proxy: Proxy) -> None:
-    """F35, review R10: LOADING says that nothing was run; then the connection ends; the call is sent on the next one."""
+    """F35, review R10: LOADING says that nothing was run; then the connection ends; the call is
+    sent on the next one.
+    """
     limiter = Limiter(name, Concurrency(1), TOKENS, store=proxy.url)
     await (await soon(limiter.acquire())).arelease()
 
@@ -239,7 +253,9 @@ def _is_busy(admin: Redis) -> bool:
 async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
     name: str, own_server: Server, own_admin: Redis, refusal: str
 ) -> None:
-    """F35, S7: demoted to a replica, or without enough replicas of its own: a StoreError; afterwards all is as it was."""
+    """F35, S7: demoted to a replica, or without enough replicas of its own: a StoreError;
+    afterwards all is as it was.
+    """
     limiter = Limiter(name, Concurrency(1), TOKENS, store=own_server.url)
     holder = await soon(limiter.acquire(tokens=1))
     before = content_of(own_admin, name)
@@ -261,7 +277,9 @@ async def test_a_server_that_may_not_write_is_an_error_that_changes_nothing(
 async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S9, F35: given a server that turns all away, when somebody tries again and again, then nothing piles up here."""
+    """S9, F35: given a server that turns all away, when somebody tries again and again, then
+    nothing piles up here.
+    """
     limiter = Limiter(name, TOKENS, store=own_server.url)
     await soon(limiter.acquire(tokens=1))
     own_admin.config_set("min-replicas-to-write", 1)
@@ -278,7 +296,9 @@ async def test_acquires_that_are_turned_away_leave_nothing_to_be_done(
 async def test_a_release_that_was_turned_away_arrives_later(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S7, F35: given a release that is awaited and refused, when the server takes it again, then the place is free."""
+    """S7, F35: given a release that is awaited and refused, when the server takes it again, then
+    the place is free.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_server.url)
     holder = await soon(limiter.acquire())
     own_admin.config_set("min-replicas-to-write", 1)
@@ -292,7 +312,9 @@ async def test_a_release_that_was_turned_away_arrives_later(
 async def test_a_full_server_still_takes_releases(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F42: with `noeviction` and no memory left an acquire is a StoreError; a release frees its place, even in the same breath."""
+    """F42: with `noeviction` and no memory left an acquire is a StoreError; a release frees its
+    place, even in the same breath.
+    """
     limits = Concurrency(3), TOKENS
     limiter, other = [elsewhere(name, *limits, url=own_server.url) for _ in range(2)]
     first, second, third = [await soon(limiter.acquire(tokens=1)) for _ in range(3)]
@@ -316,7 +338,9 @@ async def test_a_full_server_still_takes_releases(
 async def test_a_full_server_lets_a_script_in_that_begins_by_freeing(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F42, S1: given scripts, an acquire by itself is a StoreError, one that travels with a release passes: within the limits."""
+    """F42, S1: given scripts, an acquire by itself is a StoreError, one that travels with a release
+    passes: within the limits.
+    """
     own_admin.acl_setuser("default", enabled=True, nopass=True, commands=["-fcall"])
     limiter = Limiter(name, Concurrency(2), store=own_server.url)
     first, second = [await soon(limiter.acquire()) for _ in range(2)]
@@ -355,7 +379,9 @@ async def test_a_server_with_too_many_clients_is_an_error(
 async def test_credentials_that_are_revoked_are_an_error_without_secrets(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """F29: the user is switched off and its connections end; the error names no password, and the user may come back."""
+    """F29: the user is switched off and its connections end; the error names no password, and the
+    user may come back.
+    """
     own_admin.acl_setuser(
         "guest",
         enabled=True,
@@ -384,7 +410,9 @@ async def test_credentials_that_are_revoked_are_an_error_without_secrets(
 async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(
     name: str, redis_url: str, admin: Redis, command: str
 ) -> None:
-    """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: once it may run again, all is well."""
+    """F35, fact 10, S1, S7: the script breaks in the middle, at one of its commands: once it may
+    run again, all is well.
+    """
     admin.acl_setuser(
         name,
         enabled=True,
@@ -416,14 +444,16 @@ async def test_a_command_that_is_forbidden_for_a_while_costs_nothing(
     admin.acl_deluser(name)
 
 
-# Keys that are lost or foreign -------------------------------------------------------------------------------------------------
+# Keys that are lost or foreign --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("part", ["", ":who", "*"], ids=["hash", "who", "all"])
 async def test_who_waits_gets_its_turn_though_a_key_is_lost(
     name: str, redis_url: str, admin: Redis, part: str
 ) -> None:
-    """F41, F45, L5, S7, review R12: DEL or eviction of any key: waiters go on, and no capacity is lost for good."""
+    """F41, F45, L5, S7, review R12: DEL or eviction of any key: waiters go on, and no capacity is
+    lost for good.
+    """
     limits = Concurrency(1, lease=3.0), TOKENS
     limiter, other = [elsewhere(name, *limits, url=redis_url) for _ in range(2)]
     holder = await limiter.acquire(tokens=1)
@@ -445,7 +475,9 @@ async def test_who_waits_gets_its_turn_though_a_key_is_lost(
 async def test_a_holder_whose_key_is_lost_learns_of_it(
     name: str, redis_url: str, admin: Redis, slack: Slack
 ) -> None:
-    """F45, S4: FLUSHALL takes the permit away; the holder knows at its next renewal, a third of its lease away at most."""
+    """F45, S4: FLUSHALL takes the permit away; the holder knows at its next renewal, a third of its
+    lease away at most.
+    """
     lease = 3.0
     limiter = Limiter(name, Concurrency(1, lease=lease), store=redis_url)
     holder = await limiter.acquire()
@@ -463,7 +495,9 @@ async def test_a_holder_whose_key_is_lost_learns_of_it(
 async def test_a_foreign_key_of_our_name_is_an_error_and_is_left_alone(
     name: str, redis_url: str, admin: Redis, part: str
 ) -> None:
-    """F46, fact 10: WRONGTYPE is a StoreError; nothing is written, the foreign key stays, and without it all is well."""
+    """F46, fact 10: WRONGTYPE is a StoreError; nothing is written, the foreign key stays, and
+    without it all is well.
+    """
     former, limiter = [elsewhere(name, Concurrency(1), TOKENS, url=redis_url) for _ in range(2)]
     await (await soon(former.acquire(tokens=1))).arelease()
     key = f"headgate:{{{name}}}{part}"

@@ -1,4 +1,6 @@
-"""A primary is cut off together with its clients, and its replica is promoted elsewhere (F39): neither knows of the other."""
+"""A primary is cut off together with its clients, and its replica is promoted elsewhere (F39):
+neither knows of the other.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def cut_off(primary: Server, replica: Server) -> None:
 async def test_where_replicas_are_asked_for_nobody_passes_at_the_side_that_was_cut_off(
     name: str, own_server: Server, replica: Server
 ) -> None:
-    """F39, S1, S5: min-replicas-to-write: no renewal succeeds there, so its holder stops believing; and nobody else enters."""
+    """F39, S1, S5: min-replicas-to-write: no renewal succeeds there, so its holder stops believing;
+    and nobody else enters.
+    """
     own_server.admin.config_set("min-replicas-to-write", 1)
     await in_step(own_server, replica)
     await eventually(lambda: own_server.admin.info("replication")["min_slaves_good_slaves"])
@@ -71,7 +75,9 @@ async def test_where_replicas_are_asked_for_nobody_passes_at_the_side_that_was_c
 async def test_where_they_are_not_each_side_keeps_to_the_limit_by_itself(
     name: str, own_server: Server, replica: Server
 ) -> None:
-    """F39, S1, S5: one capacity more at most; when both are one again, the holder at the side that was lost learns it."""
+    """F39, S1, S5: one capacity more at most; when both are one again, the holder at the side that
+    was lost learns it.
+    """
     await in_step(own_server, replica)
     there, here = elsewhere(name, ONE, url=own_server.url), elsewhere(name, ONE, url=replica.url)
     cut_off(own_server, replica)

@@ -1,4 +1,5 @@
-"""A state that goes back: after a failover, or from an older copy, the server lacks the last writes.
+"""A state that goes back: after a failover, or from an older copy, the server lacks the last
+writes.
 
 F56. Permits that were released are held again there, and callers that were served wait again. The
 sessions that live say what they hold, so no caller waits for a lease that no caller holds.
@@ -21,7 +22,9 @@ LEASE = 6.0
 
 
 class Copy:
-    """The keys of a name as they were, which `restore` brings back on a server whose connections all break."""
+    """The keys of a name as they were, which `restore` brings back on a server whose connections
+    all break.
+    """
 
     def __init__(self, admin: Redis, name: str) -> None:
         self._admin = admin
@@ -51,7 +54,9 @@ async def crowd(
 async def test_no_newcomer_waits_for_callers_that_were_served(
     name: str, own_server: Server, own_admin: Redis, ghosts: int, ways: str, slack: Slack
 ) -> None:
-    """L5, S1, F56: one holds and others wait; all are served; the state goes back to before that: a newcomer is granted at once."""
+    """L5, S1, F56: one holds and others wait; all are served; the state goes back to before that: a
+    newcomer is granted at once.
+    """
     limit = Concurrency(1, lease=LEASE)
     former = elsewhere(name, limit, url=own_server.url)
     newcomer = former if ways == "one process" else elsewhere(name, limit, url=own_server.url)
@@ -74,9 +79,11 @@ async def test_no_newcomer_waits_for_callers_that_were_served(
 async def test_a_caller_that_was_served_is_granted_nothing_again(
     name: str, own_server: Server, own_admin: Redis, slack: Slack
 ) -> None:
-    """L5, F56: the state goes back and no connection breaks, so no process knows: a newcomer waits for the lease that came back.
+    """L5, F56: the state goes back and no connection breaks, so no process knows: a newcomer waits
+    for the lease that came back.
 
-    The callers that wait again are granted nothing: the first grant shows their session that its places are of the past.
+    The callers that wait again are granted nothing: the first grant shows their session that its
+    places are of the past.
     """
     lease = 1.5
     former, newcomer = (

@@ -1,4 +1,6 @@
-"""What becomes of who is inside, who waits and who comes when the server goes and comes back: `on_store_error` from end to end."""
+"""What becomes of who is inside, who waits and who comes when the server goes and comes back:
+`on_store_error` from end to end.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,16 @@ pytestmark = pytest.mark.usefixtures("hurried")
 Doors = Callable[[Limiter], Any]
 
 
-# There and back ----------------------------------------------------------------------------------------------------------------
+# There and back -----------------------------------------------------------------------------------
 
 
 @pytest.mark.proof
 async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered(
     name: str, own_server: Server
 ) -> None:
-    """S1, S4, S7: tasks that entered at the server, without it, and at the server again, leave in any order: all is given back."""
+    """S1, S4, S7: tasks that entered at the server, without it, and at the server again, leave in
+    any order: all is given back.
+    """
     limiter, room = local(name, own_server, Concurrency(4, lease=scaled(1.5))), Room()
     other = elsewhere(name, Concurrency(4, lease=scaled(1.5)), url=own_server.url)
     doors = [asyncio.Event() for _ in range(6)]
@@ -80,7 +84,9 @@ async def test_who_is_inside_when_the_server_goes_and_comes_leaves_as_it_entered
 
 
 async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: Server) -> None:
-    """S1: given a block that holds a permit of the server, when one inside of it passes without, then that one's end is its own."""
+    """S1: given a block that holds a permit of the server, when one inside of it passes without,
+    then that one's end is its own.
+    """
     limiter = opened(name, own_server, Concurrency(1))
     async with limiter:
         with forbidden(own_server):
@@ -92,7 +98,9 @@ async def test_blocks_in_blocks_are_left_from_the_inside(name: str, own_server: 
 
 @pytest.mark.proof
 async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> None:
-    """S4, S7: a thread inside from before, one from in between, one from after, who leave in the order in which they came."""
+    """S4, S7: a thread inside from before, one from in between, one from after, who leave in the
+    order in which they came.
+    """
     limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)))
     other = elsewhere(name, Concurrency(2, lease=scaled(1.5)), url=own_server.url)
     doors, entered = [threading.Event() for _ in range(3)], []
@@ -128,7 +136,9 @@ async def test_threads_leave_as_they_entered(name: str, own_server: Server) -> N
 async def test_a_watched_block_leaves_as_it_entered(
     name: str, own_server: Server, door: str
 ) -> None:
-    """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the share is not: all go back."""
+    """S1, S2, S7: given on_lost="cancel", then a permit of the server is lost with it, one of the
+    share is not: all go back.
+    """
     limiter = local(name, own_server, Concurrency(2, lease=scaled(1.5)), on_lost="cancel")
     came, leave = [], asyncio.Event()
 
@@ -180,7 +190,9 @@ async def test_who_waits_for_the_share_when_the_server_is_back_finishes_there(
 async def test_a_store_that_is_known_to_be_away_is_not_asked(
     name: str, redis_url: str, admin: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given a store that says that it is away, when anybody asks, then the way past it is taken at once; and then no longer."""
+    """Given a store that says that it is away, when anybody asks, then the way past it is taken at
+    once; and then no longer.
+    """
     limiter = elsewhere(name, Concurrency(2), url=redis_url, on_store_error="local", processes=2)
     with monkeypatch.context() as while_away:
         while_away.setattr(RedisStore, "away", lambda self, key: True)
@@ -200,14 +212,16 @@ async def test_a_store_that_is_known_to_be_away_is_not_asked(
     assert "at present" not in repr(limiter)
 
 
-# Servers that are there and refuse ---------------------------------------------------------------------------------------------
+# Servers that are there and refuse ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(
     name: str, own_server: Server, fault: Doors
 ) -> None:
-    """S1, S7, F29, F32, F36, F42: by the share while it lasts; afterwards the server's limits hold, and no permit is missing."""
+    """S1, S7, F29, F32, F36, F42: by the share while it lasts; afterwards the server's limits hold,
+    and no permit is missing.
+    """
     limits = Concurrency(4, lease=scaled(1.5)), TOKENS
     limiter, other = local(name, own_server, *limits), elsewhere(name, *limits, url=own_server.url)
     before = await soon(limiter.acquire(tokens=1))
@@ -236,7 +250,9 @@ async def test_whatever_is_wrong_with_the_server_calls_go_on_and_come_back(
 async def test_who_has_to_queue_twice_hears_of_it_once(
     name: str, own_server: Server, ask: Doors
 ) -> None:
-    """Given one who waits at the server, when that goes and the share has no room either, then it was told and is not again."""
+    """Given one who waits at the server, when that goes and the share has no room either, then it
+    was told and is not again.
+    """
     told: list[Waiting] = []
     limiter = local(name, own_server, Concurrency(2), on_wait=told.append)
     other = elsewhere(name, Concurrency(2), url=own_server.url)
@@ -272,11 +288,13 @@ async def test_whatever_is_wrong_with_the_server_is_an_error_by_default(
         assert [type(answer) for answer in answers] == [StoreError] * len(WAYS)
 
 
-# New limits --------------------------------------------------------------------------------------------------------------------
+# New limits ---------------------------------------------------------------------------------------
 
 
 async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> None:
-    """S1, L2: given one who waits for the share, when the limits are raised, then the share is, at once; and so it is lowered."""
+    """S1, L2: given one who waits for the share, when the limits are raised, then the share is, at
+    once; and so it is lowered.
+    """
     limiter = local(name, own_server, Concurrency(2))
     own_server.kill()
     first = await soon(limiter.acquire())
@@ -297,7 +315,9 @@ async def test_new_limits_are_divided_as_well(name: str, own_server: Server) -> 
 async def test_limits_that_another_process_declared_are_divided_here(
     name: str, own_server: Server
 ) -> None:
-    """S1: the last declaration wins, without the server too; where it leaves no share, nobody passes."""
+    """S1: the last declaration wins, without the server too; where it leaves no share, nobody
+    passes.
+    """
     limiter = local(name, own_server, Concurrency(8))
     async with limiter:
         pass
@@ -321,7 +341,9 @@ async def test_limits_that_another_process_declared_are_divided_here(
 async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(
     name: str, own_server: Server
 ) -> None:
-    """S1: given one who waits for the share, when an update is refused because of what Redis can count, then it waits on."""
+    """S1: given one who waits for the share, when an update is refused because of what Redis can
+    count, then it waits on.
+    """
     limiter = local(name, own_server, Concurrency(2))
     own_server.kill()
     first = await soon(limiter.acquire())
@@ -343,7 +365,9 @@ async def test_limits_that_the_server_cannot_keep_are_taken_nowhere(
 async def test_updates_back_and_forth_are_no_disagreement(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S1: given updates to other limits and back, by us or by others, then the share follows, and no log blames the program."""
+    """S1: given updates to other limits and back, by us or by others, then the share follows, and
+    no log blames the program.
+    """
     caplog.set_level(logging.WARNING, "headgate")
     limiter = local(name, own_server, Concurrency(2))
     for capacity in (4, 2, 4, 2, 6):
@@ -360,7 +384,9 @@ async def test_updates_back_and_forth_are_no_disagreement(
 
 
 async def test_keys_are_taken_whatever_others_have_declared(name: str, own_server: Server) -> None:
-    """S1: given limits of another process that leave no share, when the server is there, then keys work; without it none passes."""
+    """S1: given limits of another process that leave no share, when the server is there, then keys
+    work; without it none passes.
+    """
     limiter = local(name, own_server, Concurrency(8), processes=4)
     async with limiter:
         pass
@@ -377,11 +403,13 @@ async def test_keys_are_taken_whatever_others_have_declared(name: str, own_serve
         local(name, own_server, Concurrency(2), processes=4)
 
 
-# What is said about it ---------------------------------------------------------------------------------------------------------
+# What is said about it ----------------------------------------------------------------------------
 
 
 def told(caplog: pytest.LogCaptureFixture, server: Server) -> list[str]:
-    """What headgate has logged of `server`; the server of an earlier test may answer again only now."""
+    """What headgate has logged of `server`; the server of an earlier test may answer again only
+    now.
+    """
     assert logs.flush()
     return [message for message in caplog.messages if f"127.0.0.1:{server.port}/" in message]
 
@@ -428,7 +456,9 @@ async def test_a_store_that_wavers_does_not_fill_the_log(
 async def test_limiters_made_for_each_request_are_told_of_as_one(
     name: str, own_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9: neither an outage nor its end is told once for each request; another name, and another way, are something else."""
+    """S9: neither an outage nor its end is told once for each request; another name, and another
+    way, are something else.
+    """
     monkeypatch.setattr(fallback, "CALM", 0.0)
     monkeypatch.setattr(fallback, "MOST", 3)
     caplog.set_level(logging.WARNING, "headgate")

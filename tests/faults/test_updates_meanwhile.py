@@ -35,7 +35,10 @@ async def declares(scene: Scene) -> None:
 
 
 async def hears_of_others(scene: Scene) -> None:
-    """The limiter has declared its limits. The other process declares others, and the limiter hears of them."""
+    """The limiter has declared its limits.
+
+    The other process declares others, and the limiter hears of them.
+    """
     await declare(scene.limiter)
     await declare(scene.others)
     await declare(scene.limiter)
@@ -69,7 +72,9 @@ def in_a_handler(act: Callable[[], None]) -> None:
 
 
 class At:
-    """Calls `act` at call number `at` inside of what `during` runs: there Python may run a thread or a signal handler."""
+    """Calls `act` at call number `at` inside of what `during` runs: there Python may run a thread
+    or a signal handler.
+    """
 
     def __init__(self, at: int, act: Callable[[], None]) -> None:
         self.reached = False
@@ -100,7 +105,8 @@ async def test_an_update_holds_whatever_is_heard_meanwhile(
     by: Callable[[Callable[[], None]], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F11: given limits that a call declared or knew, when they are updated while the loop hears of that, the update holds.
+    """F11: given limits that a call declared or knew, when they are updated while the loop hears of
+    that, the update holds.
 
     It comes at each moment of that step at which Python may run another thread or a signal handler.
     """
@@ -125,5 +131,7 @@ async def test_an_update_holds_whatever_is_heard_meanwhile(
 
 
 def test_a_child_of_a_fork_waits_for_no_update_of_its_parent(name: str, redis_url: str) -> None:
-    """L5: given a thread inside an update at the moment of a fork, then the child updates and acquires."""
+    """L5: given a thread inside an update at the moment of a fork, then the child updates and
+    acquires.
+    """
     assert finished("fork_in_update", redis_url, name).split() == ["3", "2"]

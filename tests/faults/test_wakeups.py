@@ -1,4 +1,5 @@
-"""Wake-ups are hints: whoever's turn it is gets it, whatever becomes of announcements and connections; nobody else is disturbed.
+"""Wake-ups are hints: whoever's turn it is gets it, whatever becomes of announcements and
+connections; nobody else is disturbed.
 
 F26, F49, F51: announcements lost, connections killed, thousands who wait.
 """
@@ -60,7 +61,9 @@ async def all_get_their_turn(limiters: list[Limiter], rounds: int) -> None:
 async def test_announcements_that_nobody_may_send_or_hear_are_not_missed(
     name: str, user_without_channels: str
 ) -> None:
-    """L2, S1, S7, F49, review R7: PUBLISH and SUBSCRIBE are denied; all get their turn, and what was counted is right."""
+    """L2, S1, S7, F49, review R7: PUBLISH and SUBSCRIBE are denied; all get their turn, and what
+    was counted is right.
+    """
     limiters = [elsewhere(name, Concurrency(1), url=user_without_channels) for _ in range(3)]
 
     await all_get_their_turn(limiters, rounds=3)
@@ -81,7 +84,8 @@ async def test_announcements_that_are_lost_are_not_missed(name: str, proxy: Prox
 async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, F49: two callers of another process are through, and the announcement of the third grant is lost.
+    """S7, F49: two callers of another process are through, and the announcement of the third grant
+    is lost.
 
     A lease is shorter than a heartbeat, and the third caller still gets a permit that it holds.
     """
@@ -108,7 +112,9 @@ async def test_a_grant_that_was_not_announced_is_found_before_its_lease_ends(
 async def test_a_denied_announcement_changes_nothing_that_is_counted(
     name: str, user_without_channels: str, redis_url: str
 ) -> None:
-    """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them gets them."""
+    """S7, F35, review R7: permits by weight, released one by one; the one who waits for all of them
+    gets them.
+    """
     limits = Concurrency(2, unit="w"), Rate(100, per=1_000_000, unit="tokens")
     silent = elsewhere(name, *limits, url=user_without_channels)
     limiter = elsewhere(name, *limits, url=redis_url)
@@ -127,8 +133,9 @@ async def test_a_denied_announcement_changes_nothing_that_is_counted(
 async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
     name: str, redis_url: str
 ) -> None:
-    """L3, S6: given one who waits and has asked nothing for two seconds, when the head is announced to it once more, then it asks
-    when it would have asked: what it hears shows nobody that it lives, and its place would be lost.
+    """L3, S6: given one who waits and has asked nothing for two seconds, when the head is announced
+    to it once more, then it asks when it would have asked: what it hears shows nobody that it
+    lives, and its place would be lost.
     """
     here, other = (
         Limiter(name, Concurrency(1), store=redis_url),
@@ -150,7 +157,9 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
 async def test_what_was_announced_while_nobody_listened_is_asked_for(
     name: str, proxy: Proxy, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2, F26: the subscription breaks, the grant is announced to nobody; with the next subscription the waiter has it."""
+    """L2, F26: the subscription breaks, the grant is announced to nobody; with the next
+    subscription the waiter has it.
+    """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
@@ -175,7 +184,9 @@ async def test_what_was_announced_while_nobody_listened_is_asked_for(
 async def test_a_subscription_that_a_network_has_forgotten_is_made_anew(
     name: str, proxy: Proxy, redis_url: str
 ) -> None:
-    """L2, F22: given a subscription on which nothing comes any more and which does not end, then another is made for who waits."""
+    """L2, F22: given a subscription on which nothing comes any more and which does not end, then
+    another is made for who waits.
+    """
     limiter, other = (
         Limiter(name, Concurrency(1), store=proxy.url),
         elsewhere(name, Concurrency(1), url=redis_url),
@@ -221,7 +232,9 @@ async def test_a_subscription_is_asked_whether_it_stands_when_the_connection_for
 async def test_two_hundred_callers_survive_the_killing_of_every_connection(
     name: str, own_server: Server, own_admin: Redis, hurried: None
 ) -> None:
-    """S1, S7, L5, L6, F26: CLIENT KILL of everything, again and again: nobody hangs, nobody is one too many, nothing is lost."""
+    """S1, S7, L5, L6, F26: CLIENT KILL of everything, again and again: nobody hangs, nobody is one
+    too many, nothing is lost.
+    """
     capacity = 5
     limiters = [elsewhere(name, Concurrency(capacity), url=own_server.url) for _ in range(4)]
     room, killed, peace = Room(), 0, asyncio.Event()
@@ -251,7 +264,9 @@ async def test_two_hundred_callers_survive_the_killing_of_every_connection(
 async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
     name: str, own_server: Server, own_admin: Redis
 ) -> None:
-    """S9, F51: the work of one release does not grow with those who wait, and one of them is woken; no more connections either."""
+    """S9, F51: the work of one release does not grow with those who wait, and one of them is woken;
+    no more connections either.
+    """
     holding, here, there = [elsewhere(name, Concurrency(1), url=own_server.url) for _ in range(3)]
     holder = await holding.acquire()
     waiters = []
@@ -283,7 +298,9 @@ async def test_a_release_before_two_thousand_waiters_is_a_few_commands(
 async def test_a_storm_of_reconnections_is_one_connection_each(
     name: str, own_server: Server, own_admin: Redis, hurried: None
 ) -> None:
-    """F51, L5: everybody's connections are killed while a thousand wait: they come back by ones and twos, and all get through."""
+    """F51, L5: everybody's connections are killed while a thousand wait: they come back by ones and
+    twos, and all get through.
+    """
     limiters = [elsewhere(name, Concurrency(50), url=own_server.url) for _ in range(2)]
     holders = [await limiters[0].acquire() for _ in range(50)]
     visits = [asyncio.create_task(visit(limiter)) for limiter in limiters for _ in range(500)]

@@ -1,4 +1,6 @@
-"""What an acquire does while there is no server: `on_store_error` lets it pass, or holds it to this process's share."""
+"""What an acquire does while there is no server: `on_store_error` lets it pass, or holds it to this
+process's share.
+"""
 
 from __future__ import annotations
 
@@ -42,14 +44,16 @@ def gone(own_server: Server) -> Server:
     return own_server
 
 
-# "open" ------------------------------------------------------------------------------------------------------------------------
+# "open" -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_without_a_server_everybody_passes_and_holds_nothing(
     name: str, gone: Server, ask: Doors
 ) -> None:
-    """Given no server, when calls may pass without it, then all do at once, and what they do with their permits is harmless."""
+    """Given no server, when calls may pass without it, then all do at once, and what they do with
+    their permits is harmless.
+    """
     limiter = opened(name, gone, Concurrency(1), TOKENS)
 
     permits = [await soon(ask(limiter)) for _ in range(3)]
@@ -90,7 +94,9 @@ async def test_what_is_refused_before_asking_is_refused_without_a_server_too(
 
 
 async def test_a_server_that_is_back_is_asked_again(name: str, own_server: Server) -> None:
-    """S1, S7: given permits of before, when the server is back, then its limits hold again, for all, and none is forgotten."""
+    """S1, S7: given permits of before, when the server is back, then its limits hold again, for
+    all, and none is forgotten.
+    """
     limiter, other = (
         opened(name, own_server, Concurrency(1)),
         elsewhere(name, Concurrency(1), url=own_server.url),
@@ -110,7 +116,9 @@ async def test_a_server_that_is_back_is_asked_again(name: str, own_server: Serve
 
 
 async def test_a_status_that_nobody_knows_is_an_error(name: str, gone: Server) -> None:
-    """`status` and `astatus` say that the store cannot be asked, and so does the limiter's own line."""
+    """`status` and `astatus` say that the store cannot be asked, and so does the limiter's own
+    line.
+    """
     limiter = opened(name, gone, Concurrency(1))
     for ask in (limiter.astatus, lambda: asyncio.to_thread(limiter.status)):
         with pytest.raises(StoreError, match="no status"):
@@ -119,14 +127,16 @@ async def test_a_status_that_nobody_knows_is_an_error(name: str, gone: Server) -
     assert "at present without it: calls pass without limits" in repr(limiter)
 
 
-# "local" -----------------------------------------------------------------------------------------------------------------------
+# "local" ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ask", WAYS)
 async def test_without_a_server_each_process_keeps_to_its_share(
     name: str, gone: Server, ask: Doors
 ) -> None:
-    """S1: given 5 among 2 processes, when there is no server, then each holds 2 at once, and what is released goes on."""
+    """S1: given 5 among 2 processes, when there is no server, then each holds 2 at once, and what
+    is released goes on.
+    """
     processes = [local(name, gone, Concurrency(5)) for _ in range(2)]
     for limiter in processes:
         permits = [await soon(ask(limiter)) for _ in range(2)]
@@ -147,7 +157,9 @@ async def test_without_a_server_each_process_keeps_to_its_share(
 async def test_without_a_server_each_process_counts_its_share(
     name: str, gone: Server, limit: Limit
 ) -> None:
-    """T1, T2: given 10 in a long time among 3 processes, then each passes 3, and knows when it could pass more."""
+    """T1, T2: given 10 in a long time among 3 processes, then each passes 3, and knows when it
+    could pass more.
+    """
     limiter = local(name, gone, limit, processes=3)
 
     found = [await soon(limiter.atry_acquire()) for _ in range(4)]
@@ -218,7 +230,9 @@ async def test_what_is_settled_without_a_server_is_settled_in_the_share(
 async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(
     name: str, gone: Server, ask: str
 ) -> None:
-    """Promise 8: not without the server, but with it: a StoreError that says so, and why the store could not be asked."""
+    """Promise 8: not without the server, but with it: a StoreError that says so, and why the store
+    could not be asked.
+    """
     limiter = local(name, gone, Concurrency(5), TOKENS)
 
     with pytest.raises(StoreError, match=r"asks for 501 tokens.* may take 500 at most") as refused:
@@ -229,13 +243,15 @@ async def test_a_cost_beyond_the_share_is_told_from_one_beyond_the_limit(
     (await soon(limiter.acquire(tokens=500))).release()
 
 
-# Waiting -----------------------------------------------------------------------------------------------------------------------
+# Waiting ------------------------------------------------------------------------------------------
 
 
 async def test_who_waited_at_the_server_goes_on_in_the_order_of_arrival(
     name: str, own_server: Server
 ) -> None:
-    """S1, S6: given a queue at the server, when it dies, then all pass through the share, as they came and no more at once."""
+    """S1, S6: given a queue at the server, when it dies, then all pass through the share, as they
+    came and no more at once.
+    """
     limiter, other = (
         local(name, own_server, Concurrency(2)),
         elsewhere(name, Concurrency(2), url=own_server.url),
@@ -342,7 +358,9 @@ async def test_no_more_wait_for_the_share_than_may_wait(name: str, gone: Server)
 async def test_nobody_waits_longer_because_the_server_was_asked_first(
     name: str, own_server: Server, monkeypatch: pytest.MonkeyPatch, slack: Slack
 ) -> None:
-    """Given a wait at a server that dies, when the share has no room either, then both waits together are `max_sleep`."""
+    """Given a wait at a server that dies, when the share has no room either, then both waits
+    together are `max_sleep`.
+    """
     monkeypatch.setattr(
         reconnection, "OUTAGE", 0.2
     )  # it is given up before the patience of the caller ends
@@ -388,7 +406,9 @@ async def test_a_refusal_is_an_answer(name: str, own_server: Server) -> None:
 
 
 async def test_a_pause_holds_who_does_without_the_store(name: str, gone: Server) -> None:
-    """T3: given a share of the limits, when it is paused, then nobody passes by it; where nothing is limited, everybody does."""
+    """T3: given a share of the limits, when it is paused, then nobody passes by it; where nothing
+    is limited, everybody does.
+    """
     limiter, free = local(name, gone, Concurrency(4)), opened(name, gone, Concurrency(4))
 
     for each in (limiter, free):
@@ -431,8 +451,9 @@ def test_a_memory_store_is_never_away(name: str) -> None:
 
 
 async def test_a_share_is_resumed_and_reset_without_the_store(name: str, gone: Server) -> None:
-    """Given a share that is paused and spent, when it is resumed and reset, then it passes calls again; nothing stops those
-    without limits."""
+    """Given a share that is paused and spent, when it is resumed and reset, then it passes calls
+    again; nothing stops those without limits.
+    """
     limiter, free = local(name, gone, Rate(4, per=AGES)), opened(name, gone, Rate(4, per=AGES))
     for _ in range(2):
         assert await soon(limiter.atry_acquire())

@@ -1,7 +1,7 @@
 """A crowd in front of a gate, in a time of its own, and the limits that hypothesis makes up for it.
 
-Here lives what the tests of this folder share: who asks, gives up, pays back and lets time pass, and the ledger of what was
-granted. It knows the rules' verbs and none of their arithmetic.
+Here lives what the tests of this folder share: who asks, gives up, pays back and lets time pass,
+and the ledger of what was granted. It knows the rules' verbs and none of their arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ START = 1_700_000_043_123_457  # a moment as long as real ones are, and round in
 SECOND = 1_000_000
 PERIODS = [0.001, 0.007, 0.333333, 1, 60, 3600]
 
-# Limits --------------------------------------------------------------------------------------------------------------------------
+# Limits -------------------------------------------------------------------------------------------
 
 amounts = st.integers(1, 12)
 fractions = st.sampled_from([0.5, 2.5, 0.1, 1 / 3, 7.25, 0.007, 3.333])  # amounts of a rate alone
@@ -58,7 +58,7 @@ def largest(limits: Iterable[Limit]) -> int:
     return min(rule.capacity for rule in rules_of(limits))
 
 
-# What happens --------------------------------------------------------------------------------------------------------------------
+# What happens -------------------------------------------------------------------------------------
 
 Event = tuple[Any, ...]
 
@@ -83,7 +83,9 @@ numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.inte
 
 
 def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Event]]:
-    """What a crowd does: mostly it asks, and time passes by parts of a period, by ticks, and now and then backwards."""
+    """What a crowd does: mostly it asks, and time passes by parts of a period, by ticks, and now
+    and then backwards.
+    """
     most = largest(limits)
     spans = [
         round(limit.per * SECOND) for limit in limits if not isinstance(limit, Concurrency)

@@ -1,4 +1,6 @@
-"""From limits to rules: the same allowance in whole numbers, never more of it, and small enough for Lua."""
+"""From limits to rules: the same allowance in whole numbers, never more of it, and small enough for
+Lua.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ periods = st.one_of(
 
 
 def countable(amount: float, per: float, capacity: int | None) -> bool:
-    """Whether a rate may be declared so: parts of a token are not for huge buckets, nor for tokens that take ten years."""
+    """Whether a rate may be declared so: parts of a token are not for huge buckets, nor for tokens
+    that take ten years.
+    """
     return isinstance(amount, int) or (
         per / amount < TEN_YEARS and max(amount, capacity or 1) <= WHOLE_FROM - 1
     )
@@ -51,14 +55,16 @@ def bucket(rate: Rate) -> TokenBucketRule:
     return rule
 
 
-# Buckets -------------------------------------------------------------------------------------------------------------------------
+# Buckets ------------------------------------------------------------------------------------------
 
 
 @given(tokens, periods, st.none() | amounts, st.booleans(), st.sampled_from([0, 0.0005, 3]))
 def test_a_bucket_never_refills_faster_than_declared(
     amount: float, per: float, capacity: int | None, steps: bool, slack: float
 ) -> None:
-    """T1: given any rate, then what its bucket gains in a tick is no more than the rate brings, and hardly less."""
+    """T1: given any rate, then what its bucket gains in a tick is no more than the rate brings, and
+    hardly less.
+    """
     assume(countable(amount, per, capacity))
     rate = Rate(amount, per, capacity, steps=steps, slack=slack)
     rule = bucket(rate)
@@ -79,7 +85,9 @@ def test_a_bucket_never_refills_faster_than_declared(
 def test_a_bucket_counts_with_numbers_that_lua_can_count_with(
     amount: float, per: float, capacity: int | None, steps: bool
 ) -> None:
-    """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact as doubles."""
+    """T11: given any rate, then a full bucket, a queue of 256 of them and a tick's gain are exact
+    as doubles.
+    """
     assume(countable(amount, per, capacity))
     rule = bucket(Rate(amount, per, capacity, steps=steps))
 
@@ -109,7 +117,9 @@ def test_a_steady_bucket_ticks_each_microsecond() -> None:
 def test_a_fraction_of_a_token_comes_back_to_the_microsecond(
     amount: float, per: float, interval: int
 ) -> None:
-    """T2, T11: given an empty bucket, when as many tokens have passed as make whole microseconds, then no part is over."""
+    """T2, T11: given an empty bucket, when as many tokens have passed as make whole microseconds,
+    then no part is over.
+    """
     rule = bucket(Rate(amount, per, capacity=1))
     rule.open(START)
 
@@ -140,11 +150,13 @@ def test_a_bucket_in_steps_ticks_once_a_period() -> None:
     assert (rule.price, rule.gain, rule.tick, rule.size, rule.level) == (1, 5, 1_000_000, 20, 3)
 
 
-# Slack ---------------------------------------------------------------------------------------------------------------------------
+# Slack --------------------------------------------------------------------------------------------
 
 
 def test_slack_lengthens_the_period_of_what_slides() -> None:
-    """T1: what leaves one period apart may arrive closer: who knows by how much says so, and is held to less."""
+    """T1: what leaves one period apart may arrive closer: who knows by how much says so, and is
+    held to less.
+    """
     slow, window = bucket(Rate(1, per=1, slack=0.5)), rule_of(Window(3, per=1, slack=0.5))
 
     assert (slow.price, slow.gain) == (1_500_000, 1)
@@ -159,12 +171,14 @@ def test_slack_is_kept_clear_at_the_end_of_what_is_fixed() -> None:
     assert (rule.per, rule.anchor, rule.slack) == (60_000_000, 30_000_000, 500_000)
 
 
-# Declarations --------------------------------------------------------------------------------------------------------------------
+# Declarations -------------------------------------------------------------------------------------
 
 
 @given(st.lists(kinds, min_size=1, max_size=4))
 def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> None:
-    """Equal text is equal behaviour: the text is what travels, and what tells one declaration from another."""
+    """Equal text is equal behaviour: the text is what travels, and what tells one declaration from
+    another.
+    """
     text = program(rules_of(limits))
 
     again = [parsed(rule) for rule in text.split(";")]
@@ -179,7 +193,9 @@ def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> No
 
 
 def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
-    """What is not named is taken as everybody takes it: one request, one permit, and nothing of any other unit."""
+    """What is not named is taken as everybody takes it: one request, one permit, and nothing of any
+    other unit.
+    """
     declared = Declaration(
         rules_of(
             [Rate(10, per=1), Concurrency(5), Rate(900, per=60, unit="tokens"), Rate(100, per=60)]

@@ -73,7 +73,9 @@ class Ward:
 def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
     capacity: int, deeds: list[tuple[str, int, bool]]
 ) -> None:
-    """S1, S6, S7: given any crowd and any cuts, then no grant exceeds the capacity of its moment, free and held are C, in order."""
+    """S1, S6, S7: given any crowd and any cuts, then no grant exceeds the capacity of its moment,
+    free and held are C, in order.
+    """
     ward = Ward(capacity)
     for deed, number, flag in deeds:
         getattr(ward, deed)(number, flag)
@@ -91,7 +93,9 @@ def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
 
 
 def test_after_a_cut_nobody_passes_until_enough_are_gone() -> None:
-    """S1: given three holders, when the capacity is cut to one, then the next one passes when the third has left."""
+    """S1: given three holders, when the capacity is cut to one, then the next one passes when the
+    third has left.
+    """
     gate = Gate(rules_of([Concurrency(3)]), START)
     for caller in "abc":
         assert isinstance(gate.acquire(START, caller, {}), Grant)
@@ -107,7 +111,9 @@ def test_after_a_cut_nobody_passes_until_enough_are_gone() -> None:
 
 
 def test_a_large_cost_at_the_head_is_not_passed_by_small_ones() -> None:
-    """S6: given one unit free and a head that needs five, when somebody asks for that one unit, then it waits behind the head."""
+    """S6: given one unit free and a head that needs five, when somebody asks for that one unit,
+    then it waits behind the head.
+    """
     gate = Gate(rules_of([Concurrency(5, unit="mb")]), START)
     gate.acquire(START, "holds", {"mb": 4})
     gate.acquire(START, "large", {"mb": 5})
@@ -121,7 +127,9 @@ def test_a_large_cost_at_the_head_is_not_passed_by_small_ones() -> None:
 
 
 def test_only_a_release_can_help_and_nobody_knows_when() -> None:
-    """T4, T8: given that all is held, when somebody may not wait, then it is refused for now, and nothing has changed."""
+    """T4, T8: given that all is held, when somebody may not wait, then it is refused for now, and
+    nothing has changed.
+    """
     gate = Gate(rules_of([Concurrency(1)]), START)
     gate.acquire(START, "holds", {})
     before = twin(gate)
@@ -134,7 +142,9 @@ def test_only_a_release_can_help_and_nobody_knows_when() -> None:
 
 
 def test_what_is_held_is_not_settled_and_not_forgotten() -> None:
-    """S1, S8: given a holder, when its call settles and time passes, then its permit is held until the release."""
+    """S1, S8: given a holder, when its call settles and time passes, then its permit is held until
+    the release.
+    """
     gate = Gate(rules_of([Concurrency(2, unit="mb")]), START)
     gate.acquire(START, "holds", {"mb": 2})
 
@@ -148,7 +158,9 @@ def test_what_is_held_is_not_settled_and_not_forgotten() -> None:
 
 @pytest.mark.parametrize("leases", [(30, 5), (5, 30)])
 def test_a_permit_lives_as_long_as_the_shortest_lease(leases: tuple[float, float]) -> None:
-    """S2: given two concurrency limits, when a client asks how long it may believe in a permit, then it is the shorter lease."""
+    """S2: given two concurrency limits, when a client asks how long it may believe in a permit,
+    then it is the shorter lease.
+    """
     permits, weights = leases
     declared = Declaration(
         rules_of([Concurrency(1, lease=permits), Concurrency(64, lease=weights, unit="mb")])
@@ -166,7 +178,9 @@ def test_the_short_way_in_is_as_narrow_as_the_long_way() -> None:
 
 
 def test_a_child_of_a_fork_holds_nothing_and_owes_what_was_counted() -> None:
-    """S7: given a holder, a waiter and a rate, when the process forks, then the child has all permits and the rate's count."""
+    """S7: given a holder, a waiter and a rate, when the process forks, then the child has all
+    permits and the rate's count.
+    """
     gate = Gate(rules_of([Concurrency(2, unit="mb"), Rate(10, per=60)]), START)
     gate.acquire(START, "holds", {"mb": 2})
     gate.acquire(START, "waits", {"mb": 1})
@@ -179,7 +193,9 @@ def test_a_child_of_a_fork_holds_nothing_and_owes_what_was_counted() -> None:
 
 
 def test_over_says_that_a_cut_is_not_worked_off_yet() -> None:
-    """S1: given two holders and a capacity cut to one, then more is held than may be, until one has left."""
+    """S1: given two holders and a capacity cut to one, then more is held than may be, until one has
+    left.
+    """
     gate = Gate(rules_of([Concurrency(2)]), START)
     gate.acquire(START, "a", {})
     gate.acquire(START, "b", {})

@@ -1,4 +1,6 @@
-"""What a service says is left lowers what we reckon with and never raises it; a word that is late takes nothing that came since."""
+"""What a service says is left lowers what we reckon with and never raises it; a word that is late
+takes nothing that came since.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_only_the_limit_that_is_meant_is_drained(limit: Limit) -> None:
 
 
 def test_what_a_bucket_got_since_then_is_left_to_it() -> None:
-    """L1: given answers that say each 0.1 s that nothing was left a second ago, then it fills up all the same."""
+    """L1: given answers that say each 0.1 s that nothing was left a second ago, then it fills up
+    all the same.
+    """
     gate = gate_of(Rate(10, per=1, capacity=10, initial=0))
     for tenth in range(1, 30):
         now = START + tenth * SECOND // 10
@@ -74,7 +78,9 @@ def test_what_a_bucket_got_since_then_is_left_to_it() -> None:
 
 @pytest.mark.parametrize("limit", [Window(10, per=60), Quota(10, per=60, anchor=START / SECOND)])
 def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> None:
-    """Given all used up, when it has become free just now, then an answer to a call from before takes nothing of it."""
+    """Given all used up, when it has become free just now, then an answer to a call from before
+    takes nothing of it.
+    """
     gate = gate_of(limit)
     assert passes(gate, START + SECOND) == 10
     later = START + 61 * SECOND
@@ -95,7 +101,9 @@ def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> No
 def test_nothing_is_ever_minted_by_it(
     limit: Limit, used: int, left: int, age: int, before: int
 ) -> None:
-    """T1: whatever is said, and of whatever moment, there is no more after it than before, and no less than was said."""
+    """T1: whatever is said, and of whatever moment, there is no more after it than before, and no
+    less than was said.
+    """
     gate, now = gate_of(limit), START + age
     for number in range(used):
         gate.acquire(START, number, {}, max_sleep=0)

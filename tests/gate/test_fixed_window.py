@@ -1,4 +1,6 @@
-"""The calendar window: `amount` in each stretch of `per` since the anchor, and none in the slack at its end."""
+"""The calendar window: `amount` in each stretch of `per` since the anchor, and none in the slack at
+its end.
+"""
 
 from __future__ import annotations
 
@@ -45,13 +47,15 @@ def counted(crowd: Crowd) -> Rule:
     return rule
 
 
-# Never over ----------------------------------------------------------------------------------------------------------------------
+# Never over ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
-    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no window has more than `amount`."""
+    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no
+    window has more than `amount`.
+    """
     limit = data.draw(quotas())
     crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
@@ -59,7 +63,9 @@ def test_no_window_has_more_than_the_amount(data: st.DataObject) -> None:
 
 
 def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:
-    """T1, T4: given a quota that is spent, then the next window is the next day of the calendar, or that of its anchor."""
+    """T1, T4: given a quota that is spent, then the next window is the next day of the calendar, or
+    that of its anchor.
+    """
     by_calendar, by_anchor = (
         Crowd(Quota(1, per=86_400)),
         Crowd(Quota(1, per=86_400, anchor=9 * 3600)),
@@ -73,13 +79,15 @@ def test_windows_begin_at_midnight_or_where_they_are_anchored() -> None:
     assert by_anchor.ask(1, 0).t == midnight + 9 * 3600 * SECOND
 
 
-# No slower -----------------------------------------------------------------------------------------------------------------------
+# No slower ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(quotas(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_passes_in_the_first_window_that_has_room(limit: Quota, wished: list[int]) -> None:
-    """T2, T3: given a crowd that waits, then each window is filled in order, from its first moment, before the next is begun."""
+    """T2, T3: given a crowd that waits, then each window is filled in order, from its first moment,
+    before the next is begun.
+    """
     costs = [min(cost, limit.amount) for cost in wished]
     crowd = Crowd(limit).play([("ask", cost, None) for cost in costs])
 
@@ -96,13 +104,15 @@ def test_each_passes_in_the_first_window_that_has_room(limit: Quota, wished: lis
     assert [passed.t for passed in crowd.passed] == expected
 
 
-# The moment ----------------------------------------------------------------------------------------------------------------------
+# The moment ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_moment_is_exact(data: st.DataObject) -> None:
-    """T4: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
+    """T4: given any history, then a cost that is refused until t is refused a tick before t, and
+    granted at t.
+    """
     limit = data.draw(quotas())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     rule, now = counted(crowd), crowd.gate.clamp(0)
@@ -117,7 +127,9 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObject) -> None:
-    """T4: given any history, when somebody comes behind a queue of ones, then it is told the very moment at which it will pass."""
+    """T4: given any history, when somebody comes behind a queue of ones, then it is told the very
+    moment at which it will pass.
+    """
     limit = data.draw(quotas())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     counted(crowd)
@@ -130,13 +142,15 @@ def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObje
     assert [passed.t for passed in crowd.passed[-many:]] == told
 
 
-# Giving up -----------------------------------------------------------------------------------------------------------------------
+# Giving up ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
-    """T5: given any history, when one more is granted and undone at once, then there is as much left as before."""
+    """T5: given any history, when one more is granted and undone at once, then there is as much
+    left as before.
+    """
     limit = data.draw(quotas())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     rule = counted(crowd)
@@ -153,7 +167,9 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
 
 
 def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
-    """T5: given a window that is spent and over, when one of its calls is undone, then the next window has no more than its own."""
+    """T5: given a window that is spent and over, when one of its calls is undone, then the next
+    window has no more than its own.
+    """
     crowd = Crowd(Quota(2, per=1))
     crowd.play([("ask", 2, None), ("time", SECOND), ("ask", 1, None)])
 
@@ -162,7 +178,7 @@ def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
     assert crowd.gate.rules[0].left(crowd.now) == 1
 
 
-# Clocks --------------------------------------------------------------------------------------------------------------------------
+# Clocks -------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
@@ -179,13 +195,15 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
     assert granted <= limit.amount
 
 
-# New limits ----------------------------------------------------------------------------------------------------------------------
+# New limits ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> None:
-    """T9: given any history, when the quota is changed, then of the window that runs as much is used as before."""
+    """T9: given any history, when the quota is changed, then of the window that runs as much is
+    used as before.
+    """
     former, limit = data.draw(quotas()), data.draw(quotas())
     crowd = Crowd(former).play(data.draw(events([former])))
     counted(crowd)
@@ -200,13 +218,15 @@ def test_a_new_quota_has_used_what_the_former_had_used(data: st.DataObject) -> N
     assert crowd.gate.rules[0].ready(1, now) > now or used < limit.amount
 
 
-# Forgetting ----------------------------------------------------------------------------------------------------------------------
+# Forgetting ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -> None:
-    """T12: given any history, then from `idle_at` on the quota is as a new one, and a tick before that something was used."""
+    """T12: given any history, then from `idle_at` on the quota is as a new one, and a tick before
+    that something was used.
+    """
     limit = data.draw(quotas())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     rule = counted(crowd)
@@ -217,13 +237,15 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
     assert rule.left(max(idle, crowd.gate.t, crowd.gate.not_before)) == limit.amount
 
 
-# The hot path --------------------------------------------------------------------------------------------------------------------
+# The hot path -------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and `take` do."""
+    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and
+    `take` do.
+    """
     limit = data.draw(quotas())
     gate = Crowd(limit).play(data.draw(events([limit]))).gate
     now = gate.clamp(gate.t + data.draw(st.integers(0, 2 * microseconds(limit.per))))

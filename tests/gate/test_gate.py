@@ -1,4 +1,6 @@
-"""Several limits together: all or nothing, in the order of arrival, at an exact moment, and a refusal is free."""
+"""Several limits together: all or nothing, in the order of arrival, at an exact moment, and a
+refusal is free.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,15 @@ def assert_never_over(limit: Limit, crowd: Crowd) -> None:
             test_fixed_window.assert_never_over(limit, crowd)
 
 
-# Together ------------------------------------------------------------------------------------------------------------------------
+# Together -----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.DataObject) -> None:
-    """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments, fences and places only grow."""
+    """T1, T3, S1, S5, S6: given any limits and any crowd, then no limit is exceeded, and moments,
+    fences and places only grow.
+    """
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits, reserve_ahead=data.draw(HORIZONS))
     for event in data.draw(events(limits)):
@@ -77,7 +81,9 @@ def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.D
 @settings(max_examples=100)
 @given(st.data())
 def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
-    """T2: given any limits and any crowd, then at no moment before that of the head do all limits have what it asks for."""
+    """T2: given any limits and any crowd, then at no moment before that of the head do all limits
+    have what it asks for.
+    """
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     crowd.queue_up(data.draw(st.integers(1, largest(limits))))
@@ -98,7 +104,9 @@ def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
 
 
 def test_all_is_taken_or_nothing() -> None:
-    """T8: given a full bucket beside an empty one, when somebody is refused by the second, then the first has lost nothing."""
+    """T8: given a full bucket beside an empty one, when somebody is refused by the second, then the
+    first has lost nothing.
+    """
     gate = Gate(rules_of([Rate(5, per=1), Rate(100, per=60, unit="tokens", initial=0)]), START)
 
     refused = gate.acquire(START, "asks", {"tokens": 50}, max_sleep=0)
@@ -117,7 +125,9 @@ def test_a_unit_that_is_not_asked_for_is_not_waited_for() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> None:
-    """S9: given any crowd and any change of limits, then an estimate need not walk the queue: its sums are kept to the token."""
+    """S9: given any crowd and any change of limits, then an estimate need not walk the queue: its
+    sums are kept to the token.
+    """
     limits, others = data.draw(MIXTURES), data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     for _ in range(2):
@@ -131,14 +141,14 @@ def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> N
         crowd.gate.follow(crowd.now, rules_of(others))
 
 
-# The moment, and refusals --------------------------------------------------------------------------------------------------------
+# The moment, and refusals -------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> None:
-    """T4, T8: given any limits and any history, when somebody is refused until t, then all is as before; a tick before t it is
-    refused again, and at t it passes.
+    """T4, T8: given any limits and any history, when somebody is refused until t, then all is as
+    before; a tick before t it is refused again, and at t it passes.
     """
     limits = data.draw(RATED_MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
@@ -162,7 +172,9 @@ def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> 
 
 
 def test_a_moment_at_which_one_limit_is_open_and_another_is_not_is_no_moment() -> None:
-    """T4: given a token in five seconds, and a quota that keeps that very moment clear, then the refusal names the next window."""
+    """T4: given a token in five seconds, and a quota that keeps that very moment clear, then the
+    refusal names the next window.
+    """
     crowd = Crowd(Rate(1, per=5), Quota(100, per=6, anchor=START / SECOND, slack=2))
     crowd.ask()
 
@@ -172,7 +184,9 @@ def test_a_moment_at_which_one_limit_is_open_and_another_is_not_is_no_moment() -
 @settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) -> None:
-    """T8, S9: given any limits and a queue, when one more is refused, for patience or for `max_waiters`, then all is as before."""
+    """T8, S9: given any limits and a queue, when one more is refused, for patience or for
+    `max_waiters`, then all is as before.
+    """
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     crowd.queue_up()
@@ -205,7 +219,9 @@ def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) ->
     ],
 )
 def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
-    """T4: given a queue behind a spent limit, when somebody comes, then it is told the very moment at which it will pass."""
+    """T4: given a queue behind a spent limit, when somebody comes, then it is told the very moment
+    at which it will pass.
+    """
     crowd = Crowd(limit)
     answers = [crowd.ask(1) for _ in range(50)]
 
@@ -218,14 +234,16 @@ def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
 
 
 def test_patience_is_held_against_the_whole_queue() -> None:
-    """T4, T8: given one a second and three who wait, when the fourth has a tick less than four seconds, then it is refused."""
+    """T4, T8: given one a second and three who wait, when the fourth has a tick less than four
+    seconds, then it is refused.
+    """
     crowd = Crowd(Rate(1, per=1)).play([("ask", 1, None)] * 4)
 
     assert crowd.ask(1, 4 * SECOND - 1) == Refuse(START + 4 * SECOND, full=False)
     assert crowd.ask(1, 4 * SECOND) == Wait(START + 4 * SECOND, 3)
 
 
-# Bounds --------------------------------------------------------------------------------------------------------------------------
+# Bounds -------------------------------------------------------------------------------------------
 
 
 class Asked(FixedWindowRule):
@@ -246,7 +264,9 @@ def never_meeting() -> list[Quota]:
 def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S9: given two quotas that are never open together, when somebody asks, then the work ends, and nobody ever passes."""
+    """S9: given two quotas that are never open together, when somebody asks, then the work ends,
+    and nobody ever passes.
+    """
     monkeypatch.setattr(Asked, "times", 0)
     rules = [
         Asked(rule.unit, rule.capacity, rule.per, rule.anchor, rule.slack)
@@ -262,21 +282,23 @@ def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(
 
 
 def test_nothing_is_added_to_a_moment_that_never_comes() -> None:
-    """S9: given a permit that is held and a quota behind it, then NEVER is said, and not a little more than that."""
+    """S9: given a permit that is held and a quota behind it, then NEVER is said, and not a little
+    more than that.
+    """
     gate = Gate(rules_of([Concurrency(1), Quota(3, per=0.333333, slack=0.1)]), START)
     gate.acquire(START, "holds", {})
 
     assert gate.ready(gate.usual) == NEVER
 
 
-# Giving up -----------------------------------------------------------------------------------------------------------------------
+# Giving up ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
-    """T5, T10: given any limits and a queue, when one of it leaves, then the others pass as if it had never come; leaving twice is
-    leaving once.
+    """T5, T10: given any limits and a queue, when one of it leaves, then the others pass as if it
+    had never come; leaving twice is leaving once.
     """
     limits = data.draw(RATED_MIXTURES)
     assume(all(not isinstance(limit, Quota) or not limit.slack for limit in limits))
@@ -299,13 +321,15 @@ def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
     assert not crowd.gate.queue
 
 
-# Clocks --------------------------------------------------------------------------------------------------------------------------
+# Clocks -------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -> None:
-    """T6: given any limits and a clock that steps back now and then, then all goes as if it had stood still instead."""
+    """T6: given any limits and a clock that steps back now and then, then all goes as if it had
+    stood still instead.
+    """
     limits = data.draw(MIXTURES)
     stepping, standing = Crowd(*limits), Crowd(*limits)
     ahead = 0
@@ -321,13 +345,15 @@ def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -
     assert same(stepping.gate, standing.gate)
 
 
-# New limits ----------------------------------------------------------------------------------------------------------------------
+# New limits ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.DataObject) -> None:
-    """T7: given a queue, when smaller limits are declared, then who can never pass is named, and stands in nobody's way."""
+    """T7: given a queue, when smaller limits are declared, then who can never pass is named, and
+    stands in nobody's way.
+    """
     limits, smaller = data.draw(RATED_MIXTURES), data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     waiting = list(crowd.gate.queue)
@@ -344,7 +370,9 @@ def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.D
 
 
 def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
-    """T9: given two buckets and a window, when the limits are turned round and one is added, then none starts anew but that."""
+    """T9: given two buckets and a window, when the limits are turned round and one is added, then
+    none starts anew but that.
+    """
     gate = Gate(rules_of([Rate(10, per=60), Rate(100, per=3600), Window(10, per=60)]), START)
     for _ in range(10):
         gate.acquire(START, "asks", {})
@@ -367,7 +395,9 @@ def test_each_rule_goes_on_from_one_of_its_kind_and_unit() -> None:
 @settings(max_examples=200)
 @given(st.data())
 def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
-    """T9: given any history and a debt, when the limit is of another kind, then as much of it is used: at most all, and a debt."""
+    """T9: given any history and a debt, when the limit is of another kind, then as much of it is
+    used: at most all, and a debt.
+    """
     former, limit = data.draw(rated), data.draw(rated)
     assume(type(former) is not type(limit))
     crowd = Crowd(former).play(data.draw(events([former])))
@@ -388,7 +418,9 @@ def test_another_kind_starts_with_what_was_used(data: st.DataObject) -> None:
 
 
 def test_kinds_that_take_turns_mint_nothing() -> None:
-    """T1, T9: given 10 of each kind, when they take the place of one another over and over, then 10 pass in all."""
+    """T1, T9: given 10 of each kind, when they take the place of one another over and over, then 10
+    pass in all.
+    """
     crowd = Crowd(Rate(10, per=60))
     for limit in [
         Window(10, per=60),
@@ -403,7 +435,9 @@ def test_kinds_that_take_turns_mint_nothing() -> None:
 
 
 def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
-    """T9: given a bucket that goes on, when a window is added to it, then the window has counted nothing."""
+    """T9: given a bucket that goes on, when a window is added to it, then the window has counted
+    nothing.
+    """
     crowd = Crowd(Rate(10, per=60)).play([("ask", 10, None)])
 
     crowd.gate.follow(
@@ -415,7 +449,9 @@ def test_what_is_added_to_a_limit_of_its_unit_starts_as_new() -> None:
 
 @pytest.mark.parametrize("back", ["undone", "settled"])
 def test_what_was_granted_before_a_rate_was_there_gives_it_nothing_back(back: str) -> None:
-    """T9: given a grant of a time without a rate, when one is declared that begins empty, then nothing of it comes back."""
+    """T9: given a grant of a time without a rate, when one is declared that begins empty, then
+    nothing of it comes back.
+    """
     gate = Gate(rules_of([Concurrency(2)]), START)
     granted = gate.acquire(START, "asks", {})
     gate.follow(START + 1, rules_of([Concurrency(2), Rate(10, per=10, initial=0)]))
@@ -430,7 +466,9 @@ def test_what_was_granted_before_a_rate_was_there_gives_it_nothing_back(back: st
 
 @pytest.mark.parametrize("back", ["undone", "settled"])
 def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: str) -> None:
-    """T1, T9: given a grant of a time without a quota, when one is declared, used, and replaced by another, then both count on."""
+    """T1, T9: given a grant of a time without a quota, when one is declared, used, and replaced by
+    another, then both count on.
+    """
     gate = Gate(rules_of([Rate(100, per=1, unit="tokens")]), START)
     granted = gate.acquire(START, "asks", {"tokens": 1})
     gate.follow(START + 1, rules_of([Quota(2, per=60)]))
@@ -447,7 +485,9 @@ def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: s
 
 
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
-    """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes now passes after it."""
+    """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes
+    now passes after it.
+    """
     crowd = Crowd(Rate(1, per=1), reserve_ahead=SECOND).play([("ask", 1, None), ("ask", 1, None)])
 
     crowd.gate.follow(crowd.now, rules_of([Rate(2, per=1)]))
@@ -456,7 +496,9 @@ def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
 
 
 def test_bookings_ahead_are_counted_where_they_will_be() -> None:
-    """T1, T9: given a booking in the next window of a quota, when another quota is declared, then that window has counted it."""
+    """T1, T9: given a booking in the next window of a quota, when another quota is declared, then
+    that window has counted it.
+    """
     crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), reserve_ahead=SECOND).play(
         [("ask", 1, None), ("ask", 1, None)]
     )
@@ -466,11 +508,13 @@ def test_bookings_ahead_are_counted_where_they_will_be() -> None:
     assert crowd.gate.rules[0].left(START + SECOND) == 2
 
 
-# Fences --------------------------------------------------------------------------------------------------------------------------
+# Fences -------------------------------------------------------------------------------------------
 
 
 def test_fences_grow_even_when_the_latest_of_the_state_is_lost() -> None:
-    """S5: given a state that is a few grants old, as a replica has it, when it goes on later, then no fence is given twice."""
+    """S5: given a state that is a few grants old, as a replica has it, when it goes on later, then
+    no fence is given twice.
+    """
     gate = Gate(rules_of([Concurrency(100)]), START)
     replica = twin(gate)
     fences = [gate.acquire(START + 10 * number, number, {}).fence for number in range(10)]
@@ -490,13 +534,15 @@ def test_fences_grow_within_one_moment_too() -> None:
     assert fences[0] >= START
 
 
-# The hot path --------------------------------------------------------------------------------------------------------------------
+# The hot path -------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1, T8: given any limits and history, when one of each is asked for behind nobody, then `admit` says what `acquire` says."""
+    """T1, T8: given any limits and history, when one of each is asked for behind nobody, then
+    `admit` says what `acquire` says.
+    """
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
     crowd.disperse()
@@ -513,7 +559,9 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
 
 
 def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
-    """S6, T6: given room for one and a large cost that waits for more, or a clock that steps back, then nobody passes at once."""
+    """S6, T6: given room for one and a large cost that waits for more, or a clock that steps back,
+    then nobody passes at once.
+    """
     crowd = Crowd(Rate(5, per=1)).play([("ask", 4, None)])
     assert twin(crowd.gate).at_once(START - 1) is None
 
@@ -524,7 +572,9 @@ def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
 
 
 def test_a_place_is_passed_on_only_to_a_head_that_asks_for_just_that() -> None:
-    """S1, S6: given one place and a queue, when its holder leaves it to the head, then the head has it if it asked for just one."""
+    """S1, S6: given one place and a queue, when its holder leaves it to the head, then the head has
+    it if it asked for just one.
+    """
     gate = Gate(rules_of([Concurrency(1)]), START)
     fence = gate.acquire(START, "holds", {}).fence
     gate.acquire(START, "head", {})
@@ -538,7 +588,7 @@ def test_a_place_is_passed_on_only_to_a_head_that_asks_for_just_that() -> None:
     assert gate.fence > fence
 
 
-# What a store in this process asks -------------------------------------------------------------------------------------------
+# What a store in this process asks ----------------------------------------------------------------
 
 
 def test_a_pause_is_over_at_its_end() -> None:
@@ -553,7 +603,9 @@ def test_a_pause_is_over_at_its_end() -> None:
 
 
 def test_who_comes_now_would_stand_behind_all_who_wait() -> None:
-    """T4: given a token a second and one who waits for the next, then there is another one a second later."""
+    """T4: given a token a second and one who waits for the next, then there is another one a second
+    later.
+    """
     gate = Gate(rules_of([Rate(1, per=1)]), START)
     gate.acquire(START, "passes", {})
     assert gate.entry_at() == START + SECOND
@@ -577,13 +629,15 @@ def test_a_capacity_that_is_used_up_is_not_over() -> None:
     assert not gate.over()
 
 
-# Forgetting ----------------------------------------------------------------------------------------------------------------------
+# Forgetting ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
-    """T12, S8: given any history, then while anybody waits or holds it is kept, and from `idle_at` on it is as a new one."""
+    """T12, S8: given any history, then while anybody waits or holds it is kept, and from `idle_at`
+    on it is as a new one.
+    """
     limits = data.draw(
         st.lists(
             st.one_of(rates(initial=False), windows(), quotas(), permits), min_size=1, max_size=3

@@ -1,4 +1,6 @@
-"""A pause at the gate: nobody passes before its end, nothing is minted by it, and the estimates know of it."""
+"""A pause at the gate: nobody passes before its end, nothing is minted by it, and the estimates
+know of it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ def gate_of(*limits: Limit) -> Gate:
 def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(
     limit: Limit, seconds: float
 ) -> None:
-    """T4: given a budget half used up, when ten come in a pause, then each goes when it was told, and none before its end.
+    """T4: given a budget half used up, when ten come in a pause, then each goes when it was told,
+    and none before its end.
 
     Of a quota, whose windows do not begin with the pause, each is told the moment at the latest.
     """
@@ -91,7 +94,9 @@ def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> 
 
 
 def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:
-    """T9: given an empty bucket, when the rate is lowered as a pause begins, then at its end there is what that rate brings."""
+    """T9: given an empty bucket, when the rate is lowered as a pause begins, then at its end there
+    is what that rate brings.
+    """
     gate = gate_of(Rate(100, per=1))
     gate.acquire(START, "all", {"requests": 100})
     gate.pause(START, 60 * SECOND)

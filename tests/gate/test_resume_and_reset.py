@@ -1,4 +1,6 @@
-"""A pause that is ended, and counts that are forgotten: what passes then, and what does not come back."""
+"""A pause that is ended, and counts that are forgotten: what passes then, and what does not come
+back.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ def gate_of(*limits: Limit) -> Gate:
     return Gate(rules_of(limits), START)
 
 
-# Resume ------------------------------------------------------------------------------------------------------------------------
+# Resume -------------------------------------------------------------------------------------------
 
 
 def test_waiters_pass_in_order_when_a_pause_is_ended() -> None:
-    """S6: given three who came in a pause, when it is ended, then two pass at that moment, in their order."""
+    """S6: given three who came in a pause, when it is ended, then two pass at that moment, in their
+    order.
+    """
     gate = gate_of(Concurrency(2))
     gate.pause(START, 60 * SECOND)
     for caller in ("a", "b", "c"):
@@ -49,7 +53,9 @@ def test_a_resume_without_a_pause_changes_nothing() -> None:
 
 
 def test_nobody_passes_before_what_is_booked_when_a_pause_is_ended() -> None:
-    """T3: given a booking, then a pause, when the pause is ended, then the next one passes at the moment booked, not before."""
+    """T3: given a booking, then a pause, when the pause is ended, then the next one passes at the
+    moment booked, not before.
+    """
     gate = gate_of(Concurrency(5), Rate(1, per=1, unit="tokens"))
     gate.acquire(START, "now", {"tokens": 1})
     booked = gate.acquire(START, "soon", {"tokens": 1}, reserve_ahead=2 * SECOND)
@@ -82,7 +88,7 @@ def test_a_booking_alone_is_no_pause() -> None:
     assert gate.pause_left() == 0
 
 
-# Reset -------------------------------------------------------------------------------------------------------------------------
+# Reset --------------------------------------------------------------------------------------------
 
 
 @KINDS
@@ -114,7 +120,9 @@ def test_a_reset_forgets_debts(limit: Limit) -> None:
 
 @KINDS
 def test_what_was_granted_before_a_reset_brings_nothing_back(limit: Limit) -> None:
-    """T9: given a grant of before the reset, and one after it, when the former is given back, then no token comes of that."""
+    """T9: given a grant of before the reset, and one after it, when the former is given back, then
+    no token comes of that.
+    """
     gate = gate_of(limit)
     grant = gate.acquire(START, "before", {"requests": 3})
     assert isinstance(grant, Grant)
@@ -150,7 +158,9 @@ def test_a_bucket_is_reset_to_its_initial_tokens() -> None:
 
 
 def test_a_reset_leaves_holders_waiters_and_a_pause() -> None:
-    """S1: what is held stays held, who waits keeps the place, and nobody passes before the pause is over."""
+    """S1: what is held stays held, who waits keeps the place, and nobody passes before the pause is
+    over.
+    """
     gate = gate_of(Concurrency(1), Rate(1, per=60))
     gate.acquire(START, "holds", {})
     gate.acquire(START, "waits", {})

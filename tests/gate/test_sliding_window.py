@@ -1,4 +1,6 @@
-"""The exact sliding window: never more than `amount` in any interval of `per`, and no slower than that."""
+"""The exact sliding window: never more than `amount` in any interval of `per`, and no slower than
+that.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +39,15 @@ def counted(crowd: Crowd) -> Rule:
     return rule
 
 
-# Never over ----------------------------------------------------------------------------------------------------------------------
+# Never over ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject) -> None:
-    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per` has more than `amount`."""
+    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no `per`
+    has more than `amount`.
+    """
     limit = data.draw(windows())
     crowd = Crowd(limit, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([limit])))
 
@@ -51,19 +55,23 @@ def test_no_interval_of_the_period_has_more_than_the_amount(data: st.DataObject)
 
 
 def test_what_a_bucket_would_let_through_twice_passes_once() -> None:
-    """T1: given 10 a second, all taken in the last moment of a second, then the next second has room for none of them."""
+    """T1: given 10 a second, all taken in the last moment of a second, then the next second has
+    room for none of them.
+    """
     crowd = Crowd(Window(10, per=1)).play([("time", 999_999), ("ask", 10, None), ("time", 1)])
 
     assert crowd.ask(1, 0).t == START + 999_999 + SECOND
 
 
-# No slower -----------------------------------------------------------------------------------------------------------------------
+# No slower ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(windows(), st.lists(st.integers(1, 12), min_size=1, max_size=50))
 def test_each_passes_as_soon_as_it_fits(limit: Window, wished: list[int]) -> None:
-    """T2, T3: given a crowd that waits, then a tick before each grant the window was too full, or its turn had not come."""
+    """T2, T3: given a crowd that waits, then a tick before each grant the window was too full, or
+    its turn had not come.
+    """
     costs = [min(cost, limit.amount) for cost in wished]
     crowd = Crowd(limit).play([("ask", cost, None) for cost in costs])
 
@@ -95,13 +103,15 @@ def test_a_crowd_of_one_period_passes_once_a_period_for_ever() -> None:
     ]
 
 
-# The moment ----------------------------------------------------------------------------------------------------------------------
+# The moment ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_moment_is_exact(data: st.DataObject) -> None:
-    """T4: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
+    """T4: given any history, then a cost that is refused until t is refused a tick before t, and
+    granted at t.
+    """
     limit = data.draw(windows())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     rule, now = counted(crowd), crowd.gate.clamp(0)
@@ -114,7 +124,9 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
 
 
 def test_a_large_cost_is_told_its_very_moment_too() -> None:
-    """T4: given 1,000 tokens a minute, spent 100 a second, when 900 are asked for, then the refusal names the ninth's end."""
+    """T4: given 1,000 tokens a minute, spent 100 a second, when 900 are asked for, then the refusal
+    names the ninth's end.
+    """
     crowd = Crowd(Window(1000, per=60))
     crowd.play([("ask", 100, None), ("time", SECOND)] * 10)
 
@@ -141,7 +153,9 @@ class Counted(OrderedDict[int, int]):
 
 
 def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
-    """S9: given 10,000 calls in the log and a queue behind it, when somebody is told an estimate, then it was the work of 100."""
+    """S9: given 10,000 calls in the log and a queue behind it, when somebody is told an estimate,
+    then it was the work of 100.
+    """
     crowd = Crowd(Window(10_000, per=60))
     crowd.play([("ask", 1, None), ("time", 1)] * 10_000)
     rule = crowd.gate.rules[0]
@@ -154,13 +168,15 @@ def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
     assert START + 60 * SECOND < moment < START + 120 * SECOND
 
 
-# Giving up -----------------------------------------------------------------------------------------------------------------------
+# Giving up ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
-    """T5: given any history, when one more is granted and undone, at once or after others, then all is as without it."""
+    """T5: given any history, when one more is granted and undone, at once or after others, then all
+    is as without it.
+    """
     limit = data.draw(windows())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     counted(crowd)
@@ -186,7 +202,7 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
         assert crowd.gate.rules[0].left(moment) == without.rules[0].left(moment)
 
 
-# Clocks --------------------------------------------------------------------------------------------------------------------------
+# Clocks -------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
@@ -203,13 +219,15 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
     assert granted <= limit.amount
 
 
-# New limits ----------------------------------------------------------------------------------------------------------------------
+# New limits ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) -> None:
-    """T9: given any history, when amount and period are changed, then what counted counts on, until it is a new period old."""
+    """T9: given any history, when amount and period are changed, then what counted counts on, until
+    it is a new period old.
+    """
     former, limit = data.draw(windows()), data.draw(windows())
     crowd = Crowd(former).play(data.draw(events([former])))
     rule = counted(crowd)
@@ -230,13 +248,15 @@ def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) 
         assert sum(inside) <= limit.amount
 
 
-# Forgetting ----------------------------------------------------------------------------------------------------------------------
+# Forgetting ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject) -> None:
-    """T12: given any history, then from `idle_at` on the window is as a new one, and a tick before that something counted."""
+    """T12: given any history, then from `idle_at` on the window is as a new one, and a tick before
+    that something counted.
+    """
     limit = data.draw(windows())
     crowd = Crowd(limit).play(
         [event for event in data.draw(events([limit])) if event[0] in ("ask", "time")]
@@ -249,13 +269,15 @@ def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject
     assert rule.left(max(idle, crowd.gate.t)) == limit.amount
 
 
-# The hot path --------------------------------------------------------------------------------------------------------------------
+# The hot path -------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and `take` do."""
+    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and
+    `take` do.
+    """
     limit = data.draw(windows())
     gate = Crowd(limit).play(data.draw(events([limit]))).gate
     now = gate.clamp(gate.t + data.draw(st.integers(0, 2 * lengthened(limit))))

@@ -1,4 +1,6 @@
-"""Shares of limits: all together allow no more than the whole, and each is the whole divided, to the microsecond."""
+"""Shares of limits: all together allow no more than the whole, and each is the whole divided, to
+the microsecond.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def granted(gates: list[Gate], moments: range) -> list[int]:
     ids=str,
 )
 def test_the_shares_of_a_rate_are_no_more_than_the_rate(limit: Rate, processes: int) -> None:
-    """T1: in every interval from the start, by everybody who asks as often as can be, a burst and the rate at most."""
+    """T1: in every interval from the start, by everybody who asks as often as can be, a burst and
+    the rate at most.
+    """
     moments = granted(shares(limit, processes), range(0, 4 * SECOND, SECOND // 20))
 
     start = limit.burst if limit.initial is None else limit.initial

@@ -1,4 +1,6 @@
-"""The token bucket: never more than B + r d in any interval, no slower than that, and exact for ever."""
+"""The token bucket: never more than B + r d in any interval, no slower than that, and exact for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -69,13 +71,15 @@ def times(crowd: Crowd) -> list[int]:
     return [passed.t - START for passed in crowd.passed]
 
 
-# Never over ----------------------------------------------------------------------------------------------------------------------
+# Never over ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataObject) -> None:
-    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no interval has more than B + r d."""
+    """T1, T5: given any crowd that asks, gives up, pays back, and a clock that jumps, then no
+    interval has more than B + r d.
+    """
     rate = data.draw(rates())
     crowd = Crowd(rate, reserve_ahead=data.draw(HORIZONS)).play(data.draw(events([rate])))
 
@@ -85,7 +89,9 @@ def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataOb
 @settings(max_examples=100)
 @given(st.data())
 def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
-    """T1, T5: given bookings far ahead, when any of them are cancelled in any order, then no interval has more than B + r d."""
+    """T1, T5: given bookings far ahead, when any of them are cancelled in any order, then no
+    interval has more than B + r d.
+    """
     rate = data.draw(rates())
     crowd = Crowd(rate, reserve_ahead=10 * lengthened(rate))
     costs = st.integers(1, rate.burst)
@@ -99,7 +105,9 @@ def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataO
 
 
 def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
-    """T1: given a booking that needs a full bucket, when a call that is over pays back, then the bucket would have overflowed."""
+    """T1: given a booking that needs a full bucket, when a call that is over pays back, then the
+    bucket would have overflowed.
+    """
     rate = Rate(5, per=0.5)
     crowd = Crowd(rate, reserve_ahead=SECOND).play(
         [("ask", 5, None), ("ask", 5, None), ("time", 100_000), ("pay_back", 1, 5)]
@@ -112,13 +120,15 @@ def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
 
 
 def test_no_step_stands_between_two_bursts() -> None:
-    """T1: given a full bucket whose step would come in a moment, when it is emptied, then the step comes one period after that."""
+    """T1: given a full bucket whose step would come in a moment, when it is emptied, then the step
+    comes one period after that.
+    """
     crowd = Crowd(Rate(10, per=1, steps=True)).play([("time", 999_999), ("ask", 10, None)])
 
     assert crowd.ask(10, 0).t == START + 999_999 + SECOND
 
 
-# No slower -----------------------------------------------------------------------------------------------------------------------
+# No slower ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
@@ -128,7 +138,9 @@ def test_no_step_stands_between_two_bursts() -> None:
 )
 @example(COARSE, [1])
 def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> None:
-    """T2, T3: given a crowd behind an empty bucket, then each passes cost / r after the one before it, give or take a tick."""
+    """T2, T3: given a crowd behind an empty bucket, then each passes cost / r after the one before
+    it, give or take a tick.
+    """
     costs = [min(cost, rate.burst) for cost in wished]
     crowd = empty(rate)
     crowd.play([("ask", cost, None) for cost in costs])
@@ -156,7 +168,9 @@ def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> Non
 def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(
     rate: Rate, wished: list[int]
 ) -> None:
-    """T2, T3: given a crowd behind an empty bucket in steps, then all whom a step is enough for pass with it, in order."""
+    """T2, T3: given a crowd behind an empty bucket in steps, then all whom a step is enough for
+    pass with it, in order.
+    """
     costs = [min(cost, rate.burst) for cost in wished]
     crowd = empty(rate)
     crowd.play([("ask", cost, None) for cost in costs])
@@ -177,7 +191,9 @@ def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(
     rates(initial=False).filter(lambda rate: rate.amount + (rate.amount % 1 > 0) <= rate.burst)
 )  # beside a fraction that is left
 def test_over_a_long_run_nothing_of_the_rate_is_lost(rate: Rate) -> None:
-    """T2: given a crowd that always waits, when 1,000 have passed, then that is 0.999 of the ideal number, but for a step begun."""
+    """T2: given a crowd that always waits, when 1,000 have passed, then that is 0.999 of the ideal
+    number, but for a step begun.
+    """
     crowd = empty(rate)
     crowd.play([("ask", 1, None)] * 1000)
 
@@ -188,13 +204,15 @@ def test_over_a_long_run_nothing_of_the_rate_is_lost(rate: Rate) -> None:
     assert ideal >= 1000
 
 
-# The moment ----------------------------------------------------------------------------------------------------------------------
+# The moment ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_moment_is_exact(data: st.DataObject) -> None:
-    """T4, T8: given any history, then a cost that is refused until t is refused a tick before t, and granted at t."""
+    """T4, T8: given any history, then a cost that is refused until t is refused a tick before t,
+    and granted at t.
+    """
     rate = data.draw(rates())
     crowd = Crowd(rate).play(data.draw(events([rate])))
     crowd.disperse()
@@ -209,7 +227,9 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
 
 
 def test_a_debt_in_steps_that_overfill_is_paid_by_whole_steps() -> None:
-    """T4: given steps that bring more than fits, and a debt of two of them, then the refusal names the second step."""
+    """T4: given steps that bring more than fits, and a debt of two of them, then the refusal names
+    the second step.
+    """
     crowd = Crowd(Rate(20, per=1, capacity=10, steps=True)).play([("ask", 10, None)])
     crowd.gate.settle(START, {"requests": 25}, START)
 
@@ -222,7 +242,9 @@ def test_a_debt_in_steps_that_overfill_is_paid_by_whole_steps() -> None:
 
 
 def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None:
-    """T4, T8: given 3 tokens and 2 a second, when somebody asks for 7 within a second, then it is refused for exactly two."""
+    """T4, T8: given 3 tokens and 2 a second, when somebody asks for 7 within a second, then it is
+    refused for exactly two.
+    """
     crowd = empty(Rate(2, per=1, capacity=10)).play([("time", 1_500_000)])
     before = twin(crowd.gate)
 
@@ -233,13 +255,15 @@ def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None
     assert same(crowd.gate, before)
 
 
-# Giving up -----------------------------------------------------------------------------------------------------------------------
+# Giving up ----------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None:
-    """T5: given any history, when the next who books gives up, then the bucket is what it would have been without."""
+    """T5: given any history, when the next who books gives up, then the bucket is what it would
+    have been without.
+    """
     rate = data.draw(rates())
     crowd = Crowd(rate).play(data.draw(events([rate])))
     crowd.disperse()
@@ -270,8 +294,9 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
 def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
     costs: tuple[int, int], back: int
 ) -> None:
-    """T5: given an empty bucket for 5 and two bookings, when the first is undone, then no more comes back than would be there
-    without it, and no less than its cost but for what was booked later.
+    """T5: given an empty bucket for 5 and two bookings, when the first is undone, then no more
+    comes back than would be there without it, and no less than its cost but for what was booked
+    later.
     """
     crowd = empty(Rate(5, per=0.5))
     crowd.reserve_ahead = 2 * SECOND
@@ -283,7 +308,8 @@ def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
 
 
 def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int) -> Fraction:
-    """What a bucket that was full at the start would hold at `now`, had it been asked for these parts at these moments.
+    """What a bucket that was full at the start would hold at `now`, had it been asked for these
+    parts at these moments.
 
     It fills at each moment, not once in a tick.
     """
@@ -304,8 +330,9 @@ def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int)
 def test_what_is_given_back_is_what_would_be_there(
     rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]
 ) -> None:
-    """T1, T5: given any calls, when some settle for less than they took, or for more, then the bucket is no fuller than if they had
-    taken that at once; and where none took more, for each of them less full by a sixteenth at most.
+    """T1, T5: given any calls, when some settle for less than they took, or for more, then the
+    bucket is no fuller than if they had taken that at once; and where none took more, for each of
+    them less full by a sixteenth at most.
     """
     rule = bucket_at_start(rate)
     takes, now = [], START
@@ -329,7 +356,9 @@ def test_what_is_given_back_is_what_would_be_there(
 
 
 def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
-    """T5: given room for all of it ever since, when a call that nobody made is undone, then all of it is there again."""
+    """T5: given room for all of it ever since, when a call that nobody made is undone, then all of
+    it is there again.
+    """
     crowd = Crowd(Rate(5, per=HOUR)).play(
         [("ask", 2, None), ("time", 10), ("ask", 1, None), ("time", 10)]
     )
@@ -340,7 +369,9 @@ def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
 
 
 def test_what_has_run_over_does_not_come_back() -> None:
-    """T1, T5: given a bucket that was full before it was emptied, when a call of before that pays back, then nothing comes."""
+    """T1, T5: given a bucket that was full before it was emptied, when a call of before that pays
+    back, then nothing comes.
+    """
     crowd = Crowd(Rate(10, per=1)).play(
         [("ask", 10, None), ("time", SECOND), ("ask", 10, None), ("time", 1_000)]
     )
@@ -351,7 +382,9 @@ def test_what_has_run_over_does_not_come_back() -> None:
 
 
 def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
-    """S9, T1: given calls that pay back nearly all, each after a small one, then it keeps 16 marks at most, and mints nothing."""
+    """S9, T1: given calls that pay back nearly all, each after a small one, then it keeps 16 marks
+    at most, and mints nothing.
+    """
     rate = Rate(1_000, per=HOUR)
     crowd = Crowd(rate)
     for _ in range(50):
@@ -374,20 +407,24 @@ def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
 
 
 def test_many_levels_are_remembered_in_few_marks() -> None:
-    """S9: given 5,000 calls from a full bucket, whatever they give back, then it remembers 16 levels at most."""
+    """S9: given 5,000 calls from a full bucket, whatever they give back, then it remembers 16
+    levels at most.
+    """
     crowd = Crowd(Rate(5_000, per=HOUR))
     for number in range(5_000):
         crowd.play([("ask", 1, None), ("time", 1), ("pay_back", number % 5, number % 2)])
         assert len(crowd.gate.rules[0].marks) <= MARKS
 
 
-# Clocks --------------------------------------------------------------------------------------------------------------------------
+# Clocks -------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None:
-    """T6: given any history, when the clock jumps ahead by years, then B tokens are there, and no more."""
+    """T6: given any history, when the clock jumps ahead by years, then B tokens are there, and no
+    more.
+    """
     rate = data.draw(rates())
     crowd = Crowd(rate).play(data.draw(events([rate])))
     crowd.disperse()
@@ -399,13 +436,15 @@ def test_a_jump_forwards_is_worth_one_burst_at_most(data: st.DataObject) -> None
     assert granted <= rate.burst
 
 
-# New limits ----------------------------------------------------------------------------------------------------------------------
+# New limits ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) -> None:
-    """T9: given any history, when the rate is changed, then there are as many tokens as before, and more come at the new rate."""
+    """T9: given any history, when the rate is changed, then there are as many tokens as before, and
+    more come at the new rate.
+    """
     former, rate = data.draw(rates()), data.draw(rates())
     crowd = Crowd(former).play(data.draw(events([former])))
     crowd.disperse()
@@ -437,8 +476,9 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
     ids=str,
 )
 def test_changes_in_quick_succession_put_no_step_off(rates: tuple[Rate, Rate]) -> None:
-    """T2, T9: given rates in steps that take turns four times a second, then in 40 s no more comes than each of them would bring in
-    its time, and no less than the slower one alone, but for a step begun.
+    """T2, T9: given rates in steps that take turns four times a second, then in 40 s no more comes
+    than each of them would bring in its time, and no less than the slower one alone, but for a step
+    begun.
     """
     crowd = empty(rates[0])
     due, slower = Fraction(0), min(map(tokens_a_microsecond, rates))
@@ -454,7 +494,9 @@ def test_changes_in_quick_succession_put_no_step_off(rates: tuple[Rate, Rate]) -
 
 
 def test_a_step_that_runs_brings_no_more_for_the_time_before_the_change() -> None:
-    """T9: given 9 of 10 s of a step of 10, when it is to bring 1,000, then those 9 s are worth 9 of them, and not a tick more."""
+    """T9: given 9 of 10 s of a step of 10, when it is to bring 1,000, then those 9 s are worth 9 of
+    them, and not a tick more.
+    """
     crowd = empty(Rate(10, per=10, steps=True)).play([("time", 9 * SECOND)])
 
     crowd.gate.follow(crowd.now, rules_of([Rate(1_000, per=10, steps=True)]))
@@ -463,7 +505,9 @@ def test_a_step_that_runs_brings_no_more_for_the_time_before_the_change() -> Non
 
 
 def test_what_ran_over_under_the_former_rate_does_not_come_back_under_the_new_one() -> None:
-    """T1, T9: given a bucket that was full before it was emptied, when the rate is changed, then nothing of before comes back."""
+    """T1, T9: given a bucket that was full before it was emptied, when the rate is changed, then
+    nothing of before comes back.
+    """
     crowd = Crowd(Rate(10, per=1)).play([("ask", 10, None), ("time", SECOND), ("ask", 10, None)])
 
     crowd.gate.follow(crowd.now, rules_of([Rate(10, per=2)]))
@@ -472,15 +516,17 @@ def test_what_ran_over_under_the_former_rate_does_not_come_back_under_the_new_on
     assert crowd.gate.rules[0].left(crowd.now) == 0
 
 
-# Exactness -----------------------------------------------------------------------------------------------------------------------
+# Exactness ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.proof
 def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
-    """T11: given 7 tokens in 3 s, when a crowd asks 10^7 times, 40,009 microseconds apart, then all is as with exact fractions.
+    """T11: given 7 tokens in 3 s, when a crowd asks 10^7 times, 40,009 microseconds apart, then all
+    is as with exact fractions.
 
-    All 10^7 operations are carried out, one by one, and 933,554 of them take a token; the oracle looks at every 100,000th. It needs
-    no history: the bucket is never full again, so what has passed and what is left is B + r t together.
+    All 10^7 operations are carried out, one by one, and 933,554 of them take a token; the oracle
+    looks at every 100,000th. It needs no history: the bucket is never full again, so what has
+    passed and what is left is B + r t together.
     """
     rate = Rate(7, per=3, capacity=11)
     bucket = Gate(rules_of([rate]), START).rules[0]
@@ -508,7 +554,9 @@ def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
     ],
 )
 def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
-    """T11: given any moments, costs and overflows, when 5,000 have asked, then each was answered as by exact fractions."""
+    """T11: given any moments, costs and overflows, when 5,000 have asked, then each was answered as
+    by exact fractions.
+    """
     bucket, dice, now = rule_of(rate), random.Random(str(rate)), START
     bucket.open(now)
     tick, gain = (
@@ -538,13 +586,15 @@ def test_an_irregular_crowd_does_not_drift_by_a_tick(rate: Rate) -> None:
             level, now = level - cost, moment
 
 
-# Forgetting ----------------------------------------------------------------------------------------------------------------------
+# Forgetting ---------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
-    """T12: given any history, then from `idle_at` on the bucket is as a new one, and a tick before it was not."""
+    """T12: given any history, then from `idle_at` on the bucket is as a new one, and a tick before
+    it was not.
+    """
     rate = data.draw(rates(initial=False))
     rule = Crowd(rate).play(data.draw(events([rate]))).gate.rules[0]
     assert isinstance(rule, TokenBucketRule)
@@ -564,13 +614,15 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
     assert [rule.ready(*asked) for asked in probe] == [before.ready(*asked) for asked in probe]
 
 
-# The hot path --------------------------------------------------------------------------------------------------------------------
+# The hot path -------------------------------------------------------------------------------------
 
 
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1: given any history, when one token is asked for, then `admit` says and does what `refresh`, `ready` and `take` do."""
+    """T1: given any history, when one token is asked for, then `admit` says and does what
+    `refresh`, `ready` and `take` do.
+    """
     rate = data.draw(rates())
     gate = Crowd(rate).play(data.draw(events([rate]))).gate
     now = gate.t + data.draw(st.integers(0, 2 * lengthened(rate)))
@@ -587,7 +639,9 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
 
 
 def test_the_short_way_in_remembers_a_level_that_is_one_grain_lower() -> None:
-    """T5: given a bucket whose grain is one token, when two are taken by either way, then both remember the same level."""
+    """T5: given a bucket whose grain is one token, when two are taken by either way, then both
+    remember the same level.
+    """
     short, long = (TokenBucketRule("requests", 10, 1, 1, 1_000_000, 10) for _ in range(2))
     for bucket in (short, long):
         bucket.open(START)

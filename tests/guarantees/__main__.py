@@ -1,4 +1,5 @@
-"""python -m tests.guarantees [PART ...]: write docs/guarantees.md anew, all parts of it or those that are named.
+"""python -m tests.guarantees [PART ...]: write docs/guarantees.md anew, all parts of it or those
+that are named.
 
     names     the table of faults as it stands in tests/guarantees/faults.toml and in the docstrings of tests; nothing is run
     faults    run every test that cites a fault (five minutes), or one of those after `--only`, and write down what came of it
@@ -41,7 +42,7 @@ def main() -> int:
     return 0
 
 
-# Parts ----------------------------------------------------------------------------------------------------------------------------
+# Parts --------------------------------------------------------------------------------------------
 
 
 def names(_asked: argparse.Namespace) -> None:
@@ -59,7 +60,8 @@ def count() -> None:
     survived, tried = table.survived(table.measured_in(PAGE.read_text()))
     write(
         "survived",
-        f"- **Faults**: {survived} survived of {tried} tried, of {len(table.faults())} in the catalogue.",
+        f"- **Faults**: {survived} survived of {tried} tried, of {len(table.faults())} in the "
+        "catalogue.",
     )
 
 
@@ -73,14 +75,16 @@ def seeds(asked: argparse.Namespace) -> None:
 def loops(_asked: argparse.Namespace) -> None:
     write(
         "loops",
-        f"{output('tests.interpreters', '--quick').strip()}\n\nMeasured {today()} by `./run interpreters --quick`.",
+        f"{output('tests.interpreters', '--quick').strip()}\n\nMeasured {today()} by `./run "
+        "interpreters --quick`.",
     )
 
 
 def peers(_asked: argparse.Namespace) -> None:
     write(
         "peers",
-        f"{output('benchmarks.faults').strip()}\n\nMeasured {today()} by `python -m benchmarks.faults`.",
+        f"{output('benchmarks.faults').strip()}\n\nMeasured {today()} by `python -m "
+        "benchmarks.faults`.",
     )
 
 
@@ -93,7 +97,7 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
 }
 
 
-# The page -------------------------------------------------------------------------------------------------------------------------
+# The page -----------------------------------------------------------------------------------------
 
 
 def write(section: str, text: str) -> None:

@@ -1,6 +1,8 @@
-"""The table of faults: what faults.toml says of each, the tests whose docstrings cite it, and what came of running those.
+"""The table of faults: what faults.toml says of each, the tests whose docstrings cite it, and what
+came of running those.
 
-A test is known by its file and its function. What a run has measured stays in the page until the next one.
+A test is known by its file and its function. What a run has measured stays in the page until the
+next one.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ def survived(measured: dict[str, str]) -> tuple[int, int]:
     return sum(said.startswith(HELD) for said in tried), len(tried)
 
 
-# Running them ---------------------------------------------------------------------------------------------------------------------
+# Running them -------------------------------------------------------------------------------------
 
 
 def run(numbers: list[str]) -> dict[str, str]:

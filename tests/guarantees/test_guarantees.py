@@ -1,4 +1,6 @@
-"""docs/guarantees.md is true: every fault is in it, every test that it names is there, and nothing in it has failed."""
+"""docs/guarantees.md is true: every fault is in it, every test that it names is there, and nothing
+in it has failed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ NAMED = re.compile(r"\[[^]]*]\(\.\./(tests/[^)]+\.py)\): ((?:`test_\w+`(?:, )?)+
 
 
 def test_the_table_has_every_fault_and_the_tests_that_cite_it() -> None:
-    """But for what was measured, it is as faults.toml and the docstrings have it: `python -m tests.guarantees names`."""
+    """But for what was measured, it is as faults.toml and the docstrings have it: `python -m
+    tests.guarantees names`.
+    """
     page = PAGE.read_text()
     assert table.table(table.measured_in(page)) in page
     assert [fault.number for fault in table.faults()] == [f"F{number}" for number in range(1, 60)]

@@ -1,4 +1,7 @@
-"""python -m tests.history FILE ...: judge histories that were kept. Exit status: 0 when all of them may be, 1 when one may not."""
+"""python -m tests.history FILE ...: judge histories that were kept.
+
+Exit status: 0 when all of them may be, 1 when one may not.
+"""
 
 from __future__ import annotations
 

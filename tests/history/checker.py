@@ -1,8 +1,9 @@
-"""The judgement of a history, in one pass: the store's half is replayed, the clients' half must agree with it and with real time.
+"""The judgement of a history, in one pass: the store's half is replayed, the clients' half must
+agree with it and with real time.
 
-Whoever was answered before another one asked was decided before it. A call of unknown outcome, made and never answered, may have
-been run or not; the store's half says which, and if it was run, then not before it was made. Where it can be neither, the history
-is false.
+Whoever was answered before another one asked was decided before it. A call of unknown outcome, made
+and never answered, may have been run or not; the store's half says which, and if it was run, then
+not before it was made. Where it can be neither, the history is false.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def judged(history: History) -> Verdict:
 
 
 class Clients:
-    """The clients' half. `Invoked` and `Returned` stand in the order of their own clock, wherever the commits stand."""
+    """The clients' half.
+
+    `Invoked` and `Returned` stand in the order of their own clock, wherever the commits stand.
+    """
 
     def __init__(self, history: History) -> None:
         self._commits: dict[Op, list[Commit]] = defaultdict(list)
@@ -74,19 +78,23 @@ class Clients:
         if not made:
             return (
                 "S3",
-                f"call {number} of {session} was answered {event.reply!r}, which the store has never said to it",
+                f"call {number} of {session} was answered {event.reply!r}, which the store has "
+                "never said to it",
             )
         if made[-1].seq <= self._floor[event.op]:
             return (
                 "order",
-                f"call {number} of {session} was run as {made[-1].seq}, behind {self._floor[event.op]}: before it was made",
+                f"call {number} of {session} was run as {made[-1].seq}, behind "
+                f"{self._floor[event.op]}: before it was made",
             )
         self._heard = max(self._heard, made[0].seq)
         self.unknown.discard(event.op)
         return None
 
     def run_before_they_were_made(self) -> str:
-        """The first call that can neither have been run nor not: it was, before anybody made it, or nobody has made it."""
+        """The first call that can neither have been run nor not: it was, before anybody made it, or
+        nobody has made it.
+        """
         for op, commits in self._commits.items() if self._watches else ():
             if commits[0].seq <= self._floor.get(op, inf):
                 return f"call {op[2]} of {op[1]} was run as {commits[0].seq}, and made by nobody before that"

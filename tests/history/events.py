@@ -1,7 +1,8 @@
 """What a history is made of, and how it is kept: a line of JSON for each event.
 
-Commits stand in the order in which the store has run them; what clients saw stands in the order of one clock, their own. The two
-clocks are never compared: what orders them is that a call was answered before another one was made.
+Commits stand in the order in which the store has run them; what clients saw stands in the order of
+one clock, their own. The two clocks are never compared: what orders them is that a call was
+answered before another one was made.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Commit(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A key is gone: it has expired, an operator has deleted it, or the server came back without it. `part`: "", "who" or "log"."""
+    """A key is gone: it has expired, an operator has deleted it, or the server came back without
+    it. `part`: "", "who" or "log".
+    """
 
     key: str
     part: str
@@ -45,7 +48,10 @@ class Copied(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """The server has started again from a copy; from none: empty. With a key: only that name is as it was."""
+    """The server has started again from a copy; from none: empty.
+
+    With a key: only that name is as it was.
+    """
 
     copy: int | None
     key: str | None = None

@@ -1,8 +1,9 @@
-"""The history of a fleet on a real server: the server itself writes down what it runs, and a proxy what its clients see.
+"""The history of a fleet on a real server: the server itself writes down what it runs, and a proxy
+what its clients see.
 
-The Lua is the real one. Around each of its calls stands a few lines of ours, which append the call, the time that it read and its
-answer to a list: so the order is that of execution, and the length of the list numbers the commits. Each process of the fleet must
-`install` it.
+The Lua is the real one. Around each of its calls stands a few lines of ours, which append the call,
+the time that it read and its answer to a list: so the order is that of execution, and the length of
+the list numbers the commits. Each process of the fleet must `install` it.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def install(change: Callable[[Any, str, Any], object] = setattr) -> None:
 
 
 def commits(server: Redis) -> History:
-    """What the server has run so far. A call that was answered from memory has read no clock: it has the time of the one before."""
+    """What the server has run so far.
+
+    A call that was answered from memory has read no clock: it has the time of the one before.
+    """
     history: History = []
     t = 0
     for seq, line in enumerate(server.lrange(LIST, 0, -1), 1):
@@ -88,7 +92,9 @@ def commits(server: Redis) -> History:
 
 
 class Witness(Proxy):
-    """A proxy that keeps what went through it: a call when it comes, an answer when it has been handed over."""
+    """A proxy that keeps what went through it: a call when it comes, an answer when it has been
+    handed over.
+    """
 
     def __init__(self, port: int) -> None:
         super().__init__(port)

@@ -1,7 +1,8 @@
-"""The store's half of a history: every call that it has run is given to the model of tests/twins, and the answers must be the same.
+"""The store's half of a history: every call that it has run is given to the model of tests/twins,
+and the answers must be the same.
 
-One pass: each answer is compared, word for word, with the one that the model gives at the time which the store has told. What
-differs is said by the invariant that it breaks.
+One pass: each answer is compared, word for word, with the one that the model gives at the time
+which the store has told. What differs is said by the invariant that it breaks.
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ class Name:
         return self._stale_fence(found)
 
     def _stale_fence(self, found: Reply) -> tuple[str, str] | None:
-        """A state that has lost others has their fences behind it once its time has come past all that was said in them. Where the
-        clock had stepped back that takes as long, and a fence may be given again meanwhile (docs/redis.md).
+        """A state that has lost others has their fences behind it once its time has come past all
+        that was said in them. Where the clock had stepped back that takes as long, and a fence may
+        be given again meanwhile (docs/redis.md).
         """
         for answer in found.each():
             if answer[0] == "grant":
@@ -146,7 +148,7 @@ class Name:
         return invariant_of(found, expected), f"the store says {found}, the model {expected}"
 
 
-# What a difference means ---------------------------------------------------------------------------------------------------------
+# What a difference means --------------------------------------------------------------------------
 
 
 def invariant_of(found: Reply, expected: Reply) -> str:

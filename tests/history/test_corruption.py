@@ -1,7 +1,7 @@
 """A history in which anything is not as it was is rejected, by the invariant that it breaks.
 
-The history is that of a simulated run, with clients around it that are made up: each call is made before it is run and answered
-after it, but for some whose answers never come.
+The history is that of a simulated run, with clients around it that are made up: each call is made
+before it is run and answered after it, but for some whose answers never come.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ def with_clients(history: History) -> History:
 
 
 def corrupted(change: Callable[[Commit], Commit | None]) -> Iterable[History]:
-    """One history after another, each changed in the first commit for which `change` has something else."""
+    """One history after another, each changed in the first commit for which `change` has something
+    else.
+    """
     for history in simulated():
         for at, event in enumerate(history):
             other = change(event) if isinstance(event, Commit) else None
@@ -81,7 +83,7 @@ def test_the_history_itself_may_be() -> None:
         assert verdict.unknown == verdict.run > 0
 
 
-# What the store says -------------------------------------------------------------------------------------------------------------
+# What the store says ------------------------------------------------------------------------------
 
 LIES = {  # what is changed in an answer, and which invariants that breaks
     "a grant too many": (r" (late|full|wait) 1 \d+ \d+", " grant 1 0 9999", {"S1"}),
@@ -109,7 +111,7 @@ def test_an_answer_that_is_not_the_models_is_rejected(lie: str) -> None:
     assert blamed(corrupted(replaced(pattern, other))) == broken
 
 
-# What the store has run ----------------------------------------------------------------------------------------------------------
+# What the store has run ---------------------------------------------------------------------------
 
 
 def numbered(history: Iterable[Event]) -> History:
@@ -179,7 +181,9 @@ def test_commits_in_another_order_are_rejected() -> None:
 
 
 def same_name(one: Event, other: Event) -> bool:
-    """Whether both are of one name, and each was run when it came: an answer from memory may stand anywhere."""
+    """Whether both are of one name, and each was run when it came: an answer from memory may stand
+    anywhere.
+    """
     both = (
         isinstance(one, Commit)
         and isinstance(other, Commit)
@@ -208,7 +212,7 @@ def test_state_that_is_lost_without_a_word_is_rejected() -> None:
     assert any(judged(silent(history)).broken for history in losses)
 
 
-# What the clients have seen ------------------------------------------------------------------------------------------------------
+# What the clients have seen -----------------------------------------------------------------------
 
 
 def test_an_answer_that_nobody_asked_for_is_rejected() -> None:
@@ -253,7 +257,9 @@ def made_once(history: History) -> set[Op]:
 
 
 def moved(history: History, heard: bool) -> History:
-    """A call that was made only after a later one had been answered; `heard`: and was answered itself."""
+    """A call that was made only after a later one had been answered; `heard`: and was answered
+    itself.
+    """
     told = with_clients(history)
     returned = {event.op for event in told if isinstance(event, Returned)}
     wanted = {op for op in made_once(told) if (op in returned) == heard}
@@ -278,7 +284,9 @@ def moved(history: History, heard: bool) -> History:
 
 @pytest.mark.parametrize("heard", [True, False], ids=["answered", "of unknown outcome"])
 def test_a_call_that_was_run_before_it_was_made_is_rejected(heard: bool) -> None:
-    """Real time: one that was answered was run before one that was made after that; nobody runs what is not made yet."""
+    """Real time: one that was answered was run before one that was made after that; nobody runs
+    what is not made yet.
+    """
     assert blamed(moved(history, heard) for history in simulated()) == {"order"}
 
 

@@ -1,4 +1,6 @@
-"""Histories of runs, real and simulated, are such as the model allows; and those of Lua without one of its guards are not."""
+"""Histories of runs, real and simulated, are such as the model allows; and those of Lua without one
+of its guards are not.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from tests.simulation.test_simulation import LUA
 
 ENOUGH = 30  # seeds
 LEASE = 0.5  # seconds, of programs/recorded.py
-# Whoever sleeps for a moment that comes before the end of a pause waits again, and somebody was behind it: seldom by chance.
+# Whoever sleeps for a moment that comes before the end of a pause waits again, and somebody was
+# behind it: seldom by chance.
 HELD_BACK = Plan(
     1,
     2,
@@ -56,9 +59,9 @@ def own_admin(own_server: Server) -> Iterator[Redis]:
 async def test_what_a_real_fleet_has_lived_through_may_be(
     name: str, own_server: Server, own_admin: Redis, tmp_path: Path
 ) -> None:
-    """S1, S3, S5, S6, S7, T1, T6, T10: three processes, one killed and one stopped past its lease, replies that are lost,
-    connections that are killed: every answer is the model's, in an order that agrees with real time.
-    F13, F14, F21, F24, F26.
+    """S1, S3, S5, S6, S7, T1, T6, T10: three processes, one killed and one stopped past its lease,
+    replies that are lost, connections that are killed: every answer is the model's, in an order
+    that agrees with real time. F13, F14, F21, F24, F26.
     """
     async with recorded.Witness(own_server.port) as proxy:
         work = "recorded", proxy.admin_url, name
@@ -113,7 +116,9 @@ async def grown(admin: Redis, by: int) -> None:
 def test_the_history_of_lua_without_a_guard_may_not_be(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Given Lua without one of its guards, some history says so by itself, whatever the simulation's own checks say."""
+    """Given Lua without one of its guards, some history says so by itself, whatever the
+    simulation's own checks say.
+    """
     part, text, instead, _ = LUA[fault]
     sources = script.sources()
     for form, its in vars(

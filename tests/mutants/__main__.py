@@ -1,8 +1,10 @@
-"""python -m tests.mutants [WORD ...]: change every guard of the gate, of the Lua and of SHELLS in turn, and see who notices.
+"""python -m tests.mutants [WORD ...]: change every guard of the gate, of the Lua and of SHELLS in
+turn, and see who notices.
 
-Prints killed/made by file, and who survived, with what survivors.toml says of it: why it makes no difference, or that it is open,
-since no story shows the difference yet. It fails when one survived of which nothing is said there, or when what is said is stale:
-its mutant is killed, or is not made any more. Each WORD picks the files whose names contain it; `--list` only says what is made.
+Prints killed/made by file, and who survived, with what survivors.toml says of it: why it makes no
+difference, or that it is open, since no story shows the difference yet. It fails when one survived
+of which nothing is said there, or when what is said is stale: its mutant is killed, or is not made
+any more. Each WORD picks the files whose names contain it; `--list` only says what is made.
 """
 
 from __future__ import annotations
@@ -96,7 +98,8 @@ def judged(jury: Jury, file: str, made: list[Mutant]) -> list[str]:
         )
     survivors = [mutant.name for mutant in made if notices(mutant) is None]
     print(
-        f"{file:32} {len(made) - len(survivors):4} of {len(made):4} killed  {monotonic() - start:6.1f} s",
+        f"{file:32} {len(made) - len(survivors):4} of {len(made):4} killed  "
+        f"{monotonic() - start:6.1f} s",
         flush=True,
     )
     print("".join(f"    survives: {name}\n" for name in survivors), end="", flush=True)
@@ -110,7 +113,8 @@ def told(survivors: list[str], stale: list[str], reasons: dict[str, str]) -> int
     for name in stale:
         print(f"stale: {name}")
     print(
-        f"{len(survivors)} survive, {len(unknown)} of which nothing is said; {len(stale)} reasons are stale"
+        f"{len(survivors)} survive, {len(unknown)} of which nothing is said; {len(stale)} reasons "
+        "are stale"
     )
     return bool(unknown or stale)
 

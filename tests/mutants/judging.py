@@ -1,7 +1,8 @@
 """Whether a mutant is noticed: both twins hear stories, one of them changed, until they differ.
 
-Here lives the jury: the seeds, and stories of the twins' author, those that have told mutants apart before first; and the tests of
-tests/twins and tests/gate for what no story tells. The server is its own, since a mutant may keep it busy for ever.
+Here lives the jury: the seeds, and stories of the twins' author, those that have told mutants apart
+before first; and the tests of tests/twins and tests/gate for what no story tells. The server is its
+own, since a mutant may keep it busy for ever.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Jury:
             wire.LUA = former
 
     def notices_python(self, mutant: Mutant) -> str | None:
-        """The twins hear nothing of what the memory store alone asks of the gate: that is what tests/gate is for."""
+        """The twins hear nothing of what the memory store alone asks of the gate: that is what
+        tests/gate is for.
+        """
         with changed(mutant):
             tests = [f"tests/gate/test_{Path(mutant.file).stem}.py", *ALSO.get(mutant.file, [])]
             return self._notices() or noticed_by(tests)
@@ -133,7 +136,9 @@ class Jury:
 
 
 def noticed_by(tests: list[str]) -> str | None:
-    """In a child, which runs the changed code as this process does: which of these tests fail, or do not come to an end."""
+    """In a child, which runs the changed code as this process does: which of these tests fail, or
+    do not come to an end.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -150,7 +155,9 @@ def noticed_by(tests: list[str]) -> str | None:
 
 
 def tried(tests: list[str]) -> int:
-    """What pytest makes of them, without a word, and each time the same: whatever chance or a slow machine brings."""
+    """What pytest makes of them, without a word, and each time the same: whatever chance or a slow
+    machine brings.
+    """
     resource.setrlimit(resource.RLIMIT_CPU, (TRIAL, TRIAL))
     silence = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 1)
@@ -159,7 +166,9 @@ def tried(tests: list[str]) -> int:
 
 
 class Calm:
-    """Makes of hypothesis what is the same each time. pytest has to come upon it first, or complains."""
+    """Makes of hypothesis what is the same each time. pytest has to come upon it first, or
+    complains.
+    """
 
     def pytest_configure(self) -> None:
         from hypothesis import Phase, settings
@@ -196,12 +205,14 @@ def clock() -> str:
     return f"local function clock() return tonumber(redis.call('GET', '{wire.HOUR_HAND}')) end"
 
 
-# Python in place -----------------------------------------------------------------------------------------------------------------
+# Python in place ----------------------------------------------------------------------------------
 
 
 @contextmanager
 def changed(mutant: Mutant) -> Iterator[None]:
-    """The functions of a module run the code of `mutant`; who has imported them already runs it, too."""
+    """The functions of a module run the code of `mutant`; who has imported them already runs it,
+    too.
+    """
     module = importlib.import_module(
         "headgate." + mutant.file.removesuffix(".py").replace("/", ".")
     )
@@ -229,7 +240,9 @@ def codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def functions_of(module: ModuleType) -> Iterator[FunctionType]:
-    """All that were written there: functions, and those of classes, behind properties and caches too."""
+    """All that were written there: functions, and those of classes, behind properties and caches
+    too.
+    """
     places = [
         vars(module),
         *(vars(kind) for kind in vars(module).values() if isinstance(kind, type)),

@@ -1,7 +1,8 @@
 """Mutants: each guard of a text changed in turn, one at a time.
 
-Here lives what is changed, in Lua by words and in Python by its tree; whether anybody notices is judged elsewhere. A mutant is
-named by its file, its line as it was and as it became, so that a name outlives lines that move.
+Here lives what is changed, in Lua by words and in Python by its tree; whether anybody notices is
+judged elsewhere. A mutant is named by its file, its line as it was and as it became, so that a name
+outlives lines that move.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def named(file: str, changes: Iterator[tuple[str, str, str]]) -> Iterator[Mutant
         yield Mutant(name if seen[name] == 1 else f"{name} #{seen[name]}", file, text)
 
 
-# Lua -----------------------------------------------------------------------------------------------------------------------------
+# Lua ----------------------------------------------------------------------------------------------
 
 SWAPPED = {
     "<=": "<", "<": "<=", ">=": ">", ">": ">=", "==": "~=", "~=": "==",
@@ -65,7 +66,7 @@ def lua_changes_in(line: str) -> Iterator[tuple[int, int, str]]:
         yield *found.span(1), "false"
 
 
-# Python --------------------------------------------------------------------------------------------------------------------------
+# Python -------------------------------------------------------------------------------------------
 
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,

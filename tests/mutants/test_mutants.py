@@ -1,4 +1,6 @@
-"""The tool itself: what it makes, that a mutant is noticed, and that what is said of survivors is of mutants that it makes."""
+"""The tool itself: what it makes, that a mutant is noticed, and that what is said of survivors is
+of mutants that it makes.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def jury() -> Iterator[Jury]:
 @pytest.mark.signals
 @pytest.mark.proof("makes mutants")  # a server that loops is given its time
 def test_a_mutant_of_either_twin_is_told_from_what_it_was(jury: Jury) -> None:
-    """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end; nothing stays changed."""
+    """S1: one permit too few is noticed in Lua and in Python, and so is a loop without an end;
+    nothing stays changed.
+    """
     lua, python = mutants()["gate/concurrency.lua"], mutants()["gate/concurrency.py"]
     over_lua = next(mutant for mutant in lua if "< rule.capacity and t or NEVER" in mutant.name)
     over_python = next(

@@ -1,8 +1,9 @@
-"""Callers who believe in their permits for as long as they may, and tell from when until when, on the machine's monotonic clock.
+"""Callers who believe in their permits for as long as they may, and tell from when until when, on
+the machine's monotonic clock.
 
-usage: believer.py URL name limit visits
-Four callers visit in turn; a visit lasts until its permit is lost, or for so many leases as its number has it.
-Says "from to fence" for each visit, `to` being the last moment at which the permit was not lost, or "StoreError" for a failed one.
+usage: believer.py URL name limit visits Four callers visit in turn; a visit lasts until its permit
+is lost, or for so many leases as its number has it. Says "from to fence" for each visit, `to` being
+the last moment at which the permit was not lost, or "StoreError" for a failed one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A process that starts children by multiprocessing; each takes the only permit of a limiter, settles, releases and ends.
+"""A process that starts children by multiprocessing; each takes the only permit of a limiter,
+settles, releases and ends.
 
-usage: children.py url name method way count
-Prints the number of holders and of tokens left after each child, one line each, and the errors that a child ended with.
+usage: children.py url name method way count Prints the number of holders and of tokens left after
+each child, one line each, and the errors that a child ended with.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ async def leave_behind(limiters: list[Limiter], what: str) -> None:
 
 
 def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio says of the tasks of this script that they were destroyed: headgate has no part in it."""
+    """asyncio says of the tasks of this script that they were destroyed: headgate has no part in
+    it.
+    """
     task = context.get("task")
     if task is None or task.get_coro().__name__ not in ("enter", "take", "tell"):
         print(context, file=sys.stderr)

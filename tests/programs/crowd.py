@@ -1,7 +1,7 @@
 """A crowd of callers, of whom every other one is told to give up.
 
-usage: crowd.py URL name rate callers
-Says "asked" once all have asked; hears "cancel"; says "gave up", and then "index fence t" for each that got through.
+usage: crowd.py URL name rate callers Says "asked" once all have asked; hears "cancel"; says "gave
+up", and then "index fence t" for each that got through.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ async def enter(limiter: Limiter) -> None:
 
 
 async def busy(limiters: list[Limiter]) -> list[asyncio.Task[None]]:
-    """In each limiter somebody is inside, somebody waits or has booked, and somebody is just about to ask."""
+    """In each limiter somebody is inside, somebody waits or has booked, and somebody is just about
+    to ask.
+    """
     tasks = []
     for limiter in limiters:
         tasks += [asyncio.create_task(enter(limiter)) for _ in range(3)]

@@ -1,4 +1,5 @@
-"""Forks at each third line of a story in memory, as a signal handler may. Prints each child that does not end with a free limiter.
+"""Forks at each third line of a story in memory, as a signal handler may. Prints each child that
+does not end with a free limiter.
 
 usage: fork_at_steps.py NAME STORY
 """

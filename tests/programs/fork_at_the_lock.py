@@ -1,4 +1,6 @@
-"""Forks while the main thread waits for the lock of the memory store, which another thread has: fork_at_the_lock.py NAME."""
+"""Forks while the main thread waits for the lock of the memory store, which another thread has:
+fork_at_the_lock.py NAME.
+"""
 
 from __future__ import annotations
 

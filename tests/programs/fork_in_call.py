@@ -1,4 +1,5 @@
-"""Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, and that it can call again.
+"""Forks while a thread waits for the answer to a call on Redis. Prints the error in the child, and
+that it can call again.
 
 usage: fork_in_call.py URL NAME status|try_acquire|flush|acquire|granted|connect|start
 """

@@ -1,4 +1,7 @@
-"""Forks while a thread is inside an update: fork_in_update.py URL NAME. Says the capacity in the child, then in the parent."""
+"""Forks while a thread is inside an update: fork_in_update.py URL NAME.
+
+Says the capacity in the child, then in the parent.
+"""
 
 from __future__ import annotations
 

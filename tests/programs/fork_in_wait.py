@@ -1,4 +1,5 @@
-"""Forks while a thread waits. Prints the error in the child, and what child and parent see afterwards.
+"""Forks while a thread waits. Prints the error in the child, and what child and parent see
+afterwards.
 
 usage: fork_in_wait.py memory|URL NAME HOW
 """

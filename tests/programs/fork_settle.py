@@ -1,4 +1,5 @@
-"""A process whose forked child settles a permit of the parent; both say how many of ten tokens they see left.
+"""A process whose forked child settles a permit of the parent; both say how many of ten tokens they
+see left.
 
 usage: fork_settle.py url name
 """

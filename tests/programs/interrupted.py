@@ -1,7 +1,9 @@
-"""Enters a limiter again and again while a signal handler raises at random moments. Arguments: URL, name, way, interrupts.
+"""Enters a limiter again and again while a signal handler raises at random moments. Arguments: URL,
+name, way, interrupts.
 
-Prints how many exceptions the handler has raised, how many have reached the caller, and how many Python has ignored in a finalizer.
-Then it lives on until its input ends: what it would still hold, it would renew.
+Prints how many exceptions the handler has raised, how many have reached the caller, and how many
+Python has ignored in a finalizer. Then it lives on until its input ends: what it would still hold,
+it would renew.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ class Interrupts:
             raise Interrupt
 
     def _count(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """The collector runs finalizers in any code, those of redis-py too. Python lets none of them raise."""
+        """The collector runs finalizers in any code, those of redis-py too.
+
+        Python lets none of them raise.
+        """
         if isinstance(unraisable.exc_value, Interrupt):
             self.ignored += 1
         else:

@@ -1,9 +1,10 @@
-"""A main thread, or a thread of its own, in which exceptions arrive at random moments while it uses a limiter in memory.
+"""A main thread, or a thread of its own, in which exceptions arrive at random moments while it uses
+a limiter in memory.
 
-It prints what it counted: the exceptions raised; those that arrived, alone or as the context of a later one; those that Python
-ignored because they met the finalizer of a dropped permit or acquire; the permits that leaked; and those of a
-threading.Semaphore that the same thread uses in turn. An interrupt may leave a Semaphore's lock locked; a new one takes
-its place then.
+It prints what it counted: the exceptions raised; those that arrived, alone or as the context of a
+later one; those that Python ignored because they met the finalizer of a dropped permit or acquire;
+the permits that leaked; and those of a threading.Semaphore that the same thread uses in turn. An
+interrupt may leave a Semaphore's lock locked; a new one takes its place then.
 
 usage: interrupts.py alarm|thread way interrupts seconds_inside
 """
@@ -107,7 +108,9 @@ class Uses:
 
 
 def numbers_in(error: BaseException | None) -> set[int]:
-    """The numbers of `error` and its contexts: an interrupt that comes while another one passes through has it as its context."""
+    """The numbers of `error` and its contexts: an interrupt that comes while another one passes
+    through has it as its context.
+    """
     if error is None:
         return set()
     return (
@@ -157,7 +160,10 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
 
 
 def by_thread(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int, int]:
-    """PyThreadState_SetAsyncExc, as time limits of job queues use it. A second one replaces one that has not arrived."""
+    """PyThreadState_SetAsyncExc, as time limits of job queues use it.
+
+    A second one replaces one that has not arrived.
+    """
     chance, caught, over = random.Random(interrupts), 0, threading.Event()
 
     def work() -> None:

@@ -1,8 +1,9 @@
-"""Callers who are told one group after another to ask, so that their order over several processes is known.
+"""Callers who are told one group after another to ask, so that their order over several processes
+is known.
 
-usage: parade.py URL name limit
-Hears "ask FIRST COUNT": starts so many callers, with the numbers from FIRST on, and says "asked" when the server has them.
-Hears "go": every caller with an odd number gives up; says "gave up", and then "NUMBER FENCE T WHEN" for each that got through, WHEN
+usage: parade.py URL name limit Hears "ask FIRST COUNT": starts so many callers, with the numbers
+from FIRST on, and says "asked" when the server has them. Hears "go": every caller with an odd
+number gives up; says "gave up", and then "NUMBER FENCE T WHEN" for each that got through, WHEN
 being the machine's time in microseconds.
 """
 

@@ -1,4 +1,7 @@
-"""Sends a limiter to a pool of processes: pickled.py STORE NAME METHOD. Says how many calls were granted, here and there."""
+"""Sends a limiter to a pool of processes: pickled.py STORE NAME METHOD.
+
+Says how many calls were granted, here and there.
+"""
 
 from __future__ import annotations
 

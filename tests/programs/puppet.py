@@ -1,7 +1,7 @@
 """A process on strings: it does what it is told, line by line, and says what came of it.
 
-usage: puppet.py URL name hurried|calm limit...        (limits as Python: "Concurrency(1, lease=0.3)")
-Says "ready"; hears
+usage: puppet.py URL name hurried|calm limit...        (limits as Python: "Concurrency(1,
+lease=0.3)") Says "ready"; hears
 
     acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted (or "who StoreError")
     stay who        says "who inside FENCE" from a block that is cancelled when its lease is lost, then "who ended LeaseLostError";

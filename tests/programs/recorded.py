@@ -1,6 +1,8 @@
-"""A process of a fleet whose history is kept: ten callers come and go, under a lease and a rate, until somebody ends them.
+"""A process of a fleet whose history is kept: ten callers come and go, under a lease and a rate,
+until somebody ends them.
 
-usage: recorded.py URL name      Says "works" when each of them was inside once; ends when it hears a line.
+usage: recorded.py URL name      Says "works" when each of them was inside once; ends when it hears
+a line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Uses a limiter in a thread or a loop while signal handlers, or finalizers that the collector runs, call it as well.
+"""Uses a limiter in a thread or a loop while signal handlers, or finalizers that the collector
+runs, call it as well.
 
-Arguments: URL ("" for memory), name, place ("thread" or "loop"), by ("signal" or "finalizer"), the call, and how many of them.
-Prints how many calls were made: "refused" is one of them that came in headgate's own thread.
+Arguments: URL ("" for memory), name, place ("thread" or "loop"), by ("signal" or "finalizer"), the
+call, and how many of them. Prints how many calls were made: "refused" is one of them that came in
+headgate's own thread.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """A process at work: ten callers take turns, and count in a server who is inside.
 
-usage: turns.py URL name limit ledger counter turns        (ledger: the URL of a server for counting)
-Says its number, which is its field in the hashes `counter` (who is inside) and `counter-visits`; the most that all fields of
-`counter` ever were together is kept in `counter-most`. Says "visits N" when all callers had their turns.
+usage: turns.py URL name limit ledger counter turns        (ledger: the URL of a server for
+counting) Says its number, which is its field in the hashes `counter` (who is inside) and
+`counter-visits`; the most that all fields of `counter` ever were together is kept in
+`counter-most`. Says "visits N" when all callers had their turns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A process in which some packages cannot be imported, as on a machine where they are not installed.
+"""A process in which some packages cannot be imported, as on a machine where they are not
+installed.
 
-usage: without.py package,package... URL...
-Says for each URL what a limiter there is told; then works in memory; then says which packages were imported all the same.
+usage: without.py package,package... URL... Says for each URL what a limiter there is told; then
+works in memory; then says which packages were imported all the same.
 """
 
 from __future__ import annotations

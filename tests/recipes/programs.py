@@ -22,7 +22,8 @@ PATIENCE = 20.0  # seconds of an idle machine for a line or an end
 
 
 class Program:
-    """`python` with these words, in the folder of the recipes: `with Program("-m", "rq.cli") as worker`.
+    """`python` with these words, in the folder of the recipes: `with Program("-m", "rq.cli") as
+    worker`.
 
     Its stdout and stderr are one text. At the end of the block a process that still runs is killed,
     and so are its children.

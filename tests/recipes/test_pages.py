@@ -45,6 +45,8 @@ def test_each_page_shows_a_program_and_is_on_the_list() -> None:
 
 
 def test_the_pages_show_no_python_but_the_programs() -> None:
-    """The tests of this folder run the programs, and tests/examples/test_docs.py no block of these pages."""
+    """The tests of this folder run the programs, and tests/examples/test_docs.py no block of these
+    pages.
+    """
     blocks = [block for page in PAGES.glob("*.md") for block in BLOCK.findall(page.read_text())]
     assert len(blocks) == sum(map(len, shown().values()))

@@ -90,7 +90,8 @@ async def test_a_time_out_of_a_job_ends_its_wait(
 ) -> None:
     await succeeded(queue.enqueue("rq_jobs.fetch", "any"))  # declares the limits
     held = [await limiter.acquire() for _ in range(CAPACITY)]
-    # Long enough to import the job on a busy machine; a wait ends after 10 s, the recipe's max_sleep.
+    # Long enough to import the job on a busy machine; a wait ends after 10 s, the recipe's
+    # max_sleep.
     late = queue.enqueue("rq_jobs.fetch", "any", job_timeout=min(8, ceil(scaled_now(1))))
     await eventually(lambda: limiter.status().waiting == 1)
     await eventually(lambda: late.get_status() == "failed")

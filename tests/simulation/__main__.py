@@ -1,6 +1,7 @@
 """A longer run, on demand: `python -m tests.simulation --seeds 0 10000 [--with-all] [--jobs 2]`
 
-A seed that breaks an invariant is told at once, with a shrunk trace; the last line says how much was simulated.
+A seed that breaks an invariant is told at once, with a shrunk trace; the last line says how much
+was simulated.
 """
 
 from __future__ import annotations

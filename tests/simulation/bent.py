@@ -1,7 +1,7 @@
 """What a run puts in the place of what headgate and redis-py have: clocks, chance, identities.
 
-Here lives bending a real process to the world of a simulation, for as long as one run lasts. Threads that other tests have left
-live on in their own time.
+Here lives bending a real process to the world of a simulation, for as long as one run lasts.
+Threads that other tests have left live on in their own time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ ELSEWHERE = random.SystemRandom()  # the chance of threads that other tests have
 
 
 class Jitter:
-    """Chance for each process: what is swept away in nobody's turn takes none of it, and neither do threads of other tests."""
+    """Chance for each process: what is swept away in nobody's turn takes none of it, and neither do
+    threads of other tests.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,6 +1,8 @@
-"""How callers ask, and what they do with what they get: each as a user of the product would write it.
+"""How callers ask, and what they do with what they get: each as a user of the product would write
+it.
 
-Here lives one caller from its question to its release; when it asks, and what befalls it, is the fleet's.
+Here lives one caller from its question to its release; when it asks, and what befalls it, is the
+fleet's.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The invariants, watched while a fleet runs: at the store after each call, and at the clients whenever one acts on a permit.
+"""The invariants, watched while a fleet runs: at the store after each call, and at the clients
+whenever one acts on a permit.
 
-Here lives what must hold, and under which fault which promise ends (docs/promises.md): where state was lost, or the server's
-clock stepped forward, a client may believe in what the store has forgotten; until it renews, and no longer. Nothing here changes
-the world.
+Here lives what must hold, and under which fault which promise ends (docs/promises.md): where state
+was lost, or the server's clock stepped forward, a client may believe in what the store has
+forgotten; until it renews, and no longer. Nothing here changes the world.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ class Witness:
     def blame(self, invariant: str, story: str) -> None:
         self.broken.append(Broken(invariant, story, self._world.now))
 
-    # What excuses --------------------------------------------------------------------------------------------------------
+    # What excuses ---------------------------------------------------------------------------------
 
     def copy(self) -> dict[bytes, Name]:
         return {key: name.copy() for key, name in self._names.items()}
@@ -203,7 +204,9 @@ class Witness:
         name.crowd = crowd_of(self._server, key + b":who")
 
     def unclaimed(self, key: bytes) -> Iterator[tuple[str, int]]:
-        """Those that hold a name, until when, whose callers do not: they have given back, or were never granted that."""
+        """Those that hold a name, until when, whose callers do not: they have given back, or were
+        never granted that.
+        """
         for holder, end in crowd_of(self._server, key + b":who").holders.items():
             belief = self._permits.get(holder)
             permit = belief.permit() if belief else None
@@ -218,15 +221,17 @@ class Witness:
             self._names[key].crowd = crowd_of(self._server, key + b":who")
 
     def stepped(self, forward: int) -> None:
-        """The server's clock, by so much: sessions that have been silent for half a minute by it are forgotten."""
+        """The server's clock, by so much: sessions that have been silent for half a minute by it
+        are forgotten.
+        """
         self._disturbed = self._world.now
         if forward > FORGOTTEN:
             for name in self._names.values():
                 name.granted, name.replies, name.ended, name.sessions = {}, {}, set(), set()
 
     def stepped_back(self, span: int) -> None:
-        """A grant counts from the time of the store, which may be older by so much than its call; and a name whose state was
-        lost before has nothing left to reckon from (S5).
+        """A grant counts from the time of the store, which may be older by so much than its call;
+        and a name whose state was lost before has nothing left to reckon from (S5).
         """
         self._stood_still += span
         there = self._server.keys.names()
@@ -234,7 +239,7 @@ class Witness:
             int, {key: fence for key, fence in self._fences.items() if key in there}
         )
 
-    # At the store --------------------------------------------------------------------------------------------------------
+    # At the store ---------------------------------------------------------------------------------
 
     def published(self, channel: bytes, message: bytes) -> None:
         _, session, now, _, *letters = message.decode().split(" ")
@@ -393,8 +398,9 @@ class Witness:
         granted: list[tuple[Who, Granted]],
         back: list[str],
     ) -> None:
-        """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all others. But who comes `back`,
-        since its moment was in a pause, is before all who were granted nothing.
+        """S6: whoever is granted has nobody before it who still waits; whoever comes is behind all
+        others. But who comes `back`, since its moment was in a pause, is before all who were
+        granted nothing.
         """
         stay = set(after.waiters)
         places = {who_of(caller): place for place, caller in enumerate(before.waiters)} | {
@@ -410,7 +416,8 @@ class Witness:
             if place > first or place < last:
                 self.blame(
                     "S6",
-                    f"{who} was granted before {before.waiters[first : first + 1]}, of {before.waiters}",
+                    f"{who} was granted before {before.waiters[first : first + 1]}, of "
+                    f"{before.waiters}",
                 )
             last = place
         left = [caller for caller in before.waiters if caller in stay and caller not in back]
@@ -423,7 +430,8 @@ class Witness:
         if back and fences != sorted(fences):
             self.blame(
                 "S6",
-                f"{back} came back, and in the queue those who were granted once have the fences {fences}",
+                f"{back} came back, and in the queue those who were granted once have the fences "
+                f"{fences}",
             )
 
     def _check_capacity(self, call: Call, name: Name, before: Crowd, after: Crowd) -> None:
@@ -477,12 +485,15 @@ class Witness:
                 self.blame("S8", f"{key!r} was forgotten with {live}")
 
     def gives_up(self, key: bytes, who: Who) -> None:
-        """A caller does. Of one whose call was refused the store may hear later, from a network that repeats it."""
+        """A caller does.
+
+        Of one whose call was refused the store may hear later, from a network that repeats it.
+        """
         self._left.add(who)
         if who in self._names[key].asked:
             self._gave_up.setdefault(who, self._world.now)
 
-    # At the clients ------------------------------------------------------------------------------------------------------
+    # At the clients -------------------------------------------------------------------------------
 
     def got(self, name: str, key: str, permit: Permit, loop: ProcessLoop) -> None:
         """A client acts on its permit now."""
@@ -502,10 +513,11 @@ class Witness:
             self._check_belief(name, key, permit, belief)
 
     def inherits(self, name: str, who: Who, permit: Permit, waited: int) -> None:
-        """A client leaves its permit to another one of the same process. The store will hear of that as of one who has given up.
+        """A client leaves its permit to another one of the same process. The store will hear of
+        that as of one who has given up.
 
-        S1: no more is held than the limits allow, unless they were changed just now. S6: the heir has a place, and nobody stands
-        before it but who has given up. S2: what it gets is held.
+        S1: no more is held than the limits allow, unless they were changed just now. S6: the heir
+        has a place, and nobody stands before it but who has given up. S2: what it gets is held.
         """
         self.inherited += 1
         key = f"headgate:{{{name}}}".encode()
@@ -520,7 +532,8 @@ class Witness:
         if (before or not placed) and self._disturbed < self._world.now - waited:
             self.blame(
                 "S6",
-                f"{who} took over {permit.key} before {before}, and has {'a' if placed else 'no'} place",
+                f"{who} took over {permit.key} before {before}, and has {'a' if placed else 'no'} "
+                "place",
             )
         if self._world.now - self._changed[key] > self.calm_after(0.0):
             self._check_held(key, crowd)
@@ -539,7 +552,8 @@ class Witness:
             if rule.holds and held > rule.capacity:
                 self.blame(
                     "S1",
-                    f"{held} of {rule.capacity} are held of {program}, and one is handed over: {crowd.holders}",
+                    f"{held} of {rule.capacity} are held of {program}, and one is handed over: "
+                    f"{crowd.holders}",
                 )
 
     def _check_belief(self, name: str, key: str, permit: Permit, belief: Belief) -> None:
@@ -556,7 +570,9 @@ class Witness:
         return loop.alive and permit.held and loop.time() < permit.believed
 
     def _excused(self, permit: Permit, belief: Belief) -> bool:
-        """Whether the store may have forgotten it since the request that it was granted or renewed by."""
+        """Whether the store may have forgotten it since the request that it was granted or renewed
+        by.
+        """
         since = permit.believed - self._lease
         if permit.believed == belief.until:
             since = min(since, belief.since)
@@ -565,10 +581,12 @@ class Witness:
             >= self._world.now - (belief.loop.time() - since) * SECOND - self._stood_still - 2
         )
 
-    # Afterwards ----------------------------------------------------------------------------------------------------------
+    # Afterwards -----------------------------------------------------------------------------------
 
     def check_rates(self) -> None:
-        """T1: in no interval was more acted on than a rate or a window allows; once more of all of it where state was lost."""
+        """T1: in no interval was more acted on than a rate or a window allows; once more of all of
+        it where state was lost.
+        """
         by_name: dict[str, list[Acted]] = defaultdict(list)
         for acted in self.acted:
             by_name[acted.name].append(acted)
@@ -660,12 +678,13 @@ class Witness:
             if closed or sum(cost for _, cost, _ in within) > most * (1 + lost):
                 self.blame(
                     "T1",
-                    f"{name}: {within} from {start} on for {rule.per} us, and {most} may pass; {closed} are too near its end",
+                    f"{name}: {within} from {start} on for {rule.per} us, and {most} may pass; "
+                    f"{closed} are too near its end",
                 )
                 return
 
 
-# What the store and the script write ----------------------------------------------------------------------------------------
+# What the store and the script write --------------------------------------------------------------
 
 
 def crowd_of(server: Server, key: bytes) -> Crowd:

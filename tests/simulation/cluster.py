@@ -1,7 +1,8 @@
-"""Two servers of a Cluster, as clients see them: each has its slots, and a slot goes from one to the other, key by key.
+"""Two servers of a Cluster, as clients see them: each has its slots, and a slot goes from one to
+the other, key by key.
 
-Here lives who has which key, and what the other one says to who asks for it there (MOVED, ASK, TRYAGAIN), as Redis 7 does. The keys
-of both lie in one place, the server's: a key is nowhere twice.
+Here lives who has which key, and what the other one says to who asks for it there (MOVED, ASK,
+TRYAGAIN), as Redis 7 does. The keys of both lie in one place, the server's: a key is nowhere twice.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Slots:
     def owner(self, slot: int) -> int:
         return self._owners.get(slot, PORTS[slot // HALF])
 
-    # Moving --------------------------------------------------------------------------------------------------------------
+    # Moving ---------------------------------------------------------------------------------------
 
     def begin(self, slot: int) -> bool:
         """Whether it was at rest, and sets out to the other one now."""
@@ -48,7 +49,7 @@ class Slots:
         self._owners[slot] = self._targets.pop(slot)
         self._gone = {key for key in self._gone if key_slot(key) != slot}
 
-    # Asking --------------------------------------------------------------------------------------------------------------
+    # Asking ---------------------------------------------------------------------------------------
 
     def let_in(self, port: int, keys: list[bytes], asking: bool) -> None:
         """Raises what the server at `port` says to a call for `keys` that it does not take."""
@@ -76,7 +77,9 @@ class Slots:
             self._gone |= set(keys) & set(self._there())
 
     def keep(self, port: int, channel: bytes) -> None:
-        """Raises what the server at `port` says to who subscribes to a sharded channel of a slot that it does not own."""
+        """Raises what the server at `port` says to who subscribes to a sharded channel of a slot
+        that it does not own.
+        """
         if port != self.owner(slot := key_slot(channel)):
             raise Failure(f"MOVED {slot} :{self.owner(slot)}")
 

@@ -1,7 +1,7 @@
 """What a Redis server keeps, and the commands on it that the scripts call.
 
-Here lives their exact meaning (test_commands.py compares it with a real server), on a clock that somebody else moves. Who is
-connected, and what a script is, is the server's to know.
+Here lives their exact meaning (test_commands.py compares it with a real server), on a clock that
+somebody else moves. Who is connected, and what a script is, is the server's to know.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Keyspace:
         self._ends: dict[bytes, int] = {}  # when a key expires, in milliseconds
         self._soonest = math.inf  # no key expires before that
 
-    # Keys ----------------------------------------------------------------------------------------------------------------
+    # Keys -----------------------------------------------------------------------------------------
 
     def call(self, words: list[bytes]) -> Reply:
         """The answer to one command. Raises Failure, and then nothing has changed."""
@@ -201,7 +201,7 @@ class Keyspace:
     def time(self) -> list[bytes]:
         return [b"%d" % part for part in divmod(self.microseconds(), 1_000_000)]
 
-    # Hashes --------------------------------------------------------------------------------------------------------------
+    # Hashes ---------------------------------------------------------------------------------------
 
     def hset(self, key: bytes, *pairs: bytes) -> int:
         if len(pairs) % 2:
@@ -226,7 +226,7 @@ class Keyspace:
             self._keep(key, its)
         return gone
 
-    # Sorted sets ---------------------------------------------------------------------------------------------------------
+    # Sorted sets ----------------------------------------------------------------------------------
 
     def zadd(self, key: bytes, *words: bytes) -> int:
         rest = list(words)

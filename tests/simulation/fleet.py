@@ -1,7 +1,9 @@
-"""A fleet at work: processes with real limiters, the callers in them, and what befalls them all, as a plan says.
+"""A fleet at work: processes with real limiters, the callers in them, and what befalls them all, as
+a plan says.
 
-Here lives one run from its first step to the rest after it; whether it went well is what the witness says, and what is still to be
-seen when all is quiet. headgate's own clock, chance and identities are bent to the world for as long as it runs.
+Here lives one run from its first step to the rest after it; whether it went well is what the
+witness says, and what is still to be seen when all is quiet. headgate's own clock, chance and
+identities are bent to the world for as long as it runs.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ from tests.stepping import Stepped
 from tests.virtual import BEGINNING
 
 REST = 10 * SECOND  # after which only what needs time is left
-# A call that the server has turned away, its memory full, is run by a copy that was kept on the way (docs/promises.md); and what
-# that waits for is its own until its session has been silent.
+# A call that the server has turned away, its memory full, is run by a copy that was kept on the way
+# (docs/promises.md); and what that waits for is its own until its session has been silent.
 TURNED_AWAY = LATEST + WAITER + SECOND
 AGES = {
     "old": 40 * SECOND,
@@ -75,7 +77,10 @@ class Outcome(NamedTuple):
 
 
 def run(plan: Plan, replays: bool = True) -> Outcome:
-    """All of `plan`, the same each time. `replays`: what nobody noticed meanwhile may be noticed by its history (tests/history)."""
+    """All of `plan`, the same each time.
+
+    `replays`: what nobody noticed meanwhile may be noticed by its history (tests/history).
+    """
     with quiet(), replaced(LIGHTER):
         outcome = _run(plan)
         while gc.collect():
@@ -107,9 +112,11 @@ def _run(plan: Plan) -> Outcome:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Nothing is collected but when we say so; and what dead processes drop in the middle of anything complains to nobody.
+    """Nothing is collected but when we say so; and what dead processes drop in the middle of
+    anything complains to nobody.
 
-    What they drop is dropped: this process' own portal would bring it home, to a server that is not there, and keep it for ever.
+    What they drop is dropped: this process' own portal would bring it home, to a server that is not
+    there, and keep it for ever.
     """
     collecting, hook = gc.isenabled(), sys.unraisablehook
     gc.freeze()  # all that was there before need not be looked at
@@ -230,7 +237,7 @@ class Fleet:
     def note(self, what: object) -> None:
         self.trace.append(f"{self.world.now / SECOND:12.6f}  {what}")
 
-    # One run -------------------------------------------------------------------------------------------------------------
+    # One run --------------------------------------------------------------------------------------
 
     def live(self) -> None:
         for step in self.plan.steps:
@@ -261,7 +268,10 @@ class Fleet:
         return bool(self.witness.broken)
 
     def end(self) -> None:
-        """Nothing more happens, and nobody is asked. Whatever still holds the world, like a thread in our clock, holds no fleet."""
+        """Nothing more happens, and nobody is asked.
+
+        Whatever still holds the world, like a thread in our clock, holds no fleet.
+        """
         for process in self._everybody:
             process.loop.crash()
             process.loop.forget()  # finalizers keep the sockets and links of a store, and with them the loop
@@ -273,7 +283,7 @@ class Fleet:
         self.world.end()
         vars(self).clear()
 
-    # What befalls it -----------------------------------------------------------------------------------------------------
+    # What befalls it ------------------------------------------------------------------------------
 
     def _befall(self, fault: Fault) -> None:
         self.note(fault)
@@ -457,7 +467,7 @@ class Fleet:
         self.witness.lost_state(known)
         self.network.down = False
 
-    # Callers -------------------------------------------------------------------------------------------------------------
+    # Callers --------------------------------------------------------------------------------------
 
     def _ask(self, ask: Ask) -> None:
         process = self.processes[ask.who]
@@ -510,7 +520,9 @@ class Fleet:
             self.witness.blame("L4", f"{ask} took {took} s to be refused")
 
     def _check_refusal(self, ask: Ask, outcome: BaseException) -> None:
-        """L5: who has time is not told that there is no server, when there is one. (Where a reply may take 5 s, it may seem so.)"""
+        """L5: who has time is not told that there is no server, when there is one. (Where a reply
+        may take 5 s, it may seem so.)
+        """
         hurries = ask.max_sleep is not None or ask.way == "try"
         slow = self.network.weather.spikes and self.network.weather.spike > SECOND
         if (
@@ -521,7 +533,9 @@ class Fleet:
             self.witness.blame("L5", f"{ask} ended, and nothing had happened: {outcome}")
 
     def _calm_after(self, seconds: float) -> float:
-        """For how many microseconds nothing has gone wrong that must be waited for, if that is longer than `seconds`."""
+        """For how many microseconds nothing has gone wrong that must be waited for, if that is
+        longer than `seconds`.
+        """
         return inf if self.world.now < self._trouble_until + seconds * SECOND else self.slow()
 
     def permitted(self, line: RedisQueue, permit: Permit) -> None:
@@ -542,7 +556,7 @@ class Fleet:
         self.note(f"{lane.queue.name}: {permit.key} goes to {who}")
         self.witness.inherits(lane.queue.name, who, permit, int(heir.waited * SECOND))
 
-    # Rest ----------------------------------------------------------------------------------------------------------------
+    # Rest -----------------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """All faults are over, but for what they have left behind."""
@@ -593,7 +607,9 @@ class Fleet:
         return int(total * SECOND)
 
     def _behind(self) -> float:
-        """The seconds for which the time stands still in the store: its clock was stepped back (T6)."""
+        """The seconds for which the time stands still in the store: its clock was stepped back
+        (T6).
+        """
         return max(0, self.witness.latest - self._clock()) / SECOND
 
     def _slowness(self, ask: Ask) -> float:
@@ -602,7 +618,9 @@ class Fleet:
         return 3 * ask.cost * max(pace, default=0.0)
 
     def _look_around(self) -> None:
-        """L6: nobody holds, nobody waits, all capacity can be had, and nothing is left but what a link does all the time."""
+        """L6: nobody holds, nobody waits, all capacity can be had, and nothing is left but what a
+        link does all the time.
+        """
         turned_away = any(
             isinstance(step, Fault) and step.kind == "full" for step in self.plan.steps
         )
@@ -626,7 +644,8 @@ class Fleet:
             if not task.done() or task.exception():
                 self.witness.blame(
                     "L6",
-                    f"{task.get_name()}: {task.exception() if task.done() else 'it waits'}; {self._crowds()}",
+                    f"{task.get_name()}: {task.exception() if task.done() else 'it waits'}; "
+                    f"{self._crowds()}",
                 )
         self.witness.check_rates()
         self._check_nothing_is_left()

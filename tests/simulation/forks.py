@@ -1,7 +1,8 @@
-"""What a fork leaves in the child: copies of all objects of the parent, before the product hears of it and after.
+"""What a fork leaves in the child: copies of all objects of the parent, before the product hears of
+it and after.
 
-Here lives copying a store with its lines, and permits with what they came from. A child has a loop of its own; the parent's is
-there too, as a copy in which nothing happens any more.
+Here lives copying a store with its lines, and permits with what they came from. A child has a loop
+of its own; the parent's is there too, as a copy in which nothing happens any more.
 """
 
 from __future__ import annotations

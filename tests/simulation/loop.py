@@ -1,7 +1,8 @@
 """Virtual time, and an event loop for each simulated process.
 
-Here lives when anything happens: the world has one list of moments, and each loop is one of those who ask to be woken. A loop can
-be stopped, slow or dead, and knows as little of that as a real process does. What comes by network is the network's to know.
+Here lives when anything happens: the world has one list of moments, and each loop is one of those
+who ask to be woken. A loop can be stopped, slow or dead, and knows as little of that as a real
+process does. What comes by network is the network's to know.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Act = Callable[[], object]
 
 
 class World:
-    """What happens, in order. What is to happen at one moment happens in the order in which it was asked for."""
+    """What happens, in order.
+
+    What is to happen at one moment happens in the order in which it was asked for.
+    """
 
     def __init__(self, seed: str) -> None:
         self.now = 0
@@ -117,7 +121,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._turn_at: int | None = None  # when it is its turn
         self._free_at = 0  # when the turn before is over
 
-    # What a process can suffer -------------------------------------------------------------------------------------------
+    # What a process can suffer --------------------------------------------------------------------
 
     def crash(self) -> None:
         """Nothing more happens here, and nobody is told."""
@@ -140,7 +144,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.alive:
             self.call_soon(act, *args)
 
-    # Turns ---------------------------------------------------------------------------------------------------------------
+    # Turns ----------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
         """See to it that there is a turn when there is something to do."""
@@ -200,7 +204,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             moment += 1
         return moment
 
-    # What asyncio asks of a loop -----------------------------------------------------------------------------------------
+    # What asyncio asks of a loop ------------------------------------------------------------------
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Handle:  # type: ignore[override]
         handle = Handle(callback, args, context)

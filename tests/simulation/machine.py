@@ -1,7 +1,9 @@
-"""Lua as a server has it: functions and scripts that were loaded, and what `redis` and `struct` are to them.
+"""Lua as a server has it: functions and scripts that were loaded, and what `redis` and `struct` are
+to them.
 
-Here lives the crossing between Lua and Python, and nothing of what a command means. Lua itself is there once in a process, and
-what it has compiled it need not compile again: a server that starts anew runs the same text anew, and so has its state anew.
+Here lives the crossing between Lua and Python, and nothing of what a command means. Lua itself is
+there once in a process, and what it has compiled it need not compile again: a server that starts
+anew runs the same text anew, and so has its state anew.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ TEXTS = 32  # that are kept compiled: those who take guards out of the Lua make 
 
 
 class Machine:
-    """What one server has loaded. `within` answers what a script calls, `failed` hears of one that has not come to its end."""
+    """What one server has loaded.
+
+    `within` answers what a script calls, `failed` hears of one that has not come to its end.
+    """
 
     def __init__(
         self, within: Callable[[list[bytes]], Reply], failed: Callable[[str], None]
@@ -124,7 +129,10 @@ class Lua:
         self._machine.functions[name] = function
 
     def _called(self, *words: Any) -> tuple[bool, Any]:
-        """redis.call: whether it went well, and the reply in Lua's types. Numbers are words as a server writes them."""
+        """redis.call: whether it went well, and the reply in Lua's types.
+
+        Numbers are words as a server writes them.
+        """
         assert self._machine is not None, "Lua runs for somebody"
         try:
             reply = self._machine.within(
@@ -142,7 +150,7 @@ def the_lua() -> Lua:
     return Lua()
 
 
-# struct --------------------------------------------------------------------------------------------------------------------------
+# struct -------------------------------------------------------------------------------------------
 
 
 @lru_cache

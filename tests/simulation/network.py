@@ -1,7 +1,9 @@
-"""The network between processes and the server: bytes that are late, held, torn, cut off, or delivered when nobody expects them.
+"""The network between processes and the server: bytes that are late, held, torn, cut off, or
+delivered when nobody expects them.
 
-Here lives what can happen to a connection. Within one connection bytes keep their order, as they do in TCP; between connections
-there is no order. What was sent on a connection that was cut may arrive all the same, and a call may arrive twice.
+Here lives what can happen to a connection. Within one connection bytes keep their order, as they do
+in TCP; between connections there is no order. What was sent on a connection that was cut may arrive
+all the same, and a call may arrive twice.
 """
 
 from __future__ import annotations
@@ -86,7 +88,9 @@ class Network:
             cable.end.received(data)
 
     def deliver_later(self, end: Connection, data: bytes, delay: int) -> None:
-        """On a connection that nobody has any more: whatever is answered is lost, and a server that is killed hears nothing."""
+        """On a connection that nobody has any more: whatever is answered is lost, and a server that
+        is killed hears nothing.
+        """
 
         def arrive() -> None:
             if end in self.server.connections and not self.stands_still(end):

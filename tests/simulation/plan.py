@@ -1,7 +1,8 @@
 """What is going to happen in one run, written down before it begins: by a seed.
 
-Here live the choices: who there is, which limits, how the network is, what each caller does and which faults come when. A run that
-follows a shorter list of steps is as good a run, so a failing one can be shrunk.
+Here live the choices: who there is, which limits, how the network is, what each caller does and
+which faults come when. A run that follows a shorter list of steps is as good a run, so a failing
+one can be shrunk.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ OPEN: tuple[
 
 
 class Ask(NamedTuple):
-    """A caller of process `who` asks for a permit of `name` at a moment, keeps it for `keep`, and perhaps is cancelled."""
+    """A caller of process `who` asks for a permit of `name` at a moment, keeps it for `keep`, and
+    perhaps is cancelled.
+    """
 
     at: int
     who: int
@@ -60,7 +63,9 @@ class Ask(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Something that happens to process `who`, or to the server: for `span` microseconds, or by so much."""
+    """Something that happens to process `who`, or to the server: for `span` microseconds, or by so
+    much.
+    """
 
     at: int
     kind: str
@@ -290,8 +295,9 @@ def some_fault(
 
 
 def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
-    """What services say to those who have asked too much: all shall wait, or there is less left than they think. Mostly after many
-    have come together, and often: one pause in many meets somebody who sleeps for a moment in it.
+    """What services say to those who have asked too much: all shall wait, or there is less left
+    than they think. Mostly after many have come together, and often: one pause in many meets
+    somebody who sleeps for a moment in it.
     """
     kinds = [kind for kind in SAID if chance.random() < 0.25]
     many = {"pause": chance.randrange(1, 40), "drain": chance.randrange(1, 4)}
@@ -304,7 +310,9 @@ def some_words(chance: Random, processes: int, length: int) -> list[Fault]:
 
 
 def some_ends(chance: Random, befalls: list[Fault]) -> list[Fault]:
-    """In some runs pauses end early, and what a service has said to be spent is not: while that is still news, or later."""
+    """In some runs pauses end early, and what a service has said to be spent is not: while that is
+    still news, or later.
+    """
     if chance.random() > 0.2:
         return []
     said = [fault for fault in befalls if fault.kind in ENDS and chance.random() < 0.5]

@@ -1,7 +1,8 @@
-"""The state of a name that goes back while a fleet runs, and the check that nothing of it stays held.
+"""The state of a name that goes back while a fleet runs, and the check that nothing of it stays
+held.
 
-The state goes back as after a RESTORE of an older DUMP, or at a new primary that lacks the last writes.
-Then all connections break.
+The state goes back as after a RESTORE of an older DUMP, or at a new primary that lacks the last
+writes. Then all connections break.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A Redis server in this process: headgate's real Lua, run by Lua itself, beside the keys that it works on.
+"""A Redis server in this process: headgate's real Lua, run by Lua itself, beside the keys that it
+works on.
 
-Here lives what a server answers to a command that arrives, and what it forgets when it is started again. Bytes come and go by
-whoever connects; time is told to it.
+Here lives what a server answers to a command that arrives, and what it forgets when it is started
+again. Bytes come and go by whoever connects; time is told to it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Server:
         self._listeners: dict[bytes, list[Connection]] = {}
         self._port = 0  # at which the call that is being run has arrived
 
-    # Life ----------------------------------------------------------------------------------------------------------------
+    # Life -----------------------------------------------------------------------------------------
 
     def look(self) -> Keyspace:
         """The keys, as they are this moment."""
@@ -65,7 +66,9 @@ class Server:
         return self.keys
 
     def start(self, copy: bytes | None, keeps_scripts: bool = False) -> None:
-        """From an old copy, or empty; another machine has what was loaded only if it was copied, too."""
+        """From an old copy, or empty; another machine has what was loaded only if it was copied,
+        too.
+        """
         self._at = self._clock()
         self.keys.restore(copy)
         self._listeners = {}
@@ -87,7 +90,7 @@ class Server:
             if connection in listeners:
                 listeners.remove(connection)
 
-    # Commands ------------------------------------------------------------------------------------------------------------
+    # Commands -------------------------------------------------------------------------------------
 
     def answer(self, connection: Connection, words: list[bytes]) -> Reply:
         self._at = self._clock()
@@ -183,7 +186,9 @@ class Server:
         return self.keys.call(words)
 
     def _publish(self, kind: bytes, channel: bytes, message: bytes) -> int:
-        """To all who are subscribed; in a sharded channel, to those who are subscribed on the server that runs the script."""
+        """To all who are subscribed; in a sharded channel, to those who are subscribed on the
+        server that runs the script.
+        """
         listeners = self._listeners.get(channel, [])
         if kind == b"smessage":
             listeners = [listener for listener in listeners if listener.port == self._port]
@@ -217,7 +222,9 @@ class Server:
         return self._functions and self.slots is not None
 
     def end_move(self, slot: int) -> None:
-        """The slot has arrived: who is subscribed to its channels where it was loses the subscription, and hears of it."""
+        """The slot has arrived: who is subscribed to its channels where it was loses the
+        subscription, and hears of it.
+        """
         assert self.slots is not None, "it is the slot of a Cluster"
         self.slots.end(slot)
         for channel, listeners in self._listeners.items():

@@ -1,6 +1,8 @@
-"""From a run that fails to a shorter one that fails alike: what is left of its steps is what it takes.
+"""From a run that fails to a shorter one that fails alike: what is left of its steps is what it
+takes.
 
-Here lives leaving out and trying again. Chance elsewhere does not change with what is left out (World.chance), so most can go.
+Here lives leaving out and trying again. Chance elsewhere does not change with what is left out
+(World.chance), so most can go.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def story(plan: Plan, outcome: Outcome) -> str:
         [
             f"seed {plan.seed}: {broken.invariant} does not hold: {broken.story}",
             f"{len(plan.steps)} steps, of which these suffice: {[*map(str, small.steps)]}",
-            f"limits {[*map(str, small.limits)]}, {small.processes} processes, {small.weather}, max_waiters {small.waiters}",
+            f"limits {[*map(str, small.limits)]}, {small.processes} processes, {small.weather}, "
+            f"max_waiters {small.waiters}",
             "the end of it:",
             *came.trace[-LAST:],
             f"again: python -m tests.simulation --seeds {plan.seed} {plan.seed + 1}{words}",

@@ -46,15 +46,18 @@ class Tally(NamedTuple):
     def told(self, seconds: float) -> str:
         minutes, pace = self.fleet / 60, self.fleet / max(seconds, 1e-9)
         return (
-            f"{self.seeds} seeds, {minutes:.0f} minutes of fleets ({self.process / 60:.0f} of processes) in {seconds:.1f} s: "
-            f"{pace:.0f} fleet-minutes a minute; {self.callers} callers, {self.faults} faults, {self.acted} permits, "
-            f"{self.calls} calls"
+            f"{self.seeds} seeds, {minutes:.0f} minutes of fleets ({self.process / 60:.0f} of "
+            f"processes) in {seconds:.1f} s: {pace:.0f} fleet-minutes a minute; {self.callers} "
+            f"callers, {self.faults} faults, {self.acted} permits, {self.calls} calls"
         )
 
 
 @contextmanager
 def workers(jobs: int) -> Iterator[Pool]:
-    """Processes that live seeds. Where the tests are measured for coverage these are not, and are twice as fast."""
+    """Processes that live seeds.
+
+    Where the tests are measured for coverage these are not, and are twice as fast.
+    """
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
         yield pool
     pool.join()

@@ -158,7 +158,9 @@ def asked(command: list[bytes]) -> Any:
 
 
 def test_a_key_is_there_until_its_time() -> None:
-    """Given a key that expires, it is gone at its millisecond, and not before: PTTL says so, as a server's does."""
+    """Given a key that expires, it is gone at its millisecond, and not before: PTTL says so, as a
+    server's does.
+    """
     moment = 5_000_500
     keys = Keyspace(lambda: moment)
     keys.call([b"HSET", b"k", b"f", b"v"])
@@ -176,7 +178,9 @@ def test_a_key_is_there_until_its_time() -> None:
 
 @pytest.mark.parametrize("functions", [True, False])
 def test_what_was_not_loaded_is_missing(functions: bool) -> None:
-    """Given a server that knows no script of ours, it says what real ones say (node.py reads that), until it is given one."""
+    """Given a server that knows no script of ours, it says what real ones say (node.py reads that),
+    until it is given one.
+    """
     server = Server(lambda: 1_000_000, functions)
     script = library().whole
     told = {

@@ -1,6 +1,8 @@
-"""Runs that have broken an invariant once, shrunk to what it took. Each says what was wrong: the product, or the simulation.
+"""Runs that have broken an invariant once, shrunk to what it took. Each says what was wrong: the
+product, or the simulation.
 
-A seed draws another run as soon as anything is added to what can happen (plan.py); these stay what they are.
+A seed draws another run as soon as anything is added to what can happen (plan.py); these stay what
+they are.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ ROUGH = Weather(delay=2000, spikes=0.02, spike=400_000, torn=0.1, late=1.0, agai
 SLOW = Weather(delay=40_000, spikes=0.2, spike=400_000, torn=0.5, late=0.5, again=0.02)
 
 FOUND = {
-    # S5. The clock steps back, a copy from before that is started from: until it shows again what it has shown, nobody can know
-    # which fences were given in what was lost. The replay did not excuse the moment at which the clock stood still (seed 3290).
+    # S5. The clock steps back, a copy from before that is started from: until it shows again what
+    # it has shown, nobody can know which fences were given in what was lost. The replay did not
+    # excuse the moment at which the clock stood still (seed 3290).
     "a fence comes again in the time that a clock has gone back": Plan(
         3290,
         6,
@@ -37,8 +40,8 @@ FOUND = {
             Ask(14_983_541, 4, 0, "enter", 3, 2646, max_sleep=2.0),
         ),
     ),
-    # S6. Who gives up before the store has heard of it stands in the queue for a moment, and nobody need wait behind it: the
-    # witness knew only those who gave up later (seed 20172).
+    # S6. Who gives up before the store has heard of it stands in the queue for a moment, and nobody
+    # need wait behind it: the witness knew only those who gave up later (seed 20172).
     "a permit goes past one who was cancelled before its call arrived": Plan(
         20172,
         2,
@@ -54,9 +57,10 @@ FOUND = {
             Ask(0, 1, 1, "enter", 1, 39_641, max_sleep=0.4),
         ),
     ),
-    # L6. A server whose memory was full has turned a call away, and remembers nothing of it: a copy that was kept on the way is run
-    # when it comes (docs/promises.md). What it was granted ends with its lease, what it waits for when its session has been silent:
-    # the simulation looked before that (seed 1848).
+    # L6. A server whose memory was full has turned a call away, and remembers nothing of it: a copy
+    # that was kept on the way is run when it comes (docs/promises.md). What it was granted ends
+    # with its lease, what it waits for when its session has been silent: the simulation looked
+    # before that (seed 1848).
     "a call that was turned away comes again when there is room": Plan(
         5,
         2,
@@ -73,8 +77,9 @@ FOUND = {
             Ask(18_562_574, 1, 0, "enter", 1, 107_884),
         ),
     ),
-    # L5. The queue is lost while a clock that has stepped back stands still: it was begun anew in the moment in which who waits had
-    # been heard last, who so went on waiting in a queue that was gone, for ever (seed 770166).
+    # L5. The queue is lost while a clock that has stepped back stands still: it was begun anew in
+    # the moment in which who waits had been heard last, who so went on waiting in a queue that was
+    # gone, for ever (seed 770166).
     "a queue is lost in the moment in which its waiters were heard": Plan(
         770_166,
         3,
@@ -92,8 +97,8 @@ FOUND = {
             Fault(16_420_849, "delete", 1, 51_228),
         ),
     ),
-    # S8. A name that is new in a slot on its way has all of its keys made where that goes, the log too; where no limit is a window
-    # nobody writes it, nor misses it when it ends (seed 770405).
+    # S8. A name that is new in a slot on its way has all of its keys made where that goes, the log
+    # too; where no limit is a window nobody writes it, nor misses it when it ends (seed 770405).
     "a log that nobody needs ends before its name": Plan(
         770_405,
         4,

@@ -1,6 +1,8 @@
-"""A fleet simulated, seed by seed: whatever befalls it, the invariants hold; and the simulation notices when they do not.
+"""A fleet simulated, seed by seed: whatever befalls it, the invariants hold; and the simulation
+notices when they do not.
 
-The seeds are fixed, so that a failure is the same everywhere; a longer run is `python -m tests.simulation --seeds 0 10000`.
+The seeds are fixed, so that a failure is the same everywhere; a longer run is `python -m
+tests.simulation --seeds 0 10000`.
 """
 
 from __future__ import annotations
@@ -54,9 +56,10 @@ def crew() -> Iterator[Pool]:
     ],
 )
 def test_no_invariant_is_broken(part: int, crew: Pool, capsys: pytest.CaptureFixture[str]) -> None:
-    """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes, stops, cuts, late and doubled
-    messages, a server that freezes, forgets, is full, or steps its clock; when all that is over, all come to an end.
-    F13, F14, F21, F24, F25, F32, F33, F36, F37, F40, F43.
+    """S1, S2, S3, S5, S6, S7, S8, S9, T1, T3, T6, TL1, L1, L2, L3, L4, L5, L6: under crashes,
+    stops, cuts, late and doubled messages, a server that freezes, forgets, is full, or steps its
+    clock; when all that is over, all come to an end. F13, F14, F21, F24, F25, F32, F33, F36, F37,
+    F40, F43.
     """
     began, total = time.perf_counter(), Tally()
     for tally, story in crew.imap(lived, range(part, SEEDS, PARTS)):
@@ -67,7 +70,9 @@ def test_no_invariant_is_broken(part: int, crew: Pool, capsys: pytest.CaptureFix
 
 
 def test_a_seed_is_one_run() -> None:
-    """The same seed tells the same story, to the microsecond: or a failure could not be looked at twice."""
+    """The same seed tells the same story, to the microsecond: or a failure could not be looked at
+    twice.
+    """
     for seed in (3, 11, CLUSTERS[0]):
         first, second = run(planned(seed)), run(planned(seed))
         assert first.trace == second.trace
@@ -236,14 +241,19 @@ def test_it_notices_what_the_lua_lacks(fault: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("fault", PYTHON)
 def test_it_notices_what_the_clients_lack(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Given clients that leave out one of their duties, some seed breaks the invariant that it is there for."""
+    """Given clients that leave out one of their duties, some seed breaks the invariant that it is
+    there for.
+    """
     duty, method, instead, invariant = PYTHON[fault]
     monkeypatch.setattr(duty, method, instead)
     assert noticed() == invariant
 
 
 def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S7. Given clients that renew no lease, somebody loses a permit though nothing has happened."""
+    """S7.
+
+    Given clients that renew no lease, somebody loses a permit though nothing has happened.
+    """
     monkeypatch.setattr(LeaseRenewal, "renew", lambda renewals: None)
     assert noticed(QUIET) == "S7"
 
@@ -329,7 +339,10 @@ def test_a_silent_server_delays_no_hand_off_of_the_other_ones_names() -> None:
 
 
 def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F58. Given processes that make one subscription, at the silent server, hand-offs wait for heartbeats."""
+    """F58.
+
+    Given processes that make one subscription, at the silent server, hand-offs wait for heartbeats.
+    """
     monkeypatch.setattr(
         topology.Cluster,
         "sharded",
@@ -341,7 +354,11 @@ def test_it_notices_processes_that_subscribe_at_one_server(monkeypatch: pytest.M
 
 
 def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F40. Given clients that take TRYAGAIN for an answer, some caller is refused though nothing has happened."""
+    """F40.
+
+    Given clients that take TRYAGAIN for an answer, some caller is refused though nothing has
+    happened.
+    """
     monkeypatch.setattr(node, "NOT_NOW", ("LOADING", "READONLY"))
     assert noticed(CLUSTERS) == "L5"
 
@@ -349,14 +366,21 @@ def test_it_notices_clients_that_do_not_wait_for_a_slot(monkeypatch: pytest.Monk
 def test_it_notices_a_child_that_gives_back_what_is_its_parents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F10. Given a fork's child that takes the permits of its memory for its own, a parent believes in what is not held."""
+    """F10.
+
+    Given a fork's child that takes the permits of its memory for its own, a parent believes in what
+    is not held.
+    """
     monkeypatch.setattr(RedisQueue, "_claimed", lambda line, permit: permit.held)
     assert noticed(FORKS) == "S2"
 
 
 @pytest.mark.parametrize("seed", [174, 230])
 def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
-    """L6. Given a parent that asks again after its fork, then it has no connection more than before."""
+    """L6.
+
+    Given a parent that asks again after its fork, then it has no connection more than before.
+    """
     assert run(planned(seed)).broken == []
 
 
@@ -364,7 +388,11 @@ def test_a_process_that_forks_keeps_its_connections(seed: int) -> None:
 def test_it_notices_a_threads_call_that_comes_after_it_was_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """F25. Given Lua that does not know what a thread has given up, a late call of one is granted something."""
+    """F25.
+
+    Given Lua that does not know what a thread has given up, a late call of one is granted
+    something.
+    """
     change(
         monkeypatch,
         "sessions",

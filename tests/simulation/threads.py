@@ -1,7 +1,9 @@
-"""Threads of a simulated process: they ask on a connection that blocks, in no time at all, for the world stands still meanwhile.
+"""Threads of a simulated process: they ask on a connection that blocks, in no time at all, for the
+world stands still meanwhile.
 
-Here lives that connection, and what it can suffer: what is sent arrives, or much later, or its reply is lost. A thread that would
-have to wait is sent away: the loop that would wait for it is one like any other.
+Here lives that connection, and what it can suffer: what is sent arrives, or much later, or its
+reply is lost. A thread that would have to wait is sent away: the loop that would wait for it is one
+like any other.
 """
 
 from __future__ import annotations

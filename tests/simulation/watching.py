@@ -1,4 +1,6 @@
-"""How a fleet hears of what its clients do: methods of the product that tell the fleet before they act, or after."""
+"""How a fleet hears of what its clients do: methods of the product that tell the fleet before they
+act, or after.
+"""
 
 from __future__ import annotations
 

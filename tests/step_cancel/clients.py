@@ -1,7 +1,9 @@
-"""The HTTP clients of headgate as visits: a real client, limited, makes its calls to a real service.
+"""The HTTP clients of headgate as visits: a real client, limited, makes its calls to a real
+service.
 
-Here lives what is driven, and no story. What is interrupted may be the client's own business, such as connecting: whatever it is,
-the permits come back. A visit closes what it was given; whoever made that sees to it once more, since a closing may be interrupted.
+Here lives what is driven, and no story. What is interrupted may be the client's own business, such
+as connecting: whatever it is, the permits come back. A visit closes what it was given; whoever made
+that sees to it once more, since a closing may be interrupted.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Calling:
     stores: tuple[str, ...] = MEMORY
 
 
-# aiohttp -----------------------------------------------------------------------------------------------------------------------
+# aiohttp ------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -70,7 +72,7 @@ async def gets_by_turns(client: Any, url: str) -> None:
         await gets(client, url)
 
 
-# httpx, httpx2 and what stands on them -----------------------------------------------------------------------------------------
+# httpx, httpx2 and what stands on them ------------------------------------------------------------
 
 
 def transporting(library: Any, limit: Callable[..., Any]) -> Callable[..., Any]:

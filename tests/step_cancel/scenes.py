@@ -1,6 +1,7 @@
 """The scenes in which a visit is interrupted, and what may be left of it: nothing.
 
-Here lives who stands before it and behind it, and how capacity, queue, tasks, timers and futures are looked at afterwards.
+Here lives who stands before it and behind it, and how capacity, queue, tasks, timers and futures
+are looked at afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tests.world import World, soon, until
 
 ONE = Request({})
 OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of each
-# What a lane and a link may have planned when nobody asks for anything: a look at who holds, whether a server answers.
+# What a lane and a link may have planned when nobody asks for anything: a look at who holds,
+# whether a server answers.
 STANDING = (
     "renew",
     "LocalHandoff._send",
@@ -30,7 +32,8 @@ STANDING = (
     "Subscriber.make_sure",
     "Eviction._ask",
 )
-# And what they may have while a store is away: what is owed to it is offered again, and it is looked for, with pauses.
+# And what they may have while a store is away: what is owed to it is offered again, and it is
+# looked for, with pauses.
 SEEKING = ("Offers.send_all", "_set_result_unless_cancelled")
 RESTING = {f"{OURS}client", f"{OURS}revive"}  # between two attempts
 
@@ -86,7 +89,7 @@ class Scene:
                 self._all_inside.set()
             await self._all_inside.wait()
 
-    # What is left --------------------------------------------------------------------------------------------------------
+    # What is left ---------------------------------------------------------------------------------
 
     async def assert_nothing_is_left(self, stepped: Stepped) -> None:
         status = await until(lambda status: status.waiting == 0 and places(status) == 0, self.line)
@@ -138,7 +141,9 @@ class Held(Scene):
 
 
 class Paced(Scene):
-    """One may pass in a beat, and somebody has just passed: the visit books, and those behind it do."""
+    """One may pass in a beat, and somebody has just passed: the visit books, and those behind it
+    do.
+    """
 
     paced = True
 
@@ -204,7 +209,9 @@ async def connected() -> None:
 
 
 async def attempts_failed() -> None:
-    """Go on when nobody is connecting to a server that is not there; a moment is enough, or the test says who is."""
+    """Go on when nobody is connecting to a server that is not there; a moment is enough, or the
+    test says who is.
+    """
     for _ in range(1000):
         if set(tasks()) <= RESTING and not planned() - Counter(STANDING + SEEKING):
             break

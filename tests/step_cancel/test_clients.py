@@ -1,7 +1,9 @@
-"""STEP for HTTP: every coroutine of headgate.http, interrupted at its k-th suspension, for every k, between a client and a server.
+"""STEP for HTTP: every coroutine of headgate.http, interrupted at its k-th suspension, for every k,
+between a client and a server.
 
-F1, F2, F3, F6. Not in every way of tests/stepping.py: what is thrown in, or closed, is the client's own code too. Of the stores
-it makes no difference to a client: those that are driven in both stand for all.
+F1, F2, F3, F6. Not in every way of tests/stepping.py: what is thrown in, or closed, is the client's
+own code too. Of the stores it makes no difference to a client: those that are driven in both stand
+for all.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ CASES = [
 def test_a_call_that_is_interrupted_anywhere_gives_its_permit_back(
     store: str, name: str, calling: Calling, way: str, request: pytest.FixtureRequest
 ) -> None:
-    """S7, L6: one may call at a time; whoever is interrupted where, the next one can, nobody waits, and no task is left.
-    F1, F2, F3, F6.
+    """S7, L6: one may call at a time; whoever is interrupted where, the next one can, nobody waits,
+    and no task is left. F1, F2, F3, F6.
     """
     place = request.getfixturevalue("redis_url") if store == "redis" else MemoryStore()
     with calling.service() as service:

@@ -1,7 +1,9 @@
-"""STEP: every public coroutine, interrupted at its k-th suspension, for every k and in every way, leaves nothing behind.
+"""STEP: every public coroutine, interrupted at its k-th suspension, for every k and in every way,
+leaves nothing behind.
 
-F1 to F6, F8: before and after it was sent, while it waits, in the turn in which it is granted, while it gives back. A failure is
-named by what was asked, of which store, who was there, how it was interrupted, and says at which k.
+F1 to F6, F8: before and after it was sent, while it waits, in the turn in which it is granted,
+while it gives back. A failure is named by what was asked, of which store, who was there, how it was
+interrupted, and says at which k.
 """
 
 from __future__ import annotations
@@ -159,8 +161,8 @@ def test_who_is_interrupted_at_any_suspension_leaves_nothing_behind(
     way: str,
     request: pytest.FixtureRequest,
 ) -> None:
-    """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in; those behind get their turn.
-    F1, F2, F3, F5, F6.
+    """S1, S7, L4, L6, T5: capacity is whole, nobody waits, nothing is charged but what was let in;
+    those behind get their turn. F1, F2, F3, F5, F6.
     """
     names = at_each_suspension(SCENES[scene], step_world, visit, way)
 
@@ -208,7 +210,7 @@ async def interrupted(
     return played.line.name, stepped
 
 
-# Whether that is all -----------------------------------------------------------------------------------------------------------
+# Whether that is all ------------------------------------------------------------------------------
 
 
 @pytest.mark.proof
@@ -234,7 +236,9 @@ def ran_in(scene: type[Scene], world: World, visit: Visit, name: str) -> set[tup
 
 
 def coroutines() -> dict[tuple[str, int], str]:
-    """Every coroutine function and async generator of headgate that its callers wait for, by where it is written."""
+    """Every coroutine function and async generator of headgate that its callers wait for, by where
+    it is written.
+    """
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         module = str(path.relative_to(SOURCE))

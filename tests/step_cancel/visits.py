@@ -1,6 +1,8 @@
-"""Every public coroutine of headgate, as a visit: something to be entered, and a coroutine that asks it for something.
+"""Every public coroutine of headgate, as a visit: something to be entered, and a coroutine that
+asks it for something.
 
-Here lives what is driven, and no story. A visit tells what it has taken, so that a story knows what has to be charged.
+Here lives what is driven, and no story. A visit tells what it has taken, so that a story knows what
+has to be charged.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ BOTH, MEMORY, REDIS, NOWHERE = ("memory", "redis"), ("memory",), ("redis",), ("n
 
 @dataclass(frozen=True)
 class Visit:
-    """`make` the noun in a world, under a name and with limits beside its own; `ask` it, and say what was `taken`."""
+    """`make` the noun in a world, under a name and with limits beside its own; `ask` it, and say
+    what was `taken`.
+    """
 
     ask: Callable[[Any, list[int]], Visiting]
     make: Callable[..., Any]
@@ -109,7 +113,7 @@ def both_at_once(world: World, name: str) -> Entrance:
     return RateLimiter(100_000, CAPACITY).throttle()
 
 
-# What is asked -----------------------------------------------------------------------------------------------------------------
+# What is asked ------------------------------------------------------------------------------------
 
 
 async def enters(noun: Any, taken: list[int]) -> None:
@@ -232,8 +236,10 @@ async def calls(limiter: Limiter, taken: list[int]) -> None:
 
 
 async def iterates(limiter: Limiter, taken: list[int]) -> None:
-    """A coroutine that is closed does not close the generator's step that it waits for (asend().close() of CPython 3.11): the
-    generator runs on for ever, and cannot be closed by anybody."""
+    """A coroutine that is closed does not close the generator's step that it waits for
+    (asend().close() of CPython 3.11): the generator runs on for ever, and cannot be closed by
+    anybody.
+    """
 
     @limiter
     async def call() -> Any:

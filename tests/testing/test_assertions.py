@@ -88,8 +88,8 @@ def test_moments_suffice_for_limits_that_hold_nothing() -> None:
     with pytest.raises(AssertionError) as over:
         assert_never_over([0, 0, 9.5, 20], Window(2, per=10))
     assert str(over.value) == (
-        "Calls 1 to 3 of 4 took 3 requests within 9.5 s, from 0 s after the first on, and 2 in any 10 seconds allows 2 in that "
-        "time."
+        "Calls 1 to 3 of 4 took 3 requests within 9.5 s, from 0 s after the first on, and 2 in any "
+        "10 seconds allows 2 in that time."
     )
 
 

@@ -1,7 +1,8 @@
-"""Client objects of every kind, as a user makes them: redis-py's and valkey-py's, for threads and for asyncio, by topology.
+"""Client objects of every kind, as a user makes them: redis-py's and valkey-py's, for threads and
+for asyncio, by topology.
 
-Here lives their making. headgate only reads them: no server is asked anything here, but by the clusters of threads, which do so as
-they are made, and need a right of their own for it.
+Here lives their making. headgate only reads them: no server is asked anything here, but by the
+clusters of threads, which do so as they are made, and need a right of their own for it.
 """
 
 from __future__ import annotations

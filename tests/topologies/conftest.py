@@ -1,4 +1,6 @@
-"""What stories of topologies may ask for: places that they share, and some of their own to be broken."""
+"""What stories of topologies may ask for: places that they share, and some of their own to be
+broken.
+"""
 
 from __future__ import annotations
 

@@ -68,7 +68,9 @@ def connections(place: Place, kind: str = "normal") -> int:
 async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(
     name: str, store: Any
 ) -> None:
-    """S1, S6, T1, L6: given two places and twenty tasks, when each visits once, then all do, in order, and all was counted."""
+    """S1, S6, T1, L6: given two places and twenty tasks, when each visits once, then all do, in
+    order, and all was counted.
+    """
     limiter = Limiter(name, Concurrency(2), Rate(100, per=AGES, unit="tokens"), store=store)
     room, order = Room(), []
 
@@ -87,7 +89,9 @@ async def test_all_who_come_are_let_in_by_turns_and_never_one_too_many(
 
 
 async def test_threads_are_let_in_as_tasks_are(name: str, store: Any) -> None:
-    """S1, S9: given one place, when five threads and a task want it again and again, then one has it at a time."""
+    """S1, S9: given one place, when five threads and a task want it again and again, then one has
+    it at a time.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
     room = Room()
 
@@ -110,7 +114,9 @@ async def test_threads_are_let_in_as_tasks_are(name: str, store: Any) -> None:
 
 
 def clients(place: Place, *kinds: str) -> set[tuple[int, str]]:
-    """The connections of the user of docs/redis.md, by the port of the server and the server's number of each."""
+    """The connections of the user of docs/redis.md, by the port of the server and the server's
+    number of each.
+    """
     return {
         (server.port, client["id"])
         for server in servers_of(place)
@@ -123,7 +129,9 @@ def clients(place: Place, *kinds: str) -> set[tuple[int, str]]:
 async def test_three_hundred_who_wait_for_fifty_limiters_share_a_few_connections(
     name: str, store: Any, place: Place
 ) -> None:
-    """S9, F27: to each server that keeps names one for calls and one that is subscribed; and all waiters get their turn."""
+    """S9, F27: to each server that keeps names one for calls and one that is subscribed; and all
+    waiters get their turn.
+    """
     servers = MASTERS if isinstance(place, Cluster) else 1
     before = clients(place)
     asked = sum(

@@ -1,7 +1,8 @@
-"""A cluster whose slots move and whose masters die: no error, no place too many, none lost, and the order is kept (F40).
+"""A cluster whose slots move and whose masters die: no error, no place too many, none lost, and the
+order is kept (F40).
 
-While a slot moves, a script of several keys is refused on both sides unless all its keys are on one: so callers wait, and the
-stories stand in the middle of a move for a moment only.
+While a slot moves, a script of several keys is refused on both sides unless all its keys are on
+one: so callers wait, and the stories stand in the middle of a move for a moment only.
 """
 
 from __future__ import annotations
@@ -57,11 +58,13 @@ def errors_of(node: Node) -> int:
     )
 
 
-# Everywhere --------------------------------------------------------------------------------------------------------------------
+# Everywhere ---------------------------------------------------------------------------------------
 
 
 async def test_limiters_are_spread_over_all_masters(name: str, cluster: Cluster) -> None:
-    """S1, S6, S9: given names on each master, when all are used at once, then each is used there, and nothing is mixed up."""
+    """S1, S6, S9: given names on each master, when all are used at once, then each is used there,
+    and nothing is mixed up.
+    """
     names = {
         node: [cluster.name_on(node, f"{name}-{number}") for number in range(3)]
         for node in cluster.masters()
@@ -94,12 +97,14 @@ def listeners(cluster: Cluster) -> Callable[[], list[Node]]:
     return lambda: list((Counter(cluster.listened_to()) - before).elements())
 
 
-# A slot that moves -------------------------------------------------------------------------------------------------------------
+# A slot that moves --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("carried", ["nothing", "one key", "all keys"])
 async def test_a_slot_that_moves_is_waited_for(name: str, cluster: Cluster, carried: str) -> None:
-    """S1, S6, S7, S4: given a holder, a queue and newcomers, when the slot moves under them, then nobody sees anything of it."""
+    """S1, S6, S7, S4: given a holder, a queue and newcomers, when the slot moves under them, then
+    nobody sees anything of it.
+    """
     limiters = [
         Limiter(name, Concurrency(2), TOKENS, store=apart(cluster.user_url, number))
         for number in range(2)
@@ -150,9 +155,9 @@ def moving(cluster: Cluster, name: str) -> Move:
 async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(
     name: str, cluster: Cluster
 ) -> None:
-    """S7, fact 10: given the last holder and the last waiter, whose keys end with them, when the place changes hands in the midst
-    of a move, then no script is broken off at a key that has just gone: the waiter has the place, and nobody else.
-    F40.
+    """S7, fact 10: given the last holder and the last waiter, whose keys end with them, when the
+    place changes hands in the midst of a move, then no script is broken off at a key that has just
+    gone: the waiter has the place, and nobody else. F40.
     """
     limiter, other = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)
@@ -174,8 +179,8 @@ async def test_a_place_changes_hands_in_full_or_not_at_all_while_its_slot_moves(
 
 
 async def test_a_slot_moves_round_under_load(name: str, cluster: Cluster) -> None:
-    """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters, then nobody is one too many.
-    F40.
+    """S1, S3, S7: given forty tasks at work in two processes, when the slot goes round all masters,
+    then nobody is one too many. F40.
     """
     limiters = [
         Limiter(name, Concurrency(3), TOKENS, store=apart(cluster.user_url, number))
@@ -218,7 +223,9 @@ def busier(room: Room, visits: int) -> bool:
 
 
 async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
-    """S1, S7: given a thread with a connection of its own, when the slot has moved, or is moving, then it gets in all the same."""
+    """S1, S7: given a thread with a connection of its own, when the slot has moved, or is moving,
+    then it gets in all the same.
+    """
     limiter = Limiter(name, Concurrency(1), store=cluster.user_url)
     room = Room()
 
@@ -239,13 +246,15 @@ async def test_a_thread_follows_a_slot_that_moves(name: str, cluster: Cluster) -
     await at_rest(limiter)
 
 
-# Nodes that are gone -----------------------------------------------------------------------------------------------------------
+# Nodes that are gone ------------------------------------------------------------------------------
 
 
 async def test_holders_and_waiters_live_through_the_death_of_a_master(
     name: str, cluster: Cluster
 ) -> None:
-    """S1, S6, S7, L5, F40: given names on all masters, when one is killed, then its replica goes on where it was, and so do all."""
+    """S1, S6, S7, L5, F40: given names on all masters, when one is killed, then its replica goes on
+    where it was, and so do all.
+    """
     dying = cluster.masters()[0]
     mine, alive = cluster.name_on(dying, name), cluster.name_on(cluster.masters()[1], name)
     limiters = [
@@ -286,8 +295,10 @@ async def test_holders_and_waiters_live_through_the_death_of_a_master(
 async def test_a_node_that_says_nothing_delays_no_name_of_another(
     name: str, cluster: Cluster, moment: float
 ) -> None:
-    """L5, F36: given two nodes that were not met yet, of which one stands still, when names of both are asked for, then the other
-    one's is granted at once; and the first one's as soon as its node goes on."""
+    """L5, F36: given two nodes that were not met yet, of which one stands still, when names of both
+    are asked for, then the other one's is granted at once; and the first one's as soon as its node
+    goes on.
+    """
     known, silent, healthy = cluster.masters()
     url = f"{cluster.user_url}?socket_connect_timeout=60"  # longer than anything here
     limiters = {
@@ -311,8 +322,9 @@ async def test_a_node_that_says_nothing_delays_no_name_of_another(
 async def test_a_master_that_is_gone_is_asked_less_and_less_often_whoever_else_answers(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F28, F40: given a master that is gone and another one that answers all the time, then each pause before the former is asked
-    again is twice the one before, up to the longest."""
+    """F28, F40: given a master that is gone and another one that answers all the time, then each
+    pause before the former is asked again is twice the one before, up to the longest.
+    """
     breaths = Breaths()
     for module, word, value in (
         (tasks, "JITTER", breaths),
@@ -355,8 +367,10 @@ class Chance:
 async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, S7, F36: given a master that stands still and a replica that was promoted, when a call is lost at the former, then the
-    others are asked where its name is, and not first the one that has just let it down."""
+    """L5, S7, F36: given a master that stands still and a replica that was promoted, when a call is
+    lost at the former, then the others are asked where its name is, and not first the one that has
+    just let it down.
+    """
     silent = cluster.masters()[0]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
@@ -381,7 +395,9 @@ async def test_a_master_that_says_nothing_is_not_asked_who_takes_its_place(
 async def test_two_processes_share_a_limiter_while_its_slot_moves(
     name: str, cluster: Cluster, puppet: Puppets
 ) -> None:
-    """S1, S6, S7: given one process that holds and another that waits, when the slot moves, then the place is handed on."""
+    """S1, S6, S7: given one process that holds and another that waits, when the slot moves, then
+    the place is handed on.
+    """
     limit = Concurrency(1)
     one, two = [puppet(cluster.user_url, limit) for _ in range(2)]
     await one.hears("acquire a", until="a asks")
@@ -410,7 +426,9 @@ async def test_a_node_that_is_not_there_is_passed_over(name: str, cluster: Clust
 async def test_a_node_that_says_nothing_is_passed_over(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F22: given a URL whose first node stands still, then the second one is asked, however long a connection may take."""
+    """L5, F22: given a URL whose first node stands still, then the second one is asked, however
+    long a connection may take.
+    """
     silent, healthy = cluster.masters()[:2]
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
     url = f"{cluster.url_by(silent, healthy)}?socket_connect_timeout=60"
@@ -446,7 +464,9 @@ async def test_no_node_at_all_is_told_in_a_sentence(name: str, cluster: Cluster)
 async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(
     name: str, cluster: Cluster
 ) -> None:
-    """Given a redis:// URL of a node, when a name is another node's, then the StoreError says how the URL begins."""
+    """Given a redis:// URL of a node, when a name is another node's, then the StoreError says how
+    the URL begins.
+    """
     node, other = cluster.masters()[:2]
     limiter = Limiter(cluster.name_on(other, name), Concurrency(1), store=node.user_url)
 
@@ -459,7 +479,9 @@ async def test_a_single_server_that_turns_out_to_be_one_of_a_cluster_says_so(
 async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(
     name: str, cluster: Cluster, heals: bool
 ) -> None:
-    """F35, L5, S7: given a slot that was taken from its node, then calls wait for it, and are told if it does not come back."""
+    """F35, L5, S7: given a slot that was taken from its node, then calls wait for it, and are told
+    if it does not come back.
+    """
     limiter = Limiter(name, Concurrency(1), TOKENS, store=cluster.user_url)
     holder = await limiter.acquire(tokens=1)
 
@@ -480,8 +502,9 @@ async def test_a_slot_that_nobody_has_is_waited_for_and_not_for_ever(
 
 
 async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Cluster) -> None:
-    """S9: given waiters on all masters, and slots that went elsewhere since, then each master has one connection for calls and one
-    that is subscribed."""
+    """S9: given waiters on all masters, and slots that went elsewhere since, then each master has
+    one connection for calls and one that is subscribed.
+    """
     before, listening = (
         {node: connections_of(node.admin, "normal") for node in cluster.nodes},
         listeners(cluster),
@@ -517,8 +540,9 @@ async def test_connections_are_two_to_a_master_at_most(name: str, cluster: Clust
 async def test_a_master_to_whom_nothing_is_said_is_left(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9: given names on two masters, when one of them is used no more, then the connection there is closed, and the other is not;
-    and it is made again for who comes."""
+    """S9: given names on two masters, when one of them is used no more, then the connection there
+    is closed, and the other is not; and it is made again for who comes.
+    """
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
     monkeypatch.setattr(transport_node, "IDLE", MOMENT)
     quiet, lively = cluster.masters()[:2]
@@ -544,8 +568,9 @@ async def test_a_master_to_whom_nothing_is_said_is_left(
 async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_the_loop_ends(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S7, L4: given a connection that is lost, and a node that says nothing when it is asked where everything is, when the loop
-    ends just then, then what was given back arrives."""
+    """S7, L4: given a connection that is lost, and a node that says nothing when it is asked where
+    everything is, when the loop ends just then, then what was given back arrives.
+    """
     silent, kept = cluster.masters()[:2]
     its = cluster.name_on(kept, name)
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
@@ -569,7 +594,9 @@ async def test_what_is_given_back_while_everything_is_looked_for_arrives_though_
 
 
 class Minority:
-    """A node that says CLUSTERDOWN to every call, as one that sees no majority does, from when it is cut off."""
+    """A node that says CLUSTERDOWN to every call, as one that sees no majority does, from when it
+    is cut off.
+    """
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cut_off = False
@@ -593,8 +620,10 @@ class Minority:
 async def test_a_master_that_sees_no_majority_is_left_when_another_one_has_its_names(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5, F40, S7: given a master that says CLUSTERDOWN and nothing else, when others have given its names to its replica, then all
-    that ask for them are served there, who was held and who comes, with no error; and what they held is there."""
+    """L5, F40, S7: given a master that says CLUSTERDOWN and nothing else, when others have given
+    its names to its replica, then all that ask for them are served there, who was held and who
+    comes, with no error; and what they held is there.
+    """
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     lonely = cluster.masters()[0]
     minority = Minority(lonely, monkeypatch)

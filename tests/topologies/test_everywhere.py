@@ -1,6 +1,8 @@
-"""The same stories elsewhere: what is told of Redis holds on an old server, on Valkey, by Sentinel and in a cluster.
+"""The same stories elsewhere: what is told of Redis holds on an old server, on Valkey, by Sentinel
+and in a cluster.
 
-Here is told where; the stories are in tests/conformance and tests/classics. By hand: ./run test tests/conformance --place cluster
+Here is told where; the stories are in tests/conformance and tests/classics. By hand: ./run test
+tests/conformance --place cluster
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hand-offs between processes: after a failover, beside a silent node, and while a slot moves.
 
-The tests run without heartbeats. So a waiter that no notification reaches waits for ever, and the test
-fails.
+The tests run without heartbeats. So a waiter that no notification reaches waits for ever, and the
+test fails.
 """
 
 from __future__ import annotations
@@ -66,15 +66,17 @@ async def hand_over(limiters: Sequence[Limiter], rounds: int = ROUNDS) -> None:
 async def test_the_subscription_moves_to_the_new_primary(
     name: str, own_sentinels: Sentinels, breaks: Breaks
 ) -> None:
-    """L2, L5, F57: given two processes that are subscribed, when another server becomes the primary,
-    then both subscribe there, and notifications of grants reach them."""
+    """L2, L5, F57: given two processes that are subscribed, when another server becomes the
+    primary, then both subscribe there, and notifications of grants reach them.
+    """
     limiters = two_processes(name, own_sentinels.user_url)
     await hand_over(limiters, rounds=2)
     own_sentinels.copy()
 
     former = breaks(own_sentinels)
     await eventually(lambda: own_sentinels.promoted(former), PROMOTION)
-    # A process that has not read the announcement yet may get a permit that only the former primary knows.
+    # A process that has not read the announcement yet may get a permit that only the former primary
+    # knows.
     await eventually(lambda: connections_of(own_sentinels.primary.admin, "normal") == len(limiters))
     await hand_over(limiters)
 
@@ -85,8 +87,10 @@ async def test_the_subscription_moves_to_the_new_primary(
 async def test_a_frozen_primary_that_was_replaced_keeps_no_subscriber(
     name: str, own_sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2, S9, F57: given a primary that stands still, so that the connections for calls are lost first,
-    when another server is the primary, then both processes subscribe there, and nowhere else."""
+    """L2, S9, F57: given a primary that stands still, so that the connections for calls are lost
+    first, when another server is the primary, then both processes subscribe there, and nowhere
+    else.
+    """
     monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", OVERDUE)
     limiters = two_processes(name, own_sentinels.user_url)
     await hand_over(limiters, rounds=2)
@@ -127,8 +131,9 @@ async def test_a_subscription_outlasts_the_connection_for_calls(
 async def test_a_name_with_waiters_keeps_its_channel_when_a_connection_for_calls_is_lost(
     name: str, cluster: Cluster
 ) -> None:
-    """L2, F26, F58: given a waiter in one process, when the connections for calls to the node of its
-    name are lost, then the process keeps its subscription there."""
+    """L2, F26, F58: given a waiter in one process, when the connections for calls to the node of
+    its name are lost, then the process keeps its subscription there.
+    """
     node = cluster.masters()[0]
     limiters = two_processes(cluster.name_on(node, name), cluster.user_url)
     holder = await soon(limiters[0].acquire())
@@ -153,8 +158,9 @@ def subscribers(server: Copy | Node) -> set[str]:
 async def test_a_server_that_became_a_replica_loses_its_subscribers(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L2, F35, F57: given the URL of one server, which says READONLY to two processes, when they are
-    served again, then both have subscribed anew: the address may lead to another server by now."""
+    """L2, F35, F57: given the URL of one server, which says READONLY to two processes, when they
+    are served again, then both have subscribed anew: the address may lead to another server by now.
+    """
     server = own_sentinels.primary
     limiters = two_processes(name, server.user_url)
     await hand_over(limiters, rounds=2)
@@ -176,8 +182,9 @@ async def test_a_server_that_became_a_replica_loses_its_subscribers(
 async def test_a_silent_node_delays_no_hand_off_of_names_that_other_nodes_keep(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """L2, L5, F36, F58: given two processes with names on all masters, when one master stands still,
-    then names that the others keep are handed over at once."""
+    """L2, L5, F36, F58: given two processes with names on all masters, when one master stands
+    still, then names that the others keep are handed over at once.
+    """
     silent, *healthy = cluster.masters()
     monkeypatch.setattr(topology, "CHANCE", Chance(silent.port))
     names = [cluster.name_on(node, name) for node in (silent, *healthy[:others])]
@@ -191,8 +198,9 @@ async def test_a_silent_node_delays_no_hand_off_of_names_that_other_nodes_keep(
 
 
 async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cluster) -> None:
-    """L2, F40, F58: given a holder in one process and a waiter in another, when the slot of their name
-    moves to another node, then the waiter hears of its grant there."""
+    """L2, F40, F58: given a holder in one process and a waiter in another, when the slot of their
+    name moves to another node, then the waiter hears of its grant there.
+    """
     limiters = two_processes(name, cluster.user_url)
     await hand_over(limiters, rounds=2)
     holder = await soon(limiters[0].acquire())
@@ -212,9 +220,10 @@ async def test_the_subscription_follows_a_slot_that_moves(name: str, cluster: Cl
 async def test_a_waiter_hears_of_its_grant_while_the_slot_of_its_name_moves(
     name: str, cluster: Cluster
 ) -> None:
-    """L2, F40, F58: given a holder in one process and a waiter in another, when all keys of their name
-    have gone to another node, but not the slot, then the waiter is notified, and so are those that
-    come later; and the waiter counts as alive for as long as before."""
+    """L2, F40, F58: given a holder in one process and a waiter in another, when all keys of their
+    name have gone to another node, but not the slot, then the waiter is notified, and so are those
+    that come later; and the waiter counts as alive for as long as before.
+    """
     limiters = two_processes(name, cluster.user_url)
     await hand_over(limiters, rounds=2)
     holder = await soon(limiters[0].acquire())
@@ -270,8 +279,9 @@ def channels(node: Node, name: str) -> list[str]:
 async def test_only_names_with_waiters_are_subscribed(
     name: str, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S9, F58: given two names of one node, when one has no waiter any more, then its channel is left,
-    and the other one's stays."""
+    """S9, F58: given two names of one node, when one has no waiter any more, then its channel is
+    left, and the other one's stays.
+    """
     monkeypatch.setattr(subscriber, "REPLY_TIMEOUT", MOMENT)
     node = cluster.masters()[0]
     left, kept = [

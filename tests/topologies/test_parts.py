@@ -1,4 +1,6 @@
-"""A Cluster of which a part is away: who may do without the store does so for the names of that part, and for no others (F40)."""
+"""A Cluster of which a part is away: who may do without the store does so for the names of that
+part, and for no others (F40).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ async def fence_of(limiter: Limiter) -> int:
 
 
 async def limited(limiter: Limiter) -> None:
-    """Go on when the store is asked again: a node that has come back answers, and for two seconds serves nobody yet."""
+    """Go on when the store is asked again: a node that has come back answers, and for two seconds
+    serves nobody yet.
+    """
     async with asyncio.timeout(long()):
         while True:
             if await fence_of(limiter):
@@ -59,8 +63,10 @@ async def limited(limiter: Limiter) -> None:
 async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_away(
     name: str, cluster: Cluster, lonely: Node
 ) -> None:
-    """L5, S1: given a master that is gone, when its names go without the store, then those of others are limited by it, and new
-    ones as well; no answer of others has anybody ask the dead one; and when it is back, all are limited."""
+    """L5, S1: given a master that is gone, when its names go without the store, then those of
+    others are limited by it, and new ones as well; no answer of others has anybody ask the dead
+    one; and when it is back, all are limited.
+    """
     healthy = cluster.masters()[1]
     lost, served, new = [
         limiter_of(cluster.name_on(node, f"{name}-{number}"), cluster, on_store_error="open")
@@ -93,7 +99,8 @@ async def test_names_of_a_server_that_is_there_are_limited_while_another_one_is_
 async def test_names_that_another_server_has_taken_over_are_limited_there(
     name: str, cluster: Cluster
 ) -> None:
-    """L5, F40: given a master that is dead, when its replica is promoted, then its names are back though it is not.
+    """L5, F40: given a master that is dead, when its replica is promoted, then its names are back
+    though it is not.
 
     The acquires do not look for the dead master: otherwise the first of them may find the replica.
     """
@@ -116,8 +123,10 @@ async def test_names_that_another_server_has_taken_over_are_limited_there(
 async def test_who_only_wants_to_know_is_told_for_each_server_by_itself(
     name: str, cluster: Cluster, lonely: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L5: given on_store_error="raise", when one master is gone, then new names of it are an error at once as soon as one has hoped
-    in vain, and a new name of another one that is away for a moment is waited for."""
+    """L5: given on_store_error="raise", when one master is gone, then new names of it are an error
+    at once as soon as one has hoped in vain, and a new name of another one that is away for a
+    moment is waited for.
+    """
     monkeypatch.setattr(reconnection, "LONGEST", 0.05)  # the pause before a first attempt
     there = cluster.masters()[1]
     names = [
@@ -149,7 +158,9 @@ async def test_a_log_that_is_told_of_one_server_is_not_told_that_the_store_is_ba
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S9: given keys of one limiter at a server that is away and at another, then it is told once, and once when all is well."""
+    """S9: given keys of one limiter at a server that is away and at another, then it is told once,
+    and once when all is well.
+    """
     monkeypatch.setattr(fallback, "CALM", 0.0)
     caplog.set_level(logging.WARNING, "headgate")
     keyed = limiter_of(name, cluster, on_store_error="open")

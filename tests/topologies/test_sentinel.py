@@ -1,7 +1,8 @@
-"""A primary that is lost, and another one that Sentinel puts in its place: who holds still holds, who waits keeps its place.
+"""A primary that is lost, and another one that Sentinel puts in its place: who holds still holds,
+who waits keeps its place.
 
-F37, F38. What replication did not carry over is lost, as docs/redis.md has it: then one capacity and one burst more, and no holder
-that believes for long.
+F37, F38. What replication did not carry over is lost, as docs/redis.md has it: then one capacity
+and one burst more, and no holder that believes for long.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ async def failed_over(sentinels: Sentinels, breaks: Breaks) -> Copy:
 async def test_holders_and_waiters_live_through_the_death_of_the_primary(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """S1, S5, S6, S7, L5: given two held places, eight who wait in two processes and a rate that runs, when the primary is killed,
-    then all keep what they have: the places, the order, what was counted; and the rate is never exceeded.
-    F37.
+    """S1, S5, S6, S7, L5: given two held places, eight who wait in two processes and a rate that
+    runs, when the primary is killed, then all keep what they have: the places, the order, what was
+    counted; and the rate is never exceeded. F37.
     """
     limits = Concurrency(2), Rate(100, per=AGES, unit="tokens")
     limiters = [
@@ -95,8 +96,10 @@ async def test_holders_and_waiters_live_through_the_death_of_the_primary(
 
 
 async def test_a_planned_failover_is_followed_at_once(name: str, own_sentinels: Sentinels) -> None:
-    """F38, S1: given a former primary that answers for ten seconds more, until the Sentinels get round to it, when another one is
-    promoted, then the former is asked no more: what is given back there would never be given back here."""
+    """F38, S1: given a former primary that answers for ten seconds more, until the Sentinels get
+    round to it, when another one is promoted, then the former is asked no more: what is given back
+    there would never be given back here.
+    """
     limiter, newcomer = [
         Limiter(name, Concurrency(1), store=apart(own_sentinels.user_url, number))
         for number in range(2)
@@ -125,9 +128,11 @@ def sentinels_with_spare() -> Iterator[Sentinels]:
 async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one(
     name: str, sentinels_with_spare: Sentinels
 ) -> None:
-    """F38, S1: given a replica that stands still, and a process that follows the Sentinel that leads a
-    planned failover, when that names another primary, then the process leaves the former one. The
-    leader publishes +switch-master only when each replica has followed, minutes later perhaps."""
+    """F38, S1: given a replica that stands still, and a process that follows the Sentinel that
+    leads a planned failover, when that names another primary, then the process leaves the former
+    one. The leader publishes +switch-master only when each replica has followed, minutes later
+    perhaps.
+    """
     limiter = Limiter(
         name, Concurrency(1), store=sentinels_with_spare.url_by(sentinels_with_spare.watchers[0])
     )
@@ -145,8 +150,10 @@ async def test_the_former_primary_is_left_before_all_replicas_follow_the_new_one
 async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(
     name: str, own_sentinels: Sentinels, slack: Slack
 ) -> None:
-    """F37, S4, S5: given a permit and tokens that the replica never heard of, when the primary is killed, then one capacity and one
-    burst more are granted; the holder knows within a third of its lease, and what it gives back is nobody's."""
+    """F37, S4, S5: given a permit and tokens that the replica never heard of, when the primary is
+    killed, then one capacity and one burst more are granted; the holder knows within a third of its
+    lease, and what it gives back is nobody's.
+    """
     limits = Concurrency(1, lease=3.0), Rate(5, per=AGES, unit="tokens")
     limiter, other = [
         Limiter(name, *limits, store=apart(own_sentinels.user_url, number)) for number in range(2)
@@ -173,8 +180,10 @@ async def test_what_was_not_copied_is_lost_and_its_holder_learns_it(
 async def test_a_release_that_was_not_copied_leaves_its_place_taken_until_the_lease_ends(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """F37, L1: given a process that has given its permit back and ended, when the replica never heard of
-    the release and becomes the primary, then the next caller has the place when the lease has ended."""
+    """F37, L1: given a process that has given its permit back and ended, when the replica never
+    heard of the release and becomes the primary, then the next caller has the place when the lease
+    has ended.
+    """
     lease = 12.0  # seconds: longer than a failover on a busy machine
     limit = Concurrency(1, lease=lease)
 
@@ -193,7 +202,9 @@ async def test_a_release_that_was_not_copied_leaves_its_place_taken_until_the_le
 
 
 async def test_threads_live_through_a_failover(name: str, own_sentinels: Sentinels) -> None:
-    """S1, S7: given a thread that comes and goes by its own connection, when the primary goes, then the thread follows."""
+    """S1, S7: given a thread that comes and goes by its own connection, when the primary goes, then
+    the thread follows.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     room = Room()
 
@@ -212,7 +223,9 @@ async def test_threads_live_through_a_failover(name: str, own_sentinels: Sentine
 
 
 def unaware(former: Copy) -> Watcher:
-    """A Sentinel that takes `former` for the primary: the others tell it better sooner or later, every two seconds."""
+    """A Sentinel that takes `former` for the primary: the others tell it better sooner or later,
+    every two seconds.
+    """
     while True:
         behind = Watcher(former)
         behind.start()
@@ -224,7 +237,9 @@ def unaware(former: Copy) -> Watcher:
 async def test_a_primary_that_has_become_a_replica_is_not_believed(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """F35, F38: given a Sentinel that has not heard of it and still names the former primary, then the next one is asked."""
+    """F35, F38: given a Sentinel that has not heard of it and still names the former primary, then
+    the next one is asked.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     holder = await limiter.acquire()
     former = await failed_over(own_sentinels, Sentinels.fail_over)
@@ -247,7 +262,9 @@ async def test_a_primary_that_has_become_a_replica_is_not_believed(
 async def test_two_processes_share_a_limiter_through_a_failover(
     name: str, own_sentinels: Sentinels, puppet: Puppets
 ) -> None:
-    """S1, S6, S7: given a process that holds and three tasks that wait, when the primary is killed, then the place goes round."""
+    """S1, S6, S7: given a process that holds and three tasks that wait, when the primary is killed,
+    then the place goes round.
+    """
     limit = Concurrency(1)
     one, two = [puppet(own_sentinels.user_url, limit) for _ in range(2)]
     watching = Limiter(name, limit, store=own_sentinels.user_url)
@@ -308,7 +325,9 @@ async def test_a_sentinel_that_is_not_there_is_passed_over(name: str, sentinels:
 async def test_what_cannot_be_found_is_told_in_a_sentence(
     name: str, sentinels: Sentinels, wrong: Callable[[Sentinels], str], word: str
 ) -> None:
-    """Given nobody to ask, or nothing to be told, then a StoreError says where it looked, at once, and no password."""
+    """Given nobody to ask, or nothing to be told, then a StoreError says where it looked, at once,
+    and no password.
+    """
     limiter = Limiter(name, Concurrency(1), store=wrong(sentinels))
 
     with pytest.raises(StoreError, match=word) as told:
@@ -330,8 +349,9 @@ async def test_what_cannot_be_found_is_told_in_a_sentence(
 async def test_a_single_server_that_turns_out_to_be_a_sentinel_says_so(
     name: str, sentinels: Sentinels, user: str, database: int
 ) -> None:
-    """Given a redis:// URL that leads to a Sentinel, when a task or a thread asks for anything, then the
-    StoreError names the URL that begins with redis+sentinel://."""
+    """Given a redis:// URL that leads to a Sentinel, when a task or a thread asks for anything,
+    then the StoreError names the URL that begins with redis+sentinel://.
+    """
     url = f"redis://{user}127.0.0.1:{sentinels.watchers[0].port}/{database}"
     limiter = Limiter(name, Concurrency(1), store=url)
     by_thread = partial(asyncio.to_thread, limiter.acquire_sync)
@@ -345,7 +365,9 @@ async def test_a_single_server_that_turns_out_to_be_a_sentinel_says_so(
 async def test_who_starts_when_there_is_no_primary_finds_the_next(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L5: given a process that begins while the primary is dead, when another is promoted, then that is found."""
+    """L5: given a process that begins while the primary is dead, when another is promoted, then
+    that is found.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     former = own_sentinels.kill_primary()
     with pytest.raises(StoreError):
@@ -360,7 +382,9 @@ async def test_who_starts_when_there_is_no_primary_finds_the_next(
 async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_the_first(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L5: given Sentinels that all say that there is none, then a StoreError says so at once; when there is one, it is found."""
+    """L5: given Sentinels that all say that there is none, then a StoreError says so at once; when
+    there is one, it is found.
+    """
     primary = own_sentinels.primary
     own_sentinels.forget()
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
@@ -386,7 +410,9 @@ async def test_who_starts_when_no_sentinel_names_a_primary_is_told_so_and_finds_
 async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(
     name: str, own_sentinels: Sentinels, hurried: None
 ) -> None:
-    """L5: given servers that all are gone, when they are looked for in vain, then holders and waiters learn it in time."""
+    """L5: given servers that all are gone, when they are looked for in vain, then holders and
+    waiters learn it in time.
+    """
     limiter = Limiter(name, Concurrency(1), store=own_sentinels.user_url)
     holder = await limiter.acquire()
     waiter = asyncio.create_task(enter(limiter))
@@ -403,8 +429,10 @@ async def test_tasks_that_wait_are_told_when_nobody_can_be_promoted(
 async def test_silence_on_all_sides_is_told_in_time(
     name: str, own_sentinels: Sentinels, hurried: None, slack: Slack
 ) -> None:
-    """L5, F36: given Sentinels and servers that all stand still, when a connection may take as long as an outage, then who waits
-    is told when the outage has lasted long enough, however many there are to be asked."""
+    """L5, F36: given Sentinels and servers that all stand still, when a connection may take as long
+    as an outage, then who waits is told when the outage has lasted long enough, however many there
+    are to be asked.
+    """
     limiter = Limiter(
         name,
         Concurrency(1),
@@ -427,7 +455,9 @@ async def test_silence_on_all_sides_is_told_in_time(
 async def test_a_sentinel_that_says_nothing_delays_nobody(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """L5, F22: given Sentinels of which all but the last stand still, then that one is asked, however long one may take."""
+    """L5, F22: given Sentinels of which all but the last stand still, then that one is asked,
+    however long one may take.
+    """
     silent = own_sentinels.watchers[:2]
     for watcher in silent:
         watcher.pause()
@@ -441,7 +471,9 @@ async def test_a_sentinel_that_says_nothing_delays_nobody(
 async def test_sentinels_that_could_not_be_asked_are_named(
     name: str, own_sentinels: Sentinels
 ) -> None:
-    """Given some that are gone and one that knows nothing, or none at all, then the error says who, how many, and why."""
+    """Given some that are gone and one that knows nothing, or none at all, then the error says who,
+    how many, and why.
+    """
     own_sentinels.forget()
     gone = own_sentinels.watchers[:2]
     for watcher in gone:

@@ -1,4 +1,6 @@
-"""A slot of a Cluster that is being moved: names whose keys are all on one of the two sides are served there (F40)."""
+"""A slot of a Cluster that is being moved: names whose keys are all on one of the two sides are
+served there (F40).
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ def on_its_way(cluster: Cluster, name: str) -> Move:
 async def test_names_in_a_slot_that_moves_go_on(
     name: str, cluster: Cluster, limits: list[Any], carried: str
 ) -> None:
-    """S1, S7, L5: given a name that is known, when its slot is on its way, and none or all of its keys have gone, then callers come
-    and go, wait and are handed places, by turns all and none of them, and no call is refused."""
+    """S1, S7, L5: given a name that is known, when its slot is on its way, and none or all of its
+    keys have gone, then callers come and go, wait and are handed places, by turns all and none of
+    them, and no call is refused.
+    """
     limiters = [
         Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)
     ]
@@ -86,7 +90,9 @@ def blocking_visit(limiter: Limiter) -> None:
 async def test_names_of_which_some_keys_have_gone_wait_for_the_others(
     name: str, cluster: Cluster
 ) -> None:
-    """S7, F40: given a holder and a waiter, when one of two keys has gone, then the place changes hands as soon as both have."""
+    """S7, F40: given a holder and a waiter, when one of two keys has gone, then the place changes
+    hands as soon as both have.
+    """
     limiters = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in range(2)
     ]
@@ -110,8 +116,10 @@ async def test_names_of_which_some_keys_have_gone_wait_for_the_others(
 async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(
     name: str, cluster: Cluster
 ) -> None:
-    """L5, F40: given a source that has given its slot away and a target that was not told yet, so that each names the other, when
-    somebody comes who has met none of them, then the call goes to and fro, with pauses, and arrives when they agree."""
+    """L5, F40: given a source that has given its slot away and a target that was not told yet, so
+    that each names the other, when somebody comes who has met none of them, then the call goes to
+    and fro, with pauses, and arrives when they agree.
+    """
     move = on_its_way(cluster, name)
     move.source.ask("SETSLOT", move.slot, "NODE", move.target.identity)
 
@@ -135,8 +143,10 @@ async def test_nodes_that_disagree_are_waited_for_by_who_has_just_come_too(
 async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(
     name: str, cluster: Cluster, limits: list[Any]
 ) -> None:
-    """S8, L5, F40: given a slot on its way, when a name is used for the first time, by tasks and a thread, then it waits for
-    nothing; all that is kept of it has a TTL; and it goes on when the slot has arrived."""
+    """S8, L5, F40: given a slot on its way, when a name is used for the first time, by tasks and a
+    thread, then it waits for nothing; all that is kept of it has a TTL; and it goes on when the
+    slot has arrived.
+    """
     limiters = [
         Limiter(name, *limits, store=apart(cluster.user_url, number)) for number in range(2)
     ]
@@ -162,7 +172,9 @@ async def test_a_name_that_is_new_in_a_slot_on_its_way_begins_where_it_goes(
 async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(
     name: str, cluster: Cluster
 ) -> None:
-    """L5, F40: given a name whose keys have gone, when another process comes, which knows of one key more, then it is served."""
+    """L5, F40: given a name whose keys have gone, when another process comes, which knows of one
+    key more, then it is served.
+    """
     known, new = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)
     ]
@@ -181,7 +193,9 @@ async def test_a_process_that_is_new_to_a_name_waits_for_no_more_than_its_keys(
 
 
 async def test_what_has_not_gone_yet_is_never_begun_elsewhere(name: str, cluster: Cluster) -> None:
-    """S1, S7, F40: given one of two keys that has gone, when callers come and the other follows, then its place there is free."""
+    """S1, S7, F40: given one of two keys that has gone, when callers come and the other follows,
+    then its place there is free.
+    """
     limiter, new = [
         Limiter(name, Concurrency(1), store=apart(cluster.user_url, number)) for number in (4, 5)
     ]

@@ -1,4 +1,6 @@
-"""TLS: checked unless the user has said otherwise, and what is not in order is refused, without a word of the password (F30)."""
+"""TLS: checked unless the user has said otherwise, and what is not in order is refused, without a
+word of the password (F30).
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def wrong(request: pytest.FixtureRequest, certificates: Certificates) -> Iterato
 
 @pytest.fixture
 def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Who was refused offers again what it owes, soon at first, and each attempt reads all certificates of this machine."""
+    """Who was refused offers again what it owes, soon at first, and each attempt reads all
+    certificates of this machine.
+    """
     monkeypatch.setattr(client, "DRAIN_TIMEOUT", 0.0)
     yield
     end_portal()
@@ -85,7 +89,9 @@ def _own_portal(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_a_certificate_that_is_not_in_order_is_refused(
     name: str, wrong: Server, make: Make, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """F30: given one that has expired, or of another host or authority, then StoreError, and nothing shows the password."""
+    """F30: given one that has expired, or of another host or authority, then StoreError, and
+    nothing shows the password.
+    """
     caplog.set_level("DEBUG")
     assert wrong.certificate is not None
     limiter = Limiter(name, Concurrency(1), store=make(wrong.port, wrong.certificate))
@@ -131,7 +137,9 @@ async def test_a_server_that_wants_tls_is_not_spoken_to_without(
 
 
 def test_a_loop_that_ends_leaves_no_connection_open(name: str, certificates: Certificates) -> None:
-    """F7: by TLS two ends talk before they part: given a server that is silent, when the loop ends, then nothing is left behind."""
+    """F7: by TLS two ends talk before they part: given a server that is silent, when the loop ends,
+    then nothing is left behind.
+    """
     server = Server(certificate=certificates.good()).start()
 
     async def main() -> None:

@@ -1,8 +1,9 @@
-"""Plays a story to both twins and compares every answer, every announcement and the state that is left.
+"""Plays a story to both twins and compares every answer, every announcement and the state that is
+left.
 
-A story is plain data, so that one that failed once can be kept as JSON in tests/seeds: programs, and steps that move the clock,
-change the declaration, make a call or lose something. Who is meant by a cancel or a release is a number that picks from those who
-have asked so far.
+A story is plain data, so that one that failed once can be kept as JSON in tests/seeds: programs,
+and steps that move the clock, change the declaration, make a call or lose something. Who is meant
+by a cancel or a release is a number that picks from those who have asked so far.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Player:
             self.deaf_links.add(link)
         return Session(link, self.programs[0])
 
-    # Steps ---------------------------------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def time(self, delta: int) -> None:
         self.now += delta
@@ -167,12 +168,17 @@ class Player:
         self.hear(session, call, self.both(call))
 
     def listen(self, index: int) -> None:
-        """What was announced last is heard before a reply brings it; announcements before that were lost."""
+        """What was announced last is heard before a reply brings it; announcements before that were
+        lost.
+        """
         session = self.sessions[index]
         self.read(session, session.news)
 
     def again(self, index: int, back: int, ever: bool = False) -> None:
-        """A call that was made before arrives once more: sent again, or late. After KEEP nothing is promised (`ever`)."""
+        """A call that was made before arrives once more: sent again, or late.
+
+        After KEEP nothing is promised (`ever`).
+        """
         sent = self.sessions[index].sent
         if back < len(sent):
             at, call = sent[-1 - back]
@@ -186,7 +192,8 @@ class Player:
         self.sessions[index] = self.session()
 
     def start_over(self, index: int, itself: bool = True, kept: str = "*") -> None:
-        """A client gives up all its places at once: its session says so in its last call, or another one says it for it.
+        """A client gives up all its places at once: its session says so in its last call, or
+        another one says it for it.
 
         It holds the permits of the numbers in `kept` ("2,5"), and "*" stands for all of them.
         """
@@ -206,7 +213,7 @@ class Player:
         self.model.lose(key)
         self.witness.lost = True
 
-    # What is asked -------------------------------------------------------------------------------------------------------
+    # What is asked --------------------------------------------------------------------------------
 
     def picked(self, pick: int) -> Caller | None:
         return self.callers[-1 - pick % min(len(self.callers), PICKS)] if self.callers else None
@@ -258,10 +265,11 @@ class Player:
             session.waiting.pop(number, None)
         return Cancel(caller, self.moments.get(caller, 0) if knows and count == 1 else 0, count)
 
-    # What is answered ----------------------------------------------------------------------------------------------------
+    # What is answered -----------------------------------------------------------------------------
 
     def both(self, call: Call) -> Reply:
-        """The reply, after a look at whether both twins give the same; as a client does, by the quick script if it may be.
+        """The reply, after a look at whether both twins give the same; as a client does, by the
+        quick script if it may be.
 
         A client asks quickly only when nobody of its own waits, so when it has no mail to read.
         """
@@ -333,10 +341,12 @@ class Player:
                 granted.append((caller, t, lease))
         return granted
 
-    # What is left --------------------------------------------------------------------------------------------------------
+    # What is left ---------------------------------------------------------------------------------
 
     def compare_what_is_left(self) -> None:
-        """What nobody was told in a reply: announcements, the state to its last number, and how long it lives."""
+        """What nobody was told in a reply: announcements, the state to its last number, and how
+        long it lives.
+        """
         heard = Counter(self.wire.announced())
         assert heard == self.announced, "\n".join(
             [*self.trace, f"announced {heard}", f"but not {self.announced}"]
@@ -357,7 +367,9 @@ class Player:
 
 
 def said_of(session: Session, requests: tuple[Request, ...]) -> int:
-    """What a client says of its limits: only who acquires declares, and a pause offers what it would declare."""
+    """What a client says of its limits: only who acquires declares, and a pause offers what it
+    would declare.
+    """
     declared = session.waiting or session.gave_up or session.declares == 2
     if declared or any(isinstance(request, Acquire) for request in requests):
         return session.declares
@@ -400,7 +412,8 @@ def remembered(model: Model) -> str:
             + "\n0"
         )
     words = [
-        f"t={gate.t} not_before={gate.not_before} reserved={max(gate.t, gate.reserved)} fence={gate.fence}"
+        f"t={gate.t} not_before={gate.not_before} reserved={max(gate.t, gate.reserved)} "
+        f"fence={gate.fence}"
     ]
     words += [f"next_expiry={model.soonest} queued={model.queued} restarted_at={model.born}"]
     for rule in gate.rules:

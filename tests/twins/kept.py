@@ -13,7 +13,9 @@ HOLD = 60_000_000  # how long what another process has replaced is not taken aga
 
 @dataclass
 class Record:
-    """What is kept of a session: the number of its last call, until when it counts as alive, and its last reply."""
+    """What is kept of a session: the number of its last call, until when it counts as alive, and
+    its last reply.
+    """
 
     last: int
     alive_until: int
@@ -39,7 +41,9 @@ class Replaced:
     former: list[Former] = field(default_factory=list)  # the oldest first
 
     def withheld(self, call: Call, t: int) -> int:
-        """For how long the name does not take what the call declares. -1: as long as the update holds; 0: it takes it."""
+        """For how long the name does not take what the call declares. -1: as long as the update
+        holds; 0: it takes it.
+        """
         if call.declares == 2 or not self.former:
             return 0
         found = next((former for former in self.former if former.program == call.program), None)
@@ -53,7 +57,10 @@ class Replaced:
         return young[0] + HOLD - t if len(young) >= FORMER else 0
 
     def replace(self, call: Call, program: str, present: str, t: int) -> None:
-        """Remember that the call's limits took the place of `program`. The name had `present` until now."""
+        """Remember that the call's limits took the place of `program`.
+
+        The name had `present` until now.
+        """
         updates, how = call.declares == 2, self.how
         declared = call.program == present and how != 1
         declared |= any(
@@ -77,7 +84,9 @@ def link_of(session: str) -> str:
 
 
 def shortened(entries: list[Former]) -> list[Former]:
-    """The last few that were declared; what was only updated makes room for them, but for the very last."""
+    """The last few that were declared; what was only updated makes room for them, but for the very
+    last.
+    """
     if not entries:
         return []
     *earlier, last = entries

@@ -1,7 +1,9 @@
-"""The oracle: `headgate.gate.gate.Gate` and, around it, what the script adds on a server, as plain and slow as can be.
+"""The oracle: `headgate.gate.gate.Gate` and, around it, what the script adds on a server, as plain
+and slow as can be.
 
-Here live sessions that fall silent, holders whose leases end, mail for others, replies that are kept for a replay, keys that get
-lost, and the bounds on the work of one call. It knows nothing of scores or texts: those are the script's.
+Here live sessions that fall silent, holders whose leases end, mail for others, replies that are
+kept for a replay, keys that get lost, and the bounds on the work of one call. It knows nothing of
+scores or texts: those are the script's.
 """
 
 from __future__ import annotations
@@ -179,7 +181,7 @@ class Model:
             self.records[session].alive_until = self.records[session].listened = 0
         self.mail.pop(session, None)
 
-    # Beginnings ----------------------------------------------------------------------------------------------------------
+    # Beginnings -----------------------------------------------------------------------------------
 
     def begin(self, program: str, now: int) -> None:
         self.replaced, self.until, self.offered = Replaced(), 0, False
@@ -202,7 +204,9 @@ class Model:
         return self.gate
 
     def repair(self, gate: PatientGate) -> None:
-        """Without a queue nobody waits, and what is held is what the holders are: keys can be lost one by one."""
+        """Without a queue nobody waits, and what is held is what the holders are: keys can be lost
+        one by one.
+        """
         if self.queued and not gate.queue:
             self.queued, self.born = 0, gate.clamp(gate.t + 1)  # a moment of its own
             gate.waiting = [0] * len(gate.rules)
@@ -224,7 +228,10 @@ class Model:
             self.holders, self.alive = {}, {}
 
     def follow(self, gate: PatientGate, program: str, now: int) -> None:
-        """Other limits. Who holds since the time of a limit that was dropped, and comes back, still does (S1)."""
+        """Other limits.
+
+        Who holds since the time of a limit that was dropped, and comes back, still does (S1).
+        """
         former = [rule.unit for rule in gate.rules if isinstance(rule, ConcurrencyRule)]
         gate.follow(now, rules_of(program))
         self.program = program
@@ -236,7 +243,7 @@ class Model:
                     gate.costs(units_of(caller.asked))[index] for caller in self.holders
                 )
 
-    # Holders -------------------------------------------------------------------------------------------------------------
+    # Holders --------------------------------------------------------------------------------------
 
     def lease(self) -> int | None:
         assert self.gate is not None
@@ -315,7 +322,7 @@ class Turn:
         model.queued = len(self.gate.queue)
         return reply
 
-    # Who is there --------------------------------------------------------------------------------------------------------
+    # Who is there ---------------------------------------------------------------------------------
 
     def dead(self, session: str) -> bool:
         if session not in self.living:
@@ -328,7 +335,9 @@ class Turn:
         self.model.quit(session)
 
     def sweep(self) -> None:
-        """Once in a while, if any session has died, the dead leave the queue, wherever they stand, a stretch of it in each call."""
+        """Once in a while, if any session has died, the dead leave the queue, wherever they stand,
+        a stretch of it in each call.
+        """
         model, queue = self.model, self.gate.queue
         if not queue or model.sweep > self.gate.t:
             return
@@ -374,10 +383,12 @@ class Turn:
             model.mail.pop(session, None)
         return t + WAITER
 
-    # Requests ------------------------------------------------------------------------------------------------------------
+    # Requests -------------------------------------------------------------------------------------
 
     def each_answered(self) -> Iterator[tuple[Answer, bool]]:
-        """Each answer, and whether it may be told together with the one before it: acquires are told one request at a time."""
+        """Each answer, and whether it may be told together with the one before it: acquires are
+        told one request at a time.
+        """
         for request in self.call.requests:
             for index, answer in enumerate(self.answers(request)):
                 yield answer, index > 0 or not isinstance(request, Acquire)
@@ -548,10 +559,12 @@ class Turn:
             *(rule.left(gate.t) for rule in gate.rules),
         )
 
-    # The queue and the mail ----------------------------------------------------------------------------------------------
+    # The queue and the mail -----------------------------------------------------------------------
 
     def advance(self) -> tuple[Caller | None, int]:
-        """Let pass whoever is due: the living in front of the queue as the gate does it, run by run. Who is next, and when."""
+        """Let pass whoever is due: the living in front of the queue as the gate does it, run by
+        run. Who is next, and when.
+        """
         left = GRANTS
         while (caller := self.head()) is not None:
             t = self.gate.next_at()
@@ -583,7 +596,9 @@ class Turn:
         return run
 
     def look_at_head(self, caller: Caller | None, t: int) -> tuple[int, bool]:
-        """When the head should be looked at again, and whether by us; another session is told once, if it is soon."""
+        """When the head should be looked at again, and whether by us; another session is told once,
+        if it is soon.
+        """
         if caller is None:  # more of them are dead than one call drops, or nobody waits
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
@@ -633,7 +648,9 @@ class Turn:
         return 0
 
     def send_mail(self) -> bool:
-        """Whether a session is doubted now: nothing receives its notification, and it said that it does."""
+        """Whether a session is doubted now: nothing receives its notification, and it said that it
+        does.
+        """
         doubted = False
         for session in {**self.others, **self.heads, **dict.fromkeys(self.told, 0)}:
             letters = self.others[session]
@@ -649,7 +666,10 @@ class Turn:
         return doubted
 
     def doubt(self, session: str, letters: list[Letter]) -> bool:
-        """It counts as alive until soon after its last call, and so does what it is granted now. Whether that is new."""
+        """It counts as alive until soon after its last call, and so does what it is granted now.
+
+        Whether that is new.
+        """
         model, record = self.model, self.model.records.get(session)
         if record is None or not record.listened or record.run != model.run:
             return False

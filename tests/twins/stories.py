@@ -1,4 +1,6 @@
-"""How stories are made up from a seed: limits of every kind and mixture, steps that like the edges; and how one is cut short."""
+"""How stories are made up from a seed: limits of every kind and mixture, steps that like the edges;
+and how one is cut short.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +68,12 @@ class Author:
     def story(self, length: int) -> Story:
         return {"programs": self.programs(), "steps": [self.step() for _ in range(length)]}
 
-    # Limits --------------------------------------------------------------------------------------------------------------
+    # Limits ---------------------------------------------------------------------------------------
 
     def programs(self) -> list[str]:
-        """Declarations that follow one another under one name; mostly what is held stays counted in the same units."""
+        """Declarations that follow one another under one name; mostly what is held stays counted in
+        the same units.
+        """
         units = self.dice.choice(HELD)
         return [
             self.program(units if self.dice.random() < 0.8 else self.dice.choice(HELD))
@@ -105,7 +109,7 @@ class Author:
     def amount(self) -> int:
         return self.dice.choice([1, 1, 2, 3, 5, 10, 20]) * self.crowd
 
-    # Steps ---------------------------------------------------------------------------------------------------------------
+    # Steps ----------------------------------------------------------------------------------------
 
     def step(self) -> list[Any]:
         kind = self.dice.choices(list(STEPS), list(STEPS.values()))[0]
@@ -206,7 +210,9 @@ class Author:
         return [kind, self.dice.randrange(12), *details.get(kind, [])]
 
     def asked(self, least: int) -> str:
-        """Mostly what everybody takes, sometimes other costs; some are more than a limit ever holds."""
+        """Mostly what everybody takes, sometimes other costs; some are more than a limit ever
+        holds.
+        """
         dice = self.dice
         if least == 1 and dice.random() < 0.6:
             return "-"
@@ -217,7 +223,9 @@ class Author:
 
 
 def cut(story: Story, fails: Callable[[Story], bool]) -> Story:
-    """The same failure with as few steps as can be: whole stretches are left out, then shorter ones, down to single steps."""
+    """The same failure with as few steps as can be: whole stretches are left out, then shorter
+    ones, down to single steps.
+    """
     size = len(story["steps"]) // 2
     while size:
         start = 0

@@ -1,4 +1,7 @@
-"""Who may replace whose limits, and when: the script's rule, told by the clock. The stories hold it against the model besides."""
+"""Who may replace whose limits, and when: the script's rule, told by the clock.
+
+The stories hold it against the model besides.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ def parties(wire: Wire) -> list[Party]:
     return [Party(wire, name) for name in "abc"]
 
 
-# Declarations ------------------------------------------------------------------------------------------------------------------
+# Declarations -------------------------------------------------------------------------------------
 
 
 def test_the_last_declaration_wins_when_it_is_a_new_one(parties: list[Party]) -> None:
@@ -74,7 +77,9 @@ def test_the_last_declaration_wins_when_it_is_a_new_one(parties: list[Party]) ->
 
 
 def test_what_another_has_replaced_just_now_is_not_taken_again(parties: list[Party]) -> None:
-    """Given A's limits and then B's, when A declares its own again, then B's hold until a minute after they came."""
+    """Given A's limits and then B's, when A declares its own again, then B's hold until a minute
+    after they came.
+    """
     a, b, _ = parties
     a.declares(1)
     b.declares(2)
@@ -87,7 +92,9 @@ def test_what_another_has_replaced_just_now_is_not_taken_again(parties: list[Par
 
 
 def test_three_that_disagree_settle_on_one_of_them(parties: list[Party]) -> None:
-    """Given A, B and C, each with limits of its own, when they declare by turns for a minute, then they change twice in all."""
+    """Given A, B and C, each with limits of its own, when they declare by turns for a minute, then
+    they change twice in all.
+    """
     said = [
         party.declares(number, turn)
         for turn in range(100)
@@ -110,7 +117,9 @@ def test_one_may_replace_what_it_has_declared_itself(parties: list[Party]) -> No
 
 
 def test_one_may_replace_its_own_by_whatever_it_likes(parties: list[Party]) -> None:
-    """Given A's limits replaced by B's and those by C's, when C changes its mind, then it may as well take A's."""
+    """Given A's limits replaced by B's and those by C's, when C changes its mind, then it may as
+    well take A's.
+    """
     a, b, c = parties
     assert [a.declares(1), b.declares(2), c.declares(3)] == ["ok"] * 3
 
@@ -119,7 +128,9 @@ def test_one_may_replace_its_own_by_whatever_it_likes(parties: list[Party]) -> N
 
 
 def test_another_process_of_the_same_code_changes_nothing(parties: list[Party]) -> None:
-    """Given A's limits replaced by B's, when B is started again and declares the same, then A's are held off for no longer."""
+    """Given A's limits replaced by B's, when B is started again and declares the same, then A's are
+    held off for no longer.
+    """
     a, b, c = parties
     a.declares(1)
     b.declares(2)
@@ -168,7 +179,9 @@ def kept(wire: Wire) -> list[int]:
 
 
 def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Party]) -> None:
-    """S9: whatever one declares, no more than eight are kept, and none that is older than it matters."""
+    """S9: whatever one declares, no more than eight are kept, and none that is older than it
+    matters.
+    """
     a, _, _ = parties
     for number in range(1, 21):
         a.declares(number, number)
@@ -179,7 +192,9 @@ def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Pa
 
 
 def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> None:
-    """Given twelve that disagree, when they declare by turns, then the first nine are taken, and for a minute no other one."""
+    """Given twelve that disagree, when they declare by turns, then the first nine are taken, and
+    for a minute no other one.
+    """
     parties = [Party(wire, f"p{number}") for number in range(1, 13)]
 
     said = [
@@ -196,11 +211,13 @@ def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> Non
     assert parties[11].declares(12, HOLD) == "ok"
 
 
-# Updates -----------------------------------------------------------------------------------------------------------------------
+# Updates ------------------------------------------------------------------------------------------
 
 
 def test_an_update_wins_over_whatever_was_declared_before(parties: list[Party]) -> None:
-    """Given an update, when anybody declares what it has overruled, then it holds, after hours too; new limits replace it."""
+    """Given an update, when anybody declares what it has overruled, then it holds, after hours too;
+    new limits replace it.
+    """
     a, b, c = parties
     a.declares(1)
     b.declares(2)
@@ -226,7 +243,9 @@ def test_an_update_is_always_taken(parties: list[Party]) -> None:
 
 
 def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party]) -> None:
-    """Given limits that were declared last, when they are made an update, then what they have replaced is overruled for good."""
+    """Given limits that were declared last, when they are made an update, then what they have
+    replaced is overruled for good.
+    """
     a, b, _ = parties
     a.declares(1)
     b.declares(2)
@@ -236,7 +255,9 @@ def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party
 
 
 def test_updates_push_no_declaration_out_of_memory(wire: Wire, parties: list[Party]) -> None:
-    """Given a program, and a tool of another mind that updates again and again, then nothing that was declared comes back."""
+    """Given a program, and a tool of another mind that updates again and again, then nothing that
+    was declared comes back.
+    """
     worker, tool, late = parties
     worker.declares(1)
     for turn in range(30):
@@ -250,7 +271,9 @@ def test_updates_push_no_declaration_out_of_memory(wire: Wire, parties: list[Par
 
 @pytest.mark.parametrize("again", ["an update", "another declaration"])
 def test_what_is_declared_and_updated_is_a_declaration(parties: list[Party], again: str) -> None:
-    """Given limits that were declared before an update has set them, or after, then others do not push them out."""
+    """Given limits that were declared before an update has set them, or after, then others do not
+    push them out.
+    """
     worker, tool, late = parties
     worker.declares(1 if again == "an update" else 2)
     tool.updates(50)
@@ -265,7 +288,9 @@ def test_what_is_declared_and_updated_is_a_declaration(parties: list[Party], aga
 
 
 def test_programs_that_are_all_remembered_stay_so_under_updates(wire: Wire) -> None:
-    """S9: eight that disagreed and a ninth that holds by an update: all are overruled, however often it is set."""
+    """S9: eight that disagreed and a ninth that holds by an update: all are overruled, however
+    often it is set.
+    """
     parties = [Party(wire, f"p{number}") for number in range(1, FORMER + 1)]
     for number, party in enumerate(parties, 1):
         party.declares(number, number)
@@ -295,7 +320,9 @@ def test_an_update_without_limits_of_its_own_overrules_those_that_held_alone(
 def test_an_update_is_remembered_for_a_day_at_least(
     wire: Wire, parties: list[Party], declared: bool
 ) -> None:
-    """S8, T12: given a name that is used or new, when it is updated, then no key of it goes before the day is over."""
+    """S8, T12: given a name that is used or new, when it is updated, then no key of it goes before
+    the day is over.
+    """
     a, _, _ = parties
     if declared:
         a.declares(1)
@@ -306,7 +333,7 @@ def test_an_update_is_remembered_for_a_day_at_least(
     assert a.declares(1, 20) == "held -1 by 2"
 
 
-# Offers ------------------------------------------------------------------------------------------------------------------------
+# Offers -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

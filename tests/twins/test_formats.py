@@ -1,4 +1,6 @@
-"""A state that the script cannot read: one of an older format, one of which a part was lost, one of a newer format."""
+"""A state that the script cannot read: one of an older format, one of which a part was lost, one of
+a newer format.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ def spoiled(wire: Wire, field: str, value: bytes | None) -> Wire:
 def test_what_cannot_be_read_is_begun_afresh(
     wire: Wire, field: str, value: bytes | None, waits: str, said: list[object]
 ) -> None:
-    """F47, L5: nobody holds or waits there any more, and who did is asked who it is, so that it queues again."""
+    """F47, L5: nobody holds or waits there any more, and who did is asked who it is, so that it
+    queues again.
+    """
     name = spoiled(wire, field, value)
 
     reply = name.call(Call(LIMITS, f"{wire.token}-1.1", 2, (Status(),), waits), NOON)
@@ -150,7 +154,9 @@ def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> No
 )
 @example("window requests 1 01")
 def test_limits_that_can_be_read_are_written_the_same(limits: str) -> None:
-    """A process that adopts the server's limits keeps the very text: each other text declares other limits."""
+    """A process that adopts the server's limits keeps the very text: each other text declares other
+    limits.
+    """
     try:
         adopted = read_program(limits)
     except ValueError:

@@ -1,4 +1,5 @@
-"""How long the keys of a name live: what is made anew ends with the others, and what is held lives for no ages.
+"""How long the keys of a name live: what is made anew ends with the others, and what is held lives
+for no ages.
 
 That they live for as long as what is promised in them is held by the stories.
 """
@@ -24,7 +25,9 @@ def acquired(wire: Wire, number: int) -> None:
 
 @pytest.mark.parametrize("key", ["who", "log"])
 def test_a_key_that_is_made_anew_is_not_kept_for_ever(wire: Wire, key: str) -> None:
-    """S8, L6: given a key that was lost between two calls, when the next one writes to it, then it ends with the other keys."""
+    """S8, L6: given a key that was lost between two calls, when the next one writes to it, then it
+    ends with the other keys.
+    """
     for number in (1, 2, 3):
         acquired(wire, number)
     wire.lose(key)

@@ -1,4 +1,6 @@
-"""The log of a Window is a key of its own, and can be lost like any other: to an operator, or to eviction."""
+"""The log of a Window is a key of its own, and can be lost like any other: to an operator, or to
+eviction.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ PER, AMOUNT = 1_000_000, 10
 
 @pytest.mark.parametrize("lost_after", [1, 4, 10])
 def test_a_window_without_its_log_is_a_new_one_and_no_other(wire: Wire, lost_after: int) -> None:
-    """T1, T2: given a crowd that never rests, when the log is lost, then each period is worth `AMOUNT` again, no more, no less."""
+    """T1, T2: given a crowd that never rests, when the log is lost, then each period is worth
+    `AMOUNT` again, no more, no less.
+    """
     limits = program(rules_of([Window(AMOUNT, PER / 1_000_000)]))
     step, granted = PER // 40, []
     for number in range(1, 400):

@@ -1,6 +1,7 @@
 """Notifications that no story of the twins can tell: by sharded channels, and without a record.
 
-The name of a session with sharded channels ends with "s". Its link has one channel for each name, on the server of that name.
+The name of a session with sharded channels ends with "s". Its link has one channel for each name,
+on the server of that name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The library keeps what it wrote last, unpacked: a name must never be answered from what another one left there."""
+"""The library keeps what it wrote last, unpacked: a name must never be answered from what another
+one left there.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def passed(wire: Wire, limits: str, number: int, now: int, count: int = 1) -> in
 
 
 def test_two_names_whose_numbers_are_equal_keep_their_own_limits(wire: Wire) -> None:
-    """T1: given a fast and a slow limit, empty since the same moment, when 4 s have passed, then each has its own refill."""
+    """T1: given a fast and a slow limit, empty since the same moment, when 4 s have passed, then
+    each has its own refill.
+    """
     names = {limits: named(wire, str(index)) for index, limits in enumerate((FAST, SLOW))}
     for limits, name in names.items():
         assert passed(name, limits, 1, NOON, count=5) == 5
@@ -47,7 +51,9 @@ def test_two_names_whose_numbers_are_equal_keep_their_own_limits(wire: Wire) -> 
 
 
 def test_names_by_turns_are_each_answered_from_their_own_state(wire: Wire) -> None:
-    """T1, S4: given more names than are remembered, when they ask by turns, then each passes its 5 and no more."""
+    """T1, S4: given more names than are remembered, when they ask by turns, then each passes its 5
+    and no more.
+    """
     names = [named(wire, str(number)) for number in range(NAMES)]
     for number in range(1, 8):
         for name in names:
@@ -56,7 +62,7 @@ def test_names_by_turns_are_each_answered_from_their_own_state(wire: Wire) -> No
         name.client.unlink(*name.keys)
 
 
-# How much ------------------------------------------------------------------------------------------------------------------------
+# How much -----------------------------------------------------------------------------------------
 
 MANY, TOGETHER = 20_000, 1_000  # words, and how many of them are said in one call
 MANY_NAMES = 4_000
@@ -94,7 +100,9 @@ def test_of_what_is_said_without_end_only_so_much_is_remembered(wire: Wire, what
 
 
 def test_of_names_and_their_limits_only_so_many_are_remembered(wire: Wire) -> None:
-    """S9: names without end, each with limits of its own, after one that was asked often, before another and after it."""
+    """S9: names without end, each with limits of its own, after one that was asked often, before
+    another and after it.
+    """
     before = taken(wire)
     for number in range(1, 300):
         passed(wire, FAST, number, NOON)

@@ -1,4 +1,5 @@
-"""A quick call shows that the state has gone back: its session has made calls that the state does not know.
+"""A quick call shows that the state has gone back: its session has made calls that the state does
+not know.
 
 What the session then says of its permits, and what comes of it, is told by the stories.
 """
@@ -31,7 +32,9 @@ def test_a_quick_call_that_is_not_the_next_of_its_session_changes_nothing(wire: 
 
 
 def test_the_calls_of_a_thread_to_one_name_may_leave_numbers_out(wire: Wire) -> None:
-    """Given a thread whose second call went to another name, when its third call comes, then it is answered at once."""
+    """Given a thread whose second call went to another name, when its third call comes, then it is
+    answered at once.
+    """
     thread = f"{wire.token}-1.0"
     wire.call(Call(LIMITS, thread, 1, (Acquire(1),)), NOON)
 

@@ -18,7 +18,9 @@ def acquired(wire: Wire, number: int) -> Reply:
 
 
 def forbidden(wire: Wire, number: int) -> int:
-    """The thread gives up its call of this number, by a session that can speak for it; how much is left."""
+    """The thread gives up its call of this number, by a session that can speak for it; how much is
+    left.
+    """
     gives_up = Cancel(Caller(f"{wire.token}-1.0", number, "-"))
     reply = wire.call(Call(LIMITS, f"{wire.token}-2.1", 1, (gives_up, Status())), NOON)
     assert reply.answers[0] == ("done", 1, 0, 0)
@@ -44,7 +46,9 @@ def test_a_call_that_was_given_up_comes_too_late(wire: Wire, before: int) -> Non
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_what_has_been_answered_can_be_forbidden_no_more(wire: Wire, number: int) -> None:
-    """F25, T10: given two calls that were carried out, when either is given up after all, then the last is answered as before."""
+    """F25, T10: given two calls that were carried out, when either is given up after all, then the
+    last is answered as before.
+    """
     acquired(wire, 1)
     answered = acquired(wire, 2)
 
@@ -55,7 +59,9 @@ def test_what_has_been_answered_can_be_forbidden_no_more(wire: Wire, number: int
 
 
 def test_all_calls_that_were_given_up_together_come_too_late(wire: Wire) -> None:
-    """F25, S4: given two that a thread has given up one after the other, told as one, then neither is carried out any more."""
+    """F25, S4: given two that a thread has given up one after the other, told as one, then neither
+    is carried out any more.
+    """
     give_up = Cancel(Caller(f"{wire.token}-1.0", 1, "-"), count=2)
     wire.call(Call(LIMITS, f"{wire.token}-2.1", 1, (give_up,)), NOON)
 

@@ -1,7 +1,8 @@
-"""The script's wire format, spoken by hand: calls as values, replies as values, and a client with a clock of its own.
+"""The script's wire format, spoken by hand: calls as values, replies as values, and a client with a
+clock of its own.
 
-Here lives what goes over the wire and nothing that decides. The real server runs the real Lua; only its clock is a key that
-the test sets, so that time stands still until somebody moves it.
+Here lives what goes over the wire and nothing that decides. The real server runs the real Lua; only
+its clock is a key that the test sets, so that time stands still until somebody moves it.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def in_row(first: Caller, count: int) -> list[Caller]:
 
 
 class Cancel(NamedTuple):
-    """Whoever asked has given up, and so have as many in all, by their numbers; `moment` is that of the grant, 0 when unknown."""
+    """Whoever asked has given up, and so have as many in all, by their numbers; `moment` is that of
+    the grant, 0 when unknown.
+    """
 
     caller: Caller
     moment: int = 0
@@ -112,7 +115,9 @@ class Release(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Whoever holds still does, for the lease of the limits; for the one it was granted for, where they have none."""
+    """Whoever holds still does, for the lease of the limits; for the one it was granted for, where
+    they have none.
+    """
 
     caller: Caller
     lease: int = 0
@@ -123,7 +128,9 @@ class Renew(NamedTuple):
 
 
 class Quit(NamedTuple):
-    """A session gives up all its places, and all that it holds but these numbers; "*": it keeps all."""
+    """A session gives up all its places, and all that it holds but these numbers; "*": it keeps
+    all.
+    """
 
     session: str
     kept: str = "*"
@@ -145,7 +152,9 @@ class Settle(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """At `since` (0: now) the service had so much left of a unit; of all limits of that unit, or those that hold `limit`."""
+    """At `since` (0: now) the service had so much left of a unit; of all limits of that unit, or
+    those that hold `limit`.
+    """
 
     unit: str
     limit: int
@@ -192,7 +201,9 @@ class Declared(NamedTuple):
 
 
 class Rejoin(NamedTuple):
-    """Who was granted `moment` waits again, in front of all who were granted nothing, by the fence of that."""
+    """Who was granted `moment` waits again, in front of all who were granted nothing, by the fence
+    of that.
+    """
 
     caller: Caller
     moment: int
@@ -288,8 +299,9 @@ Answer = tuple[
 
 @dataclass(frozen=True)
 class Reply:
-    """What the script says. `mail`: number, moment, fence, lease of grants made behind the session's back; `paused`: until when all
-    are, or 0."""
+    """What the script says. `mail`: number, moment, fence, lease of grants made behind the
+    session's back; `paused`: until when all are, or 0.
+    """
 
     session: str
     number: int
@@ -358,7 +370,9 @@ def _answers(words: Iterator[str], rules: int, t: int) -> Iterator[Answer]:
 
 
 def letters(words: Iterable[str], t: int) -> Iterator[tuple[int, int, int, int]]:
-    """Number, moment, fence and lease of each letter: runs of them, beyond t or the "@t" before them."""
+    """Number, moment, fence and lease of each letter: runs of them, beyond t or the "@t" before
+    them.
+    """
     words = iter(words)
     for word in words:
         if word.startswith("@"):
@@ -387,7 +401,9 @@ def spelled(letters: Iterable[tuple[int, int, int, int]]) -> str:
 
 
 def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:
-    """Neighbours that are equal are told as one, if fences or positions follow one another; of waiters the first estimate."""
+    """Neighbours that are equal are told as one, if fences or positions follow one another; of
+    waiters the first estimate.
+    """
     runs: list[Answer] = []
     for answer, together in answers:
         if runs and together and follows(runs[-1], answer):
@@ -413,7 +429,9 @@ def load(client: redis.Redis) -> None:
 
 
 class Wire:
-    """One name on a real server, whose time is what the test says; asked by functions, or as a server is that has none."""
+    """One name on a real server, whose time is what the test says; asked by functions, or as a
+    server is that has none.
+    """
 
     def __init__(self, client: redis.Redis, name: str, functions: bool = True) -> None:
         self.client = client
@@ -450,7 +468,7 @@ class Wire:
         pipeline.execute_command(*name, len(keys), *keys, *words)
         return pipeline.execute()[1]
 
-    # What can be seen besides --------------------------------------------------------------------------------------------
+    # What can be seen besides ---------------------------------------------------------------------
 
     def announced(self) -> list[str]:
         """What was announced to this name's sessions and not read here yet."""

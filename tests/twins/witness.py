@@ -1,7 +1,9 @@
-"""What a witness holds against both twins: promises that are kept or broken whatever the gate thinks of it.
+"""What a witness holds against both twins: promises that are kept or broken whatever the gate
+thinks of it.
 
-Here live the checks that need no model of the decisions: who holds, who believes to hold, who came before whom. They look at what
-was granted and returned, call by call, once both twins have been found to say the same.
+Here live the checks that need no model of the decisions: who holds, who believes to hold, who came
+before whom. They look at what was granted and returned, call by call, once both twins have been
+found to say the same.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class Witness:
             set()
         )  # released or cancelled, perhaps before anybody heard of the grant
 
-    # What happens --------------------------------------------------------------------------------------------------------
+    # What happens ---------------------------------------------------------------------------------
 
     def time(self, delta: int) -> None:
         self.clock += max(0, delta)
@@ -93,7 +95,9 @@ class Witness:
             self.believed[caller] = self.clock + t + lease - reply.t
 
     def renewed(self, call: Call, reply: Reply) -> None:
-        """A client counts from the sending of the renewal, with the lease of the limits that it knew then, or else its own."""
+        """A client counts from the sending of the renewal, with the lease of the limits that it
+        knew then, or else its own.
+        """
         for request, answer in answered(call, reply):
             if isinstance(request, Renew) and answer[1] == 1 and request.caller in self.believed:
                 self.believed[request.caller] = self.clock + (
@@ -121,7 +125,7 @@ class Witness:
         self.depart(call)
         self.look_at_holders(model, model.gate)
 
-    # What must hold ------------------------------------------------------------------------------------------------------
+    # What must hold -------------------------------------------------------------------------------
 
     def arrive(self, call: Call, reply: Reply) -> None:
         asked: Counter[Request] = Counter()
@@ -176,7 +180,9 @@ MANY = Acquire | Release | Cancel
 
 
 def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
-    """Each answer with the request that it answers: an acquire of many has as many, and so has what gives many back."""
+    """Each answer with the request that it answers: an acquire of many has as many, and so has what
+    gives many back.
+    """
     asked = [
         request
         for request in call.requests
@@ -186,9 +192,11 @@ def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
 
 
 def promised(model: Model) -> int:
-    """Until when the state must live: leases, what rates have counted, and the replies that are kept (S8, T12).
+    """Until when the state must live: leases, what rates have counted, and the replies that are
+    kept (S8, T12).
 
-    A bucket that begins with less than it can hold would begin with less again: for a day after each call it does not.
+    A bucket that begins with less than it can hold would begin with less again: for a day after
+    each call it does not.
     """
     assert model.gate is not None
     rates = [rule.idle_at() for rule in model.gate.rules if not rule.holds]

@@ -1,4 +1,6 @@
-"""What the tests of single parts may ask for: a store that leases, and a limiter on it that cancels bodies."""
+"""What the tests of single parts may ask for: a store that leases, and a limiter on it that cancels
+bodies.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Chores: who is asked in which order and for how long, what comes in the way of it, and how long a pause is. In virtual time."""
+"""Chores: who is asked in which order and for how long, what comes in the way of it, and how long a
+pause is. In virtual time.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ from tests.virtual import VirtualClock
 
 
 class Round:
-    """Whoever is asked does what its name says; when each was asked, and who was not waited for to the end."""
+    """Whoever is asked does what its name says; when each was asked, and who was not waited for to
+    the end.
+    """
 
     def __init__(self) -> None:
         self.asked: dict[str, float] = {}
@@ -115,7 +119,7 @@ def test_nothing_is_waited_for_where_nothing_is_to_end() -> None:
     told(ended([]))
 
 
-# Trouble -----------------------------------------------------------------------------------------------------------------------
+# Trouble ------------------------------------------------------------------------------------------
 
 
 async def raising(error: BaseException) -> None:
@@ -138,7 +142,7 @@ def test_a_cancellation_that_is_not_ours_is_trouble_and_ours_is_none() -> None:
         told(ours())
 
 
-# Pauses ------------------------------------------------------------------------------------------------------------------------
+# Pauses -------------------------------------------------------------------------------------------
 
 
 class Longest:

@@ -1,7 +1,9 @@
-"""The crowd from the inside: what can happen between two of its steps, made to happen (S1, S6, S7, L2, F4, F5).
+"""The crowd from the inside: what can happen between two of its steps, made to happen (S1, S6, S7,
+L2, F4, F5).
 
-A line in memory that counts concurrency alone takes no lock where it can. Each test stops it at one such place and lets somebody
-else act there: in the same thread, in another, or wherever a seed says.
+A line in memory that counts concurrency alone takes no lock where it can. Each test stops it at one
+such place and lets somebody else act there: in the same thread, in another, or wherever a seed
+says.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from tests.crowds import Visitors, assert_all_free, declared, lock_by, settled
 from tests.virtual import VirtualClock
 from tests.world import held
 
-# A place of one's own in the middle of something ---------------------------------------------------------------------------------
+# A place of one's own in the middle of something --------------------------------------------------
 
 
 class Lock:
@@ -50,7 +52,9 @@ class Lock:
 
 
 class Elsewhere:
-    """Another thread that acts on a line now; `lock` is the line's, and whoever cannot have it is waited for no longer."""
+    """Another thread that acts on a line now; `lock` is the line's, and whoever cannot have it is
+    waited for no longer.
+    """
 
     def __init__(self, limiter: Limiter) -> None:
         self._lock = Lock()
@@ -86,7 +90,9 @@ def once(before: Callable[[], object], function: Callable[..., Any]) -> Callable
 
 @contextmanager
 def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
-    """The next who comes to the crowd has seen that nobody waits and stands in no queue yet: then `act()`."""
+    """The next who comes to the crowd has seen that nobody waits and stands in no queue yet: then
+    `act()`.
+    """
     real = fast_path.Future
 
     def act_first() -> None:
@@ -102,7 +108,9 @@ def while_it_arrives(act: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def while_it_moves(act: Callable[[], object], patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The next who moves from the crowd has left it and stands not in the gate's queue yet: then `act()`."""
+    """The next who moves from the crowd has left it and stands not in the gate's queue yet: then
+    `act()`.
+    """
     with patch.context() as here:
         here.setattr(Gate, "join", once(act, Gate.join))
         yield
@@ -127,12 +135,14 @@ def is_full(limiter: Limiter) -> bool:
     return not permit
 
 
-# While somebody arrives ----------------------------------------------------------------------------------------------------------
+# While somebody arrives ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by", ["block", "permit"])
 async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str, by: str) -> None:
-    """L2: who found the place taken, and has not queued yet when it comes free, sees it when queued."""
+    """L2: who found the place taken, and has not queued yet when it comes free, sees it when
+    queued.
+    """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     if by == "block":
         await limiter.__aenter__()
@@ -152,7 +162,9 @@ async def test_a_place_that_comes_free_while_somebody_arrives_is_taken(name: str
 async def test_whoever_comes_while_a_place_is_put_back_is_seen_by_whoever_puts_it_back(
     name: str, newcomer: str
 ) -> None:
-    """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the place's return to the pool."""
+    """L2, S6: the other side of it: he queues between the leaver's look at the crowd and the
+    place's return to the pool.
+    """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     line = queue_of(limiter)
     entering = [limiter.__aenter__()]
@@ -223,7 +235,7 @@ async def test_who_arrives_while_another_thread_queues_is_not_passed_by_those_be
     assert_all_free(limiter)
 
 
-# While the crowd moves -----------------------------------------------------------------------------------------------------------
+# While the crowd moves ----------------------------------------------------------------------------
 
 ASKING: dict[str, Callable[[Limiter], Any]] = {
     "acquire": lambda limiter: limiter.acquire(),
@@ -236,7 +248,9 @@ ASKING: dict[str, Callable[[Limiter], Any]] = {
 async def test_a_place_that_comes_free_while_the_crowd_moves_is_taken(
     name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2: the first of the crowd is between two queues, because somebody asks for a permit, and a thread leaves just then."""
+    """L2: the first of the crowd is between two queues, because somebody asks for a permit, and a
+    thread leaves just then.
+    """
     limiter = declared(
         Limiter(name, Concurrency(1), Concurrency(9, unit="mb"), store=MemoryStore())
     )
@@ -282,7 +296,9 @@ async def test_a_place_that_comes_free_while_the_first_one_queues_is_taken(
 async def test_nobody_slips_in_while_the_crowd_moves(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S6: a thread leaves and a newcomer comes while the first of the crowd is between two queues: it is not passed."""
+    """S6: a thread leaves and a newcomer comes while the first of the crowd is between two queues:
+    it is not passed.
+    """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     elsewhere = Elsewhere(limiter)
     order: list[object] = []
@@ -304,11 +320,13 @@ async def test_nobody_slips_in_while_the_crowd_moves(
     assert_all_free(limiter)
 
 
-# While the limits change ---------------------------------------------------------------------------------------------------------
+# While the limits change --------------------------------------------------------------------------
 
 
 def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(name: str) -> None:
-    """S1, T1: a thread is in the middle of entering when another declares; it takes of the new limit, or looks again."""
+    """S1, T1: a thread is in the middle of entering when another declares; it takes of the new
+    limit, or looks again.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
     door = queue_of(limiter).enter
@@ -320,7 +338,9 @@ def test_a_door_that_was_open_before_the_limits_changed_counts_by_the_new_ones(n
 
 
 def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
-    """T1: one token an hour; a thread that was about to take it when the limits were declared again takes the same one."""
+    """T1: one token an hour; a thread that was about to take it when the limits were declared again
+    takes the same one.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Rate(1, per=3600), store=store))
     door = queue_of(limiter).enter
@@ -331,7 +351,9 @@ def test_a_bucket_that_was_replaced_gives_nothing_more(name: str) -> None:
 
 
 async def test_a_leave_that_began_before_a_cut_passes_nothing_on(name: str) -> None:
-    """S1: two hold, one is about to leave, the capacity is cut to one: it leaves, and nobody enters for it."""
+    """S1: two hold, one is about to leave, the capacity is cut to one: it leaves, and nobody enters
+    for it.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
     order: list[object] = []
@@ -400,7 +422,9 @@ def test_a_permit_that_is_released_under_a_rate_is_not_held_under_places(name: s
 
 
 async def test_who_waited_for_a_place_and_came_in_by_a_rate_is_inside_as_well(name: str) -> None:
-    """S1: one holds a place, one waits for it; a rate lets him in; when there are places again, two are taken."""
+    """S1: one holds a place, one waits for it; a rate lets him in; when there are places again, two
+    are taken.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(1), store=store))
     visitors = Visitors(limiter)
@@ -435,7 +459,9 @@ async def test_a_place_that_is_given_up_after_places_became_a_rate_is_free(name:
 
 
 def test_a_token_that_is_given_up_after_a_rate_became_places_frees_nobodys_place(name: str) -> None:
-    """F5, S1: granted by a rate, not heard of yet; now there is one place, and somebody in it; the task is cancelled."""
+    """F5, S1: granted by a rate, not heard of yet; now there is one place, and somebody in it; the
+    task is cancelled.
+    """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = declared(Limiter(name, Rate(1, per=1, initial=0), store=store))
@@ -479,7 +505,9 @@ def test_a_permit_of_a_rate_takes_nothing_from_a_holder_who_came_later(name: str
 
 
 def test_after_a_cut_that_is_over_places_go_from_hand_to_hand_again(name: str) -> None:
-    """S1: what was held beyond the new capacity is gone; the gate need not be asked for each entry any more."""
+    """S1: what was held beyond the new capacity is gone; the gate need not be asked for each entry
+    any more.
+    """
     store = MemoryStore()
     limiter = declared(Limiter(name, Concurrency(2), store=store))
     limiter.__enter__()
@@ -520,7 +548,9 @@ def test_an_idle_line_that_was_let_go_and_is_used_again_is_kept_again(
 def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """T12: a thread is about to take the one token of an hour when the store lets go of the idle line: it is taken for good."""
+    """T12: a thread is about to take the one token of an hour when the store lets go of the idle
+    line: it is taken for good.
+    """
     monkeypatch.setattr("headgate.stores.memory.queue.FEWEST_QUEUES", 1)
     store = MemoryStore()
     store._most = 1
@@ -538,7 +568,9 @@ def test_an_idle_line_let_go_in_the_middle_of_an_entry_owes_what_was_taken(
 async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L2, F7: it has left the crowd for a rate and is about to sleep until its moment; a thread that looks then lets it pass."""
+    """L2, F7: it has left the crowd for a rate and is about to sleep until its moment; a thread
+    that looks then lets it pass.
+    """
     clock = VirtualClock()
     store = MemoryStore(clock)
     limiter = declared(Limiter(name, Concurrency(1), store=store))

@@ -1,4 +1,6 @@
-"""Whatever meets whatever at one limiter: threads and loops that are interleaved wherever a seed says (S1, S6, S7, L2, L6)."""
+"""Whatever meets whatever at one limiter: threads and loops that are interleaved wherever a seed
+says (S1, S6, S7, L2, L6).
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ STORIES = 20  # of each world
 
 
 class Story:
-    """Tasks of several loops, threads and declarations, all at one limiter, and what must hold among them."""
+    """Tasks of several loops, threads and declarations, all at one limiter, and what must hold
+    among them.
+    """
 
     def __init__(
         self, seed: int, loops: int, threads: int = 0, kinds: bool = False, changes: str = ""
@@ -154,7 +158,9 @@ class Story:
 
 @pytest.mark.parametrize("world", WORLDS)
 def test_whatever_meets_whatever(world: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1, S6, S7, L2, L6: interleaved at any opcode: never one too many, nobody is passed or left waiting, all free in the end."""
+    """S1, S6, S7, L2, L6: interleaved at any opcode: never one too many, nobody is passed or left
+    waiting, all free in the end.
+    """
     gc.disable()
     try:
         for seed in range(STORIES):

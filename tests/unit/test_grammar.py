@@ -1,4 +1,6 @@
-"""The text form of the limits: what can be said, that it comes back, and where a bad text is pointed at."""
+"""The text form of the limits: what can be said, that it comes back, and where a bad text is
+pointed at.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +220,8 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(
         (
             "1.5/s",
             1,
-            "'1.5' is not whole, and a sliding window counts whole ones; write a longer period, or a burst",
+            "'1.5' is not whole, and a sliding window counts whole ones; write a longer period, or "
+            "a burst",
         ),
         ("1.2345k/s", 1, "'1.2345' is not whole"),
         (
@@ -229,7 +232,8 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(
         (
             "2.5 concurrent",
             1,
-            "'2.5' is not whole, and a limit of concurrency counts whole ones; write a whole number",
+            "'2.5' is not whole, and a limit of concurrency counts whole ones; write a whole "
+            "number",
         ),
         ("2.5/s burst 2.5", 13, "'2.5' is not whole"),
         ("0.0/s burst 1", 1, "'0.0' is out of range"),

@@ -1,4 +1,6 @@
-"""Who holds what in memory, through any changes of limits: counted as long as it is held, and no longer (S1, S7)."""
+"""Who holds what in memory, through any changes of limits: counted as long as it is held, and no
+longer (S1, S7).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ LIMITS = [
 
 
 class Story:
-    """Tasks that enter, acquire, are cancelled and leave, at one limiter whose limits keep changing."""
+    """Tasks that enter, acquire, are cancelled and leave, at one limiter whose limits keep
+    changing.
+    """
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -142,7 +146,9 @@ class Story:
 
 @pytest.mark.parametrize("stretch", range(4))
 async def test_what_is_held_is_counted_under_whatever_limits(stretch: int) -> None:
-    """S1, S7: given any crowd and any changes of kinds and units, then each limit counts just what those inside have of it."""
+    """S1, S7: given any crowd and any changes of kinds and units, then each limit counts just what
+    those inside have of it.
+    """
     for seed in range(stretch * 50, stretch * 50 + 50):
         try:
             await Story(seed).play()

@@ -1,4 +1,6 @@
-"""Exceptions that arrive at any moment: raised by a signal handler, or by another thread (Celery, pytest-timeout, RQ, Ctrl-C)."""
+"""Exceptions that arrive at any moment: raised by a signal handler, or by another thread (Celery,
+pytest-timeout, RQ, Ctrl-C).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ SHORT = [
 
 
 def interrupted(how: str, which: str, interrupts: int, inside: float) -> tuple[int, int, int, int]:
-    """The exceptions raised and arrived, and the leaks of the limiter and its peer. It fails when it hangs."""
+    """The exceptions raised and arrived, and the leaks of the limiter and its peer.
+
+    It fails when it hangs.
+    """
     call = [
         part
         for part in command("interrupts", how, which, interrupts, inside)
@@ -73,7 +78,9 @@ def test_an_exception_that_another_thread_raises_leaves_no_lock_locked(which: st
 def test_of_20000_exceptions_of_signal_handlers_none_is_lost_and_hardly_a_permit(
     which: str,
 ) -> None:
-    """H1: 0.3 to 4 ms apart, around a body of a millisecond; no more permits leak than of a threading.Semaphore."""
+    """H1: 0.3 to 4 ms apart, around a body of a millisecond; no more permits leak than of a
+    threading.Semaphore.
+    """
     raised, arrived, leaks, peer = interrupted("alarm", which, 20_000, 0.001)
     assert raised == arrived == 20_000
     assert leaks <= few(peer)

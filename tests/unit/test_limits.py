@@ -1,4 +1,6 @@
-"""The four limits as values: what they take, what they refuse and by which sentence, how they are written."""
+"""The four limits as values: what they take, what they refuse and by which sentence, how they are
+written.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What comes back to a line whose lock is taken: by the collector, by a finalizer, by whoever does not want to wait (F6, L2)."""
+"""What comes back to a line whose lock is taken: by the collector, by a finalizer, by whoever does
+not want to wait (F6, L2).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from tests.processes import finished
 
 
 class CollectingClock(Clock):
-    """The line reads its clock in the middle of its own locked code, where the collector may run as well as anywhere: once."""
+    """The line reads its clock in the middle of its own locked code, where the collector may run as
+    well as anywhere: once.
+    """
 
     def __init__(self) -> None:
         self.collects = False
@@ -90,7 +94,9 @@ def ends(thread: threading.Thread) -> bool:
 def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
     name: str, limits: tuple[Any, ...], waits: bool, holder: Callable[[Limiter], Any]
 ) -> None:
-    """F6, L2: what holds a place is given up in the very thread that has the line's lock; its place comes back all the same."""
+    """F6, L2: what holds a place is given up in the very thread that has the line's lock; its place
+    comes back all the same.
+    """
     clock = CollectingClock()
     limiter = Limiter(name, *limits, store=MemoryStore(clock))
     ring: list[Any] = [holder(limiter)]
@@ -110,7 +116,9 @@ def test_what_the_collector_closes_in_the_middle_of_the_line_blocks_nobody(
 
 
 def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: str) -> None:
-    """L2: a finalizer cannot wait for the lock; whoever has it sees to what was dropped, though he came for something else."""
+    """L2: a finalizer cannot wait for the lock; whoever has it sees to what was dropped, though he
+    came for something else.
+    """
     limiter = Limiter(name, Concurrency(1), store=MemoryStore())
     permit = limiter.acquire_sync()
     waiter = waits_in_a_thread(limiter)
@@ -127,7 +135,9 @@ def test_a_permit_that_is_dropped_while_the_line_is_busy_is_not_forgotten(name: 
 
 
 class Reluctant:
-    """A lock that says `times` times that it is taken, to who would not wait for it, though it was let go that very moment."""
+    """A lock that says `times` times that it is taken, to who would not wait for it, though it was
+    let go that very moment.
+    """
 
     def __init__(self, times: int) -> None:
         self._lock = threading.Lock()
@@ -193,7 +203,9 @@ class Interrupt(Exception):
     "inside", [False, True], ids=["after locked code", "after an exception in it"]
 )
 def test_of_several_exceptions_each_is_the_context_of_the_next(inside: bool) -> None:
-    """H1: given deferred calls that signal handlers interrupt again and again, then no exception is lost."""
+    """H1: given deferred calls that signal handlers interrupt again and again, then no exception is
+    lost.
+    """
     lock, coming = (
         Lock("", lambda: None),
         [Interrupt("third"), Interrupt("second"), Interrupt("first")],
@@ -234,7 +246,9 @@ def test_the_child_of_a_fork_in_locked_code_has_the_lock_and_releases_it() -> No
 
 
 def test_the_child_of_a_fork_at_a_lock_that_another_thread_had_goes_on(name: str) -> None:
-    """F10, promise 10: given a thread that waits for the lock, when a signal handler forks there, then both processes go on."""
+    """F10, promise 10: given a thread that waits for the lock, when a signal handler forks there,
+    then both processes go on.
+    """
     assert finished("fork_at_the_lock", name) == ""
 
 
@@ -244,5 +258,7 @@ STORIES = ["wait", "block", "permits", "attempt", "wait_for_all", "update"]
 @pytest.mark.proof
 @pytest.mark.parametrize("story", STORIES)
 def test_a_child_of_a_fork_at_any_step_goes_on_with_a_free_limiter(name: str, story: str) -> None:
-    """F10, promise 10: given a signal handler that forks in a call, then the child ends it, and no capacity stays taken."""
+    """F10, promise 10: given a signal handler that forks in a call, then the child ends it, and no
+    capacity stays taken.
+    """
     assert finished("fork_at_steps", name, story, within=300) == "steps\n"

@@ -1,4 +1,6 @@
-"""Log lines never run a handler in the thread that logs, never block it, and are written before the process ends."""
+"""Log lines never run a handler in the thread that logs, never block it, and are written before the
+process ends.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Code that Python runs inside a queue of memory: a signal handler, or a `__del__` that the collector runs (H1).
+"""Code that Python runs inside a queue of memory: a signal handler, or a `__del__` that the
+collector runs (H1).
 
-The clock is read in the middle of the locked code, so a call from there is such a call, in the same thread.
+The clock is read in the middle of the locked code, so a call from there is such a call, in the same
+thread.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class InterruptedClock(Clock):
 
 
 class Scene:
-    """A limiter of places and a rate, one permit taken, and a clock whose reading can be interrupted."""
+    """A limiter of places and a rate, one permit taken, and a clock whose reading can be
+    interrupted.
+    """
 
     def __init__(self, name: str) -> None:
         self.clock = InterruptedClock()

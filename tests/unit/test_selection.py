@@ -1,4 +1,6 @@
-"""Which tests a run leaves out, and that it says so; and that a test of signals runs in a process of its own."""
+"""Which tests a run leaves out, and that it says so; and that a test of signals runs in a process
+of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Subclasses of a limiter: they are made, copied and pickled like the limiter, whatever their `__init__` takes."""
+"""Subclasses of a limiter: they are made, copied and pickled like the limiter, whatever their
+`__init__` takes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The watch over a body, in virtual time: as careful with cancellations as asyncio.timeout, and never too late (S2, F8).
+"""The watch over a body, in virtual time: as careful with cancellations as asyncio.timeout, and
+never too late (S2, F8).
 
-Here a store stands in that does as the test says (tests/leases.py); real servers come in faults/test_leases.py.
+Here a store stands in that does as the test says (tests/leases.py); real servers come in
+faults/test_leases.py.
 """
 
 from __future__ import annotations
@@ -19,13 +21,15 @@ from headgate.permit import renew_lease
 from headgate.stores.memory.queue import MemoryStore
 from tests.leases import LEASE, Leases, run
 
-# Lost --------------------------------------------------------------------------------------------------------------------------
+# Lost ---------------------------------------------------------------------------------------------
 
 
 def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """S2: given a server that is away, when the lease counted from its sending ends, then the body is out of what it awaits."""
+    """S2: given a server that is away, when the lease counted from its sending ends, then the body
+    is out of what it awaits.
+    """
     ended = []
 
     async def story() -> None:
@@ -47,7 +51,9 @@ def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
 
 
 def test_a_renewal_moves_the_watch_on(leases: Leases, block: Callable[[], Any]) -> None:
-    """S2: for as long as renewals succeed nobody is disturbed; then the lease counts from the last of them."""
+    """S2: for as long as renewals succeed nobody is disturbed; then the lease counts from the last
+    of them.
+    """
     ended = []
 
     async def story() -> None:
@@ -84,7 +90,9 @@ def test_a_renewal_under_a_shorter_lease_moves_it_back(
 def test_what_the_store_has_forgotten_is_lost_at_once(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F45, S4: a renewal that finds nothing to renew ends the body that moment, and not when the lease would have ended."""
+    """F45, S4: a renewal that finds nothing to renew ends the body that moment, and not when the
+    lease would have ended.
+    """
 
     async def story() -> float:
         asyncio.get_running_loop().call_later(2.0, leases.forget)
@@ -99,7 +107,9 @@ def test_what_the_store_has_forgotten_is_lost_at_once(
 def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F12: the loop stood still for two leases, and what the body awaited has come meanwhile: it is cancelled all the same."""
+    """F12: the loop stood still for two leases, and what the body awaited has come meanwhile: it is
+    cancelled all the same.
+    """
     went_on = []
 
     async def story() -> None:
@@ -117,7 +127,9 @@ def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(
 def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F12: it blocked the loop itself and never awaited: `lost` is true by the clock, and the block raises, once and for all."""
+    """F12: it blocked the loop itself and never awaited: `lost` is true by the clock, and the block
+    raises, once and for all.
+    """
     seen = []
 
     async def story() -> None:
@@ -152,7 +164,9 @@ def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(
 def test_a_permit_that_comes_too_late_opens_no_block(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """S2: its reply was on the way for longer than the lease: the body does not begin, in a task or in a thread."""
+    """S2: its reply was on the way for longer than the lease: the body does not begin, in a task or
+    in a thread.
+    """
     begun = []
 
     async def story() -> None:
@@ -187,7 +201,7 @@ def test_the_error_says_what_was_lost_and_when(leases: Leases, block: Callable[[
     assert isinstance(lost.value.__cause__, asyncio.CancelledError)
 
 
-# Not lost ----------------------------------------------------------------------------------------------------------------------
+# Not lost -----------------------------------------------------------------------------------------
 
 
 def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[], Any]) -> None:
@@ -209,7 +223,9 @@ def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[]
 def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(
     leases: Leases, api: Limiter, way: str, after: float
 ) -> None:
-    """A permit that was given back in time is watched no more; one that was lost already is told of at the end all the same."""
+    """A permit that was given back in time is watched no more; one that was lost already is told of
+    at the end all the same.
+    """
 
     async def story() -> str:
         async with api.acquire() as permit:
@@ -311,7 +327,7 @@ def test_in_memory_nothing_is_leased_and_nothing_watched() -> None:
     asyncio.run(story())
 
 
-# Threads -----------------------------------------------------------------------------------------------------------------------
+# Threads ------------------------------------------------------------------------------------------
 
 
 def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any]) -> None:
@@ -340,7 +356,7 @@ def test_a_thread_is_told_what_another_thread_has_heard(
         hears.join()
 
 
-# Decorators --------------------------------------------------------------------------------------------------------------------
+# Decorators ---------------------------------------------------------------------------------------
 
 
 def test_functions_are_bodies_too(leases: Leases, api: Limiter) -> None:
@@ -370,7 +386,9 @@ def test_functions_are_bodies_too(leases: Leases, api: Limiter) -> None:
 def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(
     leases: Leases, api: Limiter
 ) -> None:
-    """While the caller runs, it is not the body: the generator is told when it goes on, and can clean up."""
+    """While the caller runs, it is not the body: the generator is told when it goes on, and can
+    clean up.
+    """
     cleaned = []
 
     @api

@@ -1,4 +1,6 @@
-"""The watch over a body and whoever else cancels it or watches over it: nothing swallowed, nothing doubled (F8)."""
+"""The watch over a body and whoever else cancels it or watches over it: nothing swallowed, nothing
+doubled (F8).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ import pytest
 from headgate import LeaseLostError, Limiter
 from tests.leases import LEASE, Leases, run
 
-# Cancellations of others -------------------------------------------------------------------------------------------------------
+# Cancellations of others --------------------------------------------------------------------------
 
 
 def test_an_error_of_the_bodys_own_wins(leases: Leases, block: Callable[[], Any]) -> None:
-    """Whether it fails by itself after the loss or while it is cancelled for it; the task is as good as before."""
+    """Whether it fails by itself after the loss or while it is cancelled for it; the task is as
+    good as before.
+    """
 
     async def story() -> None:
         with pytest.raises(ZeroDivisionError):
@@ -34,7 +38,9 @@ def test_an_error_of_the_bodys_own_wins(leases: Leases, block: Callable[[], Any]
 
 
 def test_a_cancellation_of_others_is_not_ours(leases: Leases, block: Callable[[], Any]) -> None:
-    """F8: cancelled before the loss, in the moment of the loss on either side of it, and after it in its clean-up: cancelled."""
+    """F8: cancelled before the loss, in the moment of the loss on either side of it, and after it
+    in its clean-up: cancelled.
+    """
 
     async def visit(lingers: float) -> None:
         async with block():
@@ -90,7 +96,9 @@ def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(
 def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F8: the outer one is neither swallowed nor doubled; one inside of the block is, with all of the block, ended by the loss."""
+    """F8: the outer one is neither swallowed nor doubled; one inside of the block is, with all of
+    the block, ended by the loss.
+    """
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
@@ -126,7 +134,10 @@ def test_a_timeout_after_the_loss_finds_its_own_cancellation(
 
 
 async def failing(*work: Callable[[], Coroutine[Any, Any, None]]) -> list[type[BaseException]]:
-    """What a task group with that work to do fails with. In a task of its own: some leave their cancellation behind (3.11)."""
+    """What a task group with that work to do fails with.
+
+    In a task of its own: some leave their cancellation behind (3.11).
+    """
 
     async def group() -> None:
         async with asyncio.TaskGroup() as group:
@@ -164,7 +175,9 @@ def test_a_task_group_in_the_body_is_cancelled_with_it(
 def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F8: the sibling's error cancels the task, the loss does too: the group must not take the one for the other."""
+    """F8: the sibling's error cancels the task, the loss does too: the group must not take the one
+    for the other.
+    """
 
     async def visit() -> None:
         async with block():
@@ -178,7 +191,7 @@ def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(
     assert run(leases, failing(visit, fail)) == [ZeroDivisionError]
 
 
-# More than one -----------------------------------------------------------------------------------------------------------------
+# More than one ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,7 +201,10 @@ def test_a_task_group_that_fails_in_the_same_moment_fails_with_its_own_error(
 def test_of_two_blocks_the_one_that_was_lost_is_told_of(
     leases: Leases, api: Limiter, block: Callable[[], Any], second: str, which: str
 ) -> None:
-    """Nested, each with a watch of its own: of two limiters, or of one that is entered twice. A key's limiter is as its whole."""
+    """Nested, each with a watch of its own: of two limiters, or of one that is entered twice.
+
+    A key's limiter is as its whole.
+    """
     through = []
 
     async def story() -> None:
