@@ -9,6 +9,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -37,6 +38,10 @@ class Caller(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.session_id}:{self.number}:{self.asked}"
+
+
+# Each permit has one: this is twice as fast as the constructor.
+new_caller: Callable[[tuple[str, int, str]], Caller] = partial(tuple.__new__, Caller)
 
 
 @dataclass(slots=True, eq=False)

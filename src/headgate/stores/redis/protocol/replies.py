@@ -47,6 +47,9 @@ class OutboxGrant(NamedTuple):
     lease: int
 
 
+new_grant: Callable[[tuple[int, int, int, int]], OutboxGrant] = partial(tuple.__new__, OutboxGrant)
+
+
 class Outbox(NamedTuple):
     """The news of a session: grants, and for how long all callers are paused. None: no news."""
 
@@ -194,9 +197,9 @@ def read_outbox(words: Iterable[str], now: int) -> Outbox:
             now = int(word[1:])
             continue
         count, t, fence, lease = map(int, islice(words, 4))
-        for index in range(count):
-            at = t if t < 0 else now + t
-            grants.append(OutboxGrant(int(word) + index, at, now + fence + index, lease))
+        numbers, fences = counted(int(word)), counted(now + fence)
+        moments, leases = repeat(t if t < 0 else now + t, count), repeat(lease)
+        grants += map(new_grant, zip(numbers, moments, fences, leases, strict=False))
     return Outbox(grants, None)
 
 

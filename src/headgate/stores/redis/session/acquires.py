@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from headgate.forks import forked
 from headgate.gate.gate import Grant
 from headgate.request import Request
-from headgate.stores.redis.protocol.operations import Caller
+from headgate.stores.redis.protocol.operations import Caller, new_caller
 from headgate.waiting import OnWait, Waiting, queued_at
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class PendingAcquire:
 
     @property
     def caller(self) -> Caller:
-        return Caller(self.session_id, self.number, self.request.text)
+        return new_caller((self.session_id, self.number, self.request.text))
 
     def report_wait(self, position: int, delay: int) -> None:
         """Tell the task once that it waits, if the request has an `on_wait`.
