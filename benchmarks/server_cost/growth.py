@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from redis import Redis
 
 from benchmarks import table
+from headgate.stores.redis.protocol.operations import Renew
 
 if TYPE_CHECKING:
     from headgate import Limiter, Permit
@@ -80,12 +81,12 @@ class Crowd:
         await asyncio.sleep(PAUSE)
 
     async def heartbeat(self) -> None:
-        self._lane.look()
+        self._session.look()
         await asyncio.sleep(PAUSE)
 
     async def renew(self) -> None:
         permit = self.held[len(self.held) // 2]
-        await self._lane.ask(f"renew {permit.key} {round(LEASE * 1_000_000)}")
+        await self._session.ask(Renew(permit, round(LEASE * 1_000_000)))
 
     async def pass_through(self) -> None:
         await (await self._permit()).arelease()
@@ -101,7 +102,7 @@ class Crowd:
         await self.limiter.astatus()
 
     @property
-    def _lane(self) -> Any:
+    def _session(self) -> Any:
         """What renews the permits and shows that the waiters live: by itself it does so every few
         seconds only.
         """
