@@ -20,7 +20,10 @@ from benchmarks.rows import all_rows
 from benchmarks.stage import Role, Row
 from benchmarks.timing import measure
 
-DESCRIPTION = "headgate and its peers on the same work, side by side in one run; at the end, the goals and which are reached"
+DESCRIPTION = (
+    "headgate and its peers on the same work, side by side in one run; at the end, the goals and "
+    "which are reached"
+)
 OTHER_WORKS: dict[str, Callable[[str, str, bool], Line]] = {
     connections.KEY: connections.measured,
     handoff.KEY: handoff.measured,

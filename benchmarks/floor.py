@@ -50,11 +50,14 @@ HEADS = (
     "",
 )
 ABOUT = """\
-us each          from one call to the next, the median of the turns; the other columns are means of the same turns
+us each          from one call to the next, the median of the turns; the other columns are means
+                 of the same turns
 script           in the script, by the server's INFO commandstats
 server, rest     the server's CPU besides that, its kernel's included (INFO cpu)
-client, user     the client's CPU in Python and libraries; client, kernel: in system calls (getrusage)
-waiting          what is left of the time: wires, wake-ups of a sleeping process, and whatever else the machine does"""
+client, user     the client's CPU in Python and libraries (getrusage)
+client, kernel   the client's CPU in system calls
+waiting          what is left of the time: wires, wake-ups of a sleeping process, and whatever else
+                 the machine does"""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ HEADS = ("work", "best peer", "bare floor", "headgate", "goal", "")
 
 @dataclass(frozen=True)
 class Line:
-    """One work's cells: ratios are how many times as long as headgate the others need, in this run."""
+    """One work's cells: ratios are how many times as long as headgate the others need, in
+    this run.
+    """
 
     work: str
     peer: str

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 KEY = "hand-off"
 TIMES, QUICK_TIMES = 300, 20
 MOST = 3.0  # the goal: bare round trips
-PAUSE = 0.01  # seconds: who asks has come to stand in the queue, and all are as idle before a round trip as before a hand-off
+# Seconds: who asks has come to stand in the queue, and all are as idle before a round trip as
+# before a hand-off.
+PAUSE = 0.01
 TOO_LONG = 20.0  # seconds for one answer of a side
 WIRE, REDIS_PY = "EVALSHA by headgate's wire", "by redis-py"
 BARE = {WIRE: wire.evalsha, REDIS_PY: bare.evalsha}

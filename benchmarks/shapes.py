@@ -143,7 +143,9 @@ async def called_at_once(make: Maker, name: str, times: int) -> float:
 
 
 def entered_by_threads(_stage: Stage, make: Maker, name: str, times: int) -> float:
-    """A few threads enter one instance again and again, and meet whenever one is preempted inside."""
+    """A few threads enter one instance again and again, and meet whenever one is preempted
+    inside.
+    """
     entry = make(name)
     failures: list[BaseException | None] = []
     barrier = threading.Barrier(THREADS + 1)

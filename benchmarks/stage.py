@@ -51,7 +51,8 @@ Shape = Callable[[Stage, Maker, str, int], float]
 class Role(Enum):
     OURS = "headgate"
     PEER = "peer"
-    FLOOR = "floor"  # not a limiter of this kind: the least that the work can cost, or the mark a goal names
+    # Not a limiter of this kind: the least that the work can cost, or the mark a goal names.
+    FLOOR = "floor"
     VARIANT = "variant"  # headgate used in another way, shown for honesty; decides nothing
 
 

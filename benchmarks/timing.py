@@ -24,7 +24,9 @@ SETTLE = (
 
 @dataclass
 class Result:
-    """One contestant's figures in one row: seconds per operation by round, or why there are none."""
+    """One contestant's figures in one row: seconds per operation by round, or why there are
+    none.
+    """
 
     contestant: Contestant
     seconds: dict[int, float] = field(default_factory=dict)
@@ -134,7 +136,8 @@ def measure(row: Row, redis_url: str, mark: str, quick: bool) -> Outcome:
         stage = Stage(redis_url, runner, mark)
         makers = {id(result): open_contestant(result, stage, stack) for result in outcome.results}
         gc.collect()
-        gc.freeze()  # the modules and clients: to look through them before each turn takes longer than the turn
+        # The modules and clients: to look through them before each turn takes longer than the turn.
+        gc.freeze()
         stack.callback(gc.unfreeze)
         for number in range(1 + (min(row.rounds, QUICK_ROUNDS) if quick else row.rounds)):
             for result in rotated(outcome.results, number):

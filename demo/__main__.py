@@ -77,7 +77,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 async def tell(options: argparse.Namespace) -> int:
     console = Console(highlight=False)
-    name = f"demo-{uuid.uuid4().hex[:8]}"  # fresh: an earlier run on the same Redis must not slow this one down
+    # Fresh: an earlier run on the same Redis must not slow this one down.
+    name = f"demo-{uuid.uuid4().hex[:8]}"
     if options.redis:
         await check_store(name, options.redis)
     async with child("demo.server") as server:

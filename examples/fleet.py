@@ -58,7 +58,8 @@ def most_at_once(jobs: list[Job]) -> int:
 
 
 async def main(url: str) -> None:
-    name = f"fleet-{uuid.uuid4().hex[:8]}"  # a name of its own for each run; in a program it is always the same one
+    # A name of its own for each run; in a program it is always the same one.
+    name = f"fleet-{uuid.uuid4().hex[:8]}"
     await shared_limiter(
         url, name
     ).astatus()  # a server that is not there should be known before anything starts

@@ -21,10 +21,16 @@ from tests.servers import Server, ServerMissing, await_order, connections_of, fr
 
 SLOTS = 16384
 MASTERS = 3
-THEIRS = "+command"  # a right that redis-py's and valkey-py's own clusters for threads need, and headgate does not
-NODE_TIMEOUT = 1000  # milliseconds of silence after which a node is suspected, where a story kills one, and while all meet
+# A right that redis-py's and valkey-py's own clusters for threads need, and headgate does not.
+THEIRS = "+command"
+# Milliseconds of silence after which a node is suspected, where a story kills one, and while all
+# meet.
+NODE_TIMEOUT = 1000
 CALM = 60_000  # the same where none does: a busy machine is no failover
-REPLICATION = "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --cluster-replica-validity-factor 0"  # at once
+# At once.
+REPLICATION = (
+    "--repl-diskless-sync-delay 0 --repl-ping-replica-period 1 --cluster-replica-validity-factor 0"
+)
 
 
 class Node(Server):
@@ -54,7 +60,10 @@ class Node(Server):
 
     def _words(self) -> list[str]:
         self._bus = self._bus or free_port()
-        options = f"--cluster-enabled yes --cluster-port {self._bus} --cluster-node-timeout {NODE_TIMEOUT}"
+        options = (
+            f"--cluster-enabled yes --cluster-port {self._bus} "
+            f"--cluster-node-timeout {NODE_TIMEOUT}"
+        )
         secure = (
             [] if self.certificate is None else ["--tls-cluster", "yes", "--tls-replication", "yes"]
         )

@@ -10,7 +10,8 @@ import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from types import FrameType
 
-import hypothesis  # it looks at the collector's objects when it is imported, which must not be frozen by then
+# It looks at the collector's objects when it is imported, which must not be frozen by then.
+import hypothesis
 import pytest
 
 from headgate import logs
@@ -224,7 +225,9 @@ def _virtual(request: pytest.FixtureRequest) -> bool:
 def caplog(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> pytest.LogCaptureFixture:
-    """A thread writes headgate's log lines: each look at the log waits for those that are queued."""
+    """A thread writes headgate's log lines: each look at the log waits for those that are
+    queued.
+    """
     handler = caplog.handler
 
     def after_flush(_: pytest.LogCaptureFixture) -> object:

@@ -80,7 +80,8 @@ class Line(NamedTuple):
     def __str__(self) -> str:
         if self.why:
             return f"| {self.python} | {self.loop} | not here: {self.why} | | |"
-        return f"| {self.python} | {self.loop} | {self.held:,} | {len(self.failed)} | {self.seconds:.0f} |"
+        tests = f"{self.held:,} | {len(self.failed)}"
+        return f"| {self.python} | {self.loop} | {tests} | {self.seconds:.0f} |"
 
 
 def main() -> int:

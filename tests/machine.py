@@ -16,7 +16,8 @@ CORES = os.cpu_count() or 1
 NAME = "HEADGATE_TEST_PACE"
 SPIN = 0.05  # seconds of a processor
 TICK = 0.02  # seconds
-STALL = 0.1  # seconds by which a thread wakes too late, when its process stands still and is not just busy
+# Seconds by which a thread wakes too late, when its process stands still and is not just busy.
+STALL = 0.1
 
 
 def measured() -> float:

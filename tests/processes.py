@@ -28,7 +28,9 @@ SLOW = re.compile(
 
 
 def environment() -> dict[str, str]:
-    """Ours, with the headgate that we test first on the path, and what the tests themselves share."""
+    """Ours, with the headgate that we test first on the path, and what the tests themselves
+    share.
+    """
     path = [
         str(Path(headgate.__file__).parents[1]),
         str(PROGRAMS.parents[1]),

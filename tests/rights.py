@@ -15,7 +15,9 @@ PASSWORD = "the-tests-password"
 
 
 def rights() -> str:
-    """The rules of the documented user, as a server's configuration has them; the password is ours."""
+    """The rules of the documented user, as a server's configuration has them; the password
+    is ours.
+    """
     line = re.search(rf"<!-- acl -->\s+ACL SETUSER {USER} on >password (.+)", DOCUMENT.read_text())
     assert line is not None, f"{DOCUMENT.name} says it in other words now"
     return line[1]

@@ -197,7 +197,9 @@ class Sentinels:
         )
 
     def fail_over(self) -> Copy:
-        """The Sentinels make the replica the primary, though nothing is wrong; the former primary."""
+        """The Sentinels make the replica the primary, though nothing is wrong; the former
+        primary.
+        """
         former = self.primary
         self.watchers[0].admin.execute_command(
             "SENTINEL", "SET", SERVICE, "failover-timeout", CALM

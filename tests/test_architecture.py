@@ -415,7 +415,8 @@ import sys
 sys.modules.update(dict.fromkeys({EXTRAS!r}))  # an import of them fails
 import importlib, headgate
 for name in {needs_none!r}: importlib.import_module(name)
-print(sorted(name for name in sys.modules if name.partition('.')[0] in {EXTRAS!r} and sys.modules[name]))
+found = (name for name in sys.modules if name.partition('.')[0] in {EXTRAS!r})
+print(sorted(name for name in found if sys.modules[name]))
 """
     assert finished(program) == "[]\n"
     assert (
@@ -457,7 +458,9 @@ def test_the_users_own_random_numbers_stay_as_they_are() -> None:
 
 
 def python_functions(name: str) -> dict[str, list[str]]:
-    """What the Python twin can do, in its order: name and parameters, the object itself left out."""
+    """What the Python twin can do, in its order: name and parameters, the object itself
+    left out.
+    """
     found = {}
     for node in tree(GATE / f"{name}.py").body:
         protocol = isinstance(node, ast.ClassDef) and any(

@@ -83,7 +83,9 @@ class PageError(Exception):
 
 @dataclass
 class Site:
-    """The pages by their paths in the site; `linked` are files that pages link to, not yet shown."""
+    """The pages by their paths in the site; `linked` are files that pages link to, not yet
+    shown.
+    """
 
     root: Path
     pages: dict[str, str]

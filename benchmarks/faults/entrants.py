@@ -30,7 +30,9 @@ class Kind(NamedTuple):
     maker: Making
     capacity: int
     grants: bytes
-    counts_runs: bool = False  # of its script, in place of tokens: its first token waits for a whole period, and some cost two
+    # Of its script, in place of tokens: its first token waits for a whole period, and some cost
+    # two.
+    counts_runs: bool = False
 
 
 class Entrant(NamedTuple):

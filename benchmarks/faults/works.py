@@ -60,7 +60,8 @@ async def free(maker: Maker, most: int, patience: float = MOMENT) -> int:
     tasks = [asyncio.create_task(visit()) for _ in range(most)]
     await asyncio.sleep(patience)
     found = inside
-    done.set()  # who is inside leaves as it should, and then the others are asked to give up one after another
+    # Who is inside leaves as it should, and then the others are asked to give up one after another.
+    done.set()
     await asyncio.sleep(patience / 4)
     await dismissed(tasks)
     return found

@@ -24,7 +24,9 @@ class Plan:
     processes: int
     waiters: int
     seconds: float
-    spread: float  # over which the waiters of a process arrive: otherwise all of one process stand together in the queue for ever
+    # Over which the waiters of a process arrive: otherwise all of one process stand together in the
+    # queue for ever.
+    spread: float
 
     def limits(self) -> list[Limit]:
         from headgate import Concurrency, Rate

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 LEASE = 3_600.0  # nothing is renewed but by a cycle
 PAUSE = 0.002  # seconds after a call whose end nobody hears of
 KEPT = 100_000  # entries of the log
-LOGGED = 10  # microseconds: calls take longer, and the commands inside of them, whose logging would be counted too, do not
+# Microseconds: calls take longer, and the commands inside of them, whose logging would be counted
+# too, do not.
+LOGGED = 10
 STEADY = 2.0  # times as long at most, from the smallest to the largest: then it does not grow
 HEADER = (
     6  # words between the keys and the requests: limits, session, call, declares, waits, horizon

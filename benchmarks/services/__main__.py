@@ -132,7 +132,10 @@ def as_promised(told: Told, calls: int, best: float) -> bool:
 
 
 def show(told: dict[str, Told], calls: int, processes: int, best: float) -> None:
-    rule = f"{REQUESTS} in any {PER} s, {AT_ONCE} at once, {CALL_TIME * 1000:.0f} ms a call; of the SDKs tokens, too"
+    rule = (
+        f"{REQUESTS} in any {PER} s, {AT_ONCE} at once, {CALL_TIME * 1000:.0f} ms a call; "
+        "of the SDKs tokens, too"
+    )
     table.say(
         f"\n{calls:,} calls from {processes} processes that share Redis; the service allows {rule}"
     )
@@ -164,7 +167,10 @@ def with_wrong_limits(entrants: Sequence[str], processes: int, store: str) -> bo
 
 
 def show_wrong(outcomes: dict[str, Outcome], processes: int) -> None:
-    told = f"{RULES.requests} in any {RULES.per} s, and {processes} processes were told {TOO_HIGH} times as many"
+    told = (
+        f"{RULES.requests} in any {RULES.per} s, and {processes} processes were told "
+        f"{TOO_HIGH} times as many"
+    )
     table.say(f"\nlimits that are wrong: the service allows {told}; {LENGTH} s for each")
     rows = []
     for entrant, each in outcomes.items():

@@ -23,7 +23,9 @@ from headgate import Concurrency, Limiter, Rate, Window
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-FIRST = 25  # calls in each process before the run: the first of a client find nothing open nor imported, and take long to leave
+# Calls in each process before the run: the first of a client find nothing open nor imported, and
+# take long to leave.
+FIRST = 25
 REST = 0.5  # seconds, after which nothing is left of them
 CALLERS = (
     25  # in each process: more than the service bears at once, and they all have something to do

@@ -28,11 +28,16 @@ Call = Callable[[], Awaitable[Headers | None]]  # the headers of a refusal
 
 TOO_HIGH = 2  # times what the service allows
 RULES = Rules(requests=150, per=5.0, call_time=0.1)
-CALLERS = 50  # in each process: together more than the service allows at once, so that nobody finds out by himself before others ask
+# In each process: together more than the service allows at once, so that nobody finds out by
+# himself before others ask.
+CALLERS = 50
 LENGTH = 17.0  # seconds: four bursts of the service's window, and calls that wait for the fifth
-REFUSED = 0.01  # of the calls of a fleet that has settled: the service sees them when they arrive, a limiter when they leave
+# Of the calls of a fleet that has settled: the service sees them when they arrive, a limiter when
+# they leave.
+REFUSED = 0.01
 SETTLED_BY = 0.75  # of the length: who has not settled by then has not settled
-FIRST = 10  # calls of each process before the run, without a limiter: what a client has to import and build
+# Calls of each process before the run, without a limiter: what a client has to import and build.
+FIRST = 10
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,9 @@ def test_what_is_no_limit_is_refused(limit: object, nowhere: str) -> None:
     ],
 )
 def test_a_text_that_says_no_limit_is_refused(text: str, nowhere: str) -> None:
-    """The text of a limit is pointed at, over several lines (tests/unit/test_grammar.py holds how)."""
+    """The text of a limit is pointed at, over several lines (tests/unit/test_grammar.py
+    holds how).
+    """
     with pytest.raises(ValueError, match=r"^parse_limit\(") as caught:
         limiter(nowhere, limits=("5/second", text))
     assert shown(text) in str(caught.value)

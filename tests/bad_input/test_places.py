@@ -440,7 +440,9 @@ BUSY = scaled(2.0)  # what a busy machine may add; five seconds, if nothing were
 
 @pytest.fixture
 def black_hole() -> Iterator[int]:
-    """A port that answers nothing at all: its queue of connections is full, and no more are let in."""
+    """A port that answers nothing at all: its queue of connections is full, and no more are
+    let in.
+    """
     with ExitStack() as stack:
         hole = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):

@@ -30,7 +30,8 @@ SCRIPT = """
 import asyncio, logging, sys
 from headgate import Semaphore, TokenBucket, MaxSleepExceededError, RedisError
 
-logging.getLogger('headgate').addHandler(logging.NullHandler())  # an outage is logged, on stderr if nothing else is said
+# An outage is logged, on stderr if no handler is there.
+logging.getLogger('headgate').addHandler(logging.NullHandler())
 name, url = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
 inside = most = 0
 
@@ -80,7 +81,11 @@ away = Semaphore(name=name, capacity=1, redis_url='redis://127.0.0.1:1')
 async def main():
     # 5 requests at the time
     print(await asyncio.gather(*map(fetch_foo, range(20))), most)
-    await one_after_another(Semaphore(name=name, capacity=5, max_sleep=60, expiry=30, redis_url=url, connection_pool_size=15))
+    await one_after_another(
+        Semaphore(
+            name=name, capacity=5, max_sleep=60, expiry=30, redis_url=url, connection_pool_size=15
+        )
+    )
     await until_it_takes_too_long()
     try:
         async with away:

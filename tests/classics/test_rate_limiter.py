@@ -78,7 +78,9 @@ def test_never_more_at_once_than_its_concurrency(in_time: Told) -> None:
 
 
 def test_who_waits_for_a_place_uses_no_token(in_time: Told) -> None:
-    """The semaphore comes before the token: with slow calls, tokens are there when the places are."""
+    """The semaphore comes before the token: with slow calls, tokens are there when the
+    places are.
+    """
 
     async def story() -> None:
         limiter, moments = RateLimiter(rate_limit=2, concurrency_limit=2), []

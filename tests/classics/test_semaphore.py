@@ -1,4 +1,6 @@
-"""Semaphore: so many at once, first come, first served, keyword for keyword as it has always been."""
+"""Semaphore: so many at once, first come, first served, keyword for keyword as it has
+always been.
+"""
 
 from __future__ import annotations
 

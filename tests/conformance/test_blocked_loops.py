@@ -135,7 +135,8 @@ def test_a_blocking_acquire_that_another_thread_ends_passes_and_warns_once(
 
 
 RELEASED = {
-    "a thread": "threading.Thread(target=lambda: (threading.Event().wait(0.2), permit.release())).start()",
+    "a thread": "threading.Thread("
+    "target=lambda: (threading.Event().wait(0.2), permit.release())).start()",
     "a timer": "threading.Timer(0.2, permit.release).start()",
 }
 

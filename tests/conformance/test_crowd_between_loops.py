@@ -230,7 +230,9 @@ def test_a_waiter_whose_loop_is_gone_gives_nothing_back_twice(
 
 
 def test_a_loop_that_is_closed_while_its_task_is_inside_keeps_no_place(name: str) -> None:
-    """F6, F7, S7: the task is collected in the middle of its block, and its place goes to the next."""
+    """F6, F7, S7: the task is collected in the middle of its block, and its place goes to
+    the next.
+    """
     limiter = limiter_of_one(name)
     order: list[object] = []
     gone = Elsewhere()
@@ -276,7 +278,9 @@ def test_a_cut_while_a_place_is_on_its_way_lets_nobody_in_for_it(name: str) -> N
 
 
 def test_one_loop_after_another_finds_the_line_as_it_should_be(name: str) -> None:
-    """F9, S7: the first `asyncio.run` ends while a crowd waits; in the second a crowd goes through."""
+    """F9, S7: the first `asyncio.run` ends while a crowd waits; in the second a crowd goes
+    through.
+    """
     limiter = limiter_of_one(name)
     order: list[object] = []
 

@@ -179,7 +179,9 @@ async def test_a_constructor_declares_nothing(world: World) -> None:
 
 @told
 async def test_limits_that_no_acquire_declared_leave_no_trace(world: World) -> None:
-    """T9: given a limiter of 10 that never acquires, when another of 1000 does, then 999 are left."""
+    """T9: given a limiter of 10 that never acquires, when another of 1000 does, then 999
+    are left.
+    """
     small, large = (world.limiter(Rate(amount, per=1000 * HOUR)) for amount in (10, 1000))
     await soon(small.astatus())
 
@@ -516,7 +518,9 @@ def test_what_never_blocks_is_done_as_soon_as_the_limits_are_known(
 def test_what_never_blocks_and_cannot_be_done_is_logged_or_raised(
     store: object, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In memory it is known at once that there is no such name; on Redis a line of the log says so."""
+    """In memory it is known at once that there is no such name; on Redis a line of the log
+    says so.
+    """
     limiter = Limiter.attach(name, store=store)
 
     try:

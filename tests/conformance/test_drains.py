@@ -1,4 +1,6 @@
-"""drain(requests=...): what a service says is left holds for all who use the name, in both stores."""
+"""drain(requests=...): what a service says is left holds for all who use the name, in both
+stores.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Names are data: each name and each key has a state of its own, whatever characters it is made of."""
+"""Names are data: each name and each key has a state of its own, whatever characters it is
+made of.
+"""
 
 from __future__ import annotations
 

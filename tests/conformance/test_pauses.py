@@ -115,7 +115,9 @@ async def test_nobody_passes_before_it_ends(world: World, hold: Way, limits: lis
 @KINDS
 @told
 async def test_what_a_pause_has_shut_opens_again(world: World, limits: list[Any]) -> None:
-    """L6: given a pause that is over and in which nobody came, when somebody enters, then at once."""
+    """L6: given a pause that is over and in which nobody came, when somebody enters, then
+    at once.
+    """
     limiter = world.limiter(*limits)
 
     await limiter.apause(world.beat)

@@ -159,7 +159,9 @@ def test_an_error_in_a_blocking_body_gives_the_permit_back_too(store: object, na
 
 @told
 async def test_one_acquire_is_one_permit(world: World) -> None:
-    """What acquire() returns is used once: a second use would be a permit that nobody gives back."""
+    """What acquire() returns is used once: a second use would be a permit that nobody gives
+    back.
+    """
     limiter = world.limiter(Concurrency(5))
     asked = limiter.acquire()
     async with asked:
@@ -368,7 +370,9 @@ async def test_waited_is_how_long_it_took(world: World) -> None:
 
 @told
 async def test_fences_grow_with_every_grant(world: World) -> None:
-    """S5: strictly, in the order of the grants, whatever the way: at once, after a wait, by a try."""
+    """S5: strictly, in the order of the grants, whatever the way: at once, after a wait, by
+    a try.
+    """
     limiter = world.limiter(Concurrency(2), Rate(1, per=world.beat / 2, capacity=3))
     fences = []
     for _ in range(3):

@@ -76,7 +76,9 @@ async def test_try_acquire_never_waits_whatever_the_limiter_allows(world: World)
 @pytest.mark.exact
 @pytest.mark.parametrize(("limit", "first", "then"), SPENT)
 def test_retry_after_is_exact(memory: World, limit: object, first: int, then: int) -> None:
-    """T4: the same acquire is denied one microsecond before the quoted moment, and granted at it."""
+    """T4: the same acquire is denied one microsecond before the quoted moment, and granted
+    at it.
+    """
 
     async def story() -> None:
         limiter = memory.limiter(limit)

@@ -43,7 +43,9 @@ def test_a_hundred_a_minute_passes_a_hundred_in_the_first_minute(memory: World) 
 
 @pytest.mark.exact
 def test_a_burst_makes_a_text_a_bucket(memory: World) -> None:
-    """T1, T2: given 199 callers, then the last of them passes just before the first minute is over."""
+    """T1, T2: given 199 callers, then the last of them passes just before the first minute
+    is over.
+    """
     granted = memory.run(moments(memory.limiter("100/minute burst 100"), 199))
 
     assert granted[99] == granted[0]

@@ -161,7 +161,9 @@ def test_a_rate_is_one_rate_for_threads_and_loops(store: object, name: str) -> N
 
 
 def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> None:
-    """L2: a release in a thread wakes a task in its loop, and a release in a task wakes a thread."""
+    """L2: a release in a thread wakes a task in its loop, and a release in a task wakes a
+    thread.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
     order: list[str] = []
     first = limiter.acquire_sync()
@@ -191,7 +193,9 @@ def test_a_thread_hands_over_to_a_task_and_back(store: object, name: str) -> Non
 def test_a_limiter_made_before_any_loop_works_in_one_loop_after_another(
     store: object, name: str
 ) -> None:
-    """F9: the import-time limiter of a module, and a script that calls asyncio.run again and again."""
+    """F9: the import-time limiter of a module, and a script that calls asyncio.run again
+    and again.
+    """
     limiter = Limiter(name, Concurrency(1), Rate(100, per=HOUR), store=store)
 
     async def enter() -> None:
@@ -222,7 +226,9 @@ def test_what_a_loop_held_when_it_ended_is_still_held_in_the_next(store: object,
 
 
 def test_waiters_of_a_loop_that_ended_hold_up_nobody(store: object, name: str) -> None:
-    """F7: two wait in a loop that is ended under them; those who come later do not wait for them."""
+    """F7: two wait in a loop that is ended under them; those who come later do not wait for
+    them.
+    """
     limiter = Limiter(name, Concurrency(1), store=store)
     holder = limiter.acquire_sync()
 

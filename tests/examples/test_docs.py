@@ -44,7 +44,8 @@ BESIDE = {
     ROOT / "docs/recipes",
 }  # folders whose blocks are run by other tests
 PROGRAM = re.compile(r"# (\w+\.py)\n")  # how a block begins that is a program of its own
-TWICE = "<!-- run twice -->"  # before a block whose second run takes the branches that the first did not
+# Before a block whose second run takes the branches that the first did not.
+TWICE = "<!-- run twice -->"
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")

@@ -88,7 +88,9 @@ async def visit(limiter: Limiter) -> None:
 
 
 async def has_listened(limiter: Limiter, other: Limiter) -> None:
-    """Somebody has waited in this loop before: no look for what was announced earlier is to come."""
+    """Somebody has waited in this loop before: no look for what was announced earlier is to
+    come.
+    """
     holder = await other.acquire()
     caller = asyncio.create_task(enter(limiter))
     await waiting(other, 1)

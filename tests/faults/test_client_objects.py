@@ -29,7 +29,9 @@ def connections(admin: Redis) -> int:
 
 
 def connections_after_collection(admin: Redis) -> int:
-    """The same, once the collector has run: a thread that ends may have kept a limiter until now."""
+    """The same, once the collector has run: a thread that ends may have kept a limiter
+    until now.
+    """
     gc.collect()
     return connections(admin)
 
@@ -51,7 +53,9 @@ def use_in_a_thread(name: str, url: str) -> None:
         pass
 
 
-MOST = 5  # a connection and a subscription for the test's loop, the same for the threads' loop, and one more for threads
+# A connection and a subscription for the test's loop, the same for the threads' loop, and one more
+# for threads.
+MOST = 5
 
 
 async def test_three_hundred_client_objects_need_no_more_connections_than_one(

@@ -33,7 +33,9 @@ def of_calls(protocol: object) -> bool:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """All writes of calls to the server, as they are made: what listens subscribes when it likes."""
+    """All writes of calls to the server, as they are made: what listens subscribes when it
+    likes.
+    """
     written: list[bytes] = []
     write: Callable[[Transport, bytes], None] = Transport.write
 

@@ -233,7 +233,9 @@ async def test_a_crowd_that_was_told_of_a_lost_server_leaves_no_ghosts(
 
 
 async def listening(name: str, proxy: Proxy) -> None:
-    """Somebody on this connection has waited, under another name, so announcements are listened to."""
+    """Somebody on this connection has waited, under another name, so announcements are
+    listened to.
+    """
     limiter = await ready(Limiter(f"{name}-ears", Concurrency(1), store=proxy.url))
     async with limiter:
         waiter = asyncio.create_task(enter(limiter))

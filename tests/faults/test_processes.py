@@ -174,7 +174,8 @@ async def test_the_leases_of_a_thousand_dead_holders_end_a_hundred_at_a_time(
     from headgate import Concurrency, Limiter
 
     async def main():
-        limiter = Limiter(sys.argv[2], Concurrency(1000, lease=float(sys.argv[3]), unit="w"), store=sys.argv[1])
+        limits = Concurrency(1000, lease=float(sys.argv[3]), unit="w")
+        limiter = Limiter(sys.argv[2], limits, store=sys.argv[1])
         acquires = [limiter.acquire(w=1) for _ in range(1000)]
         permits = await asyncio.gather(*(acquire.__aenter__() for acquire in acquires))
         print("holds", len(permits), flush=True)
@@ -230,7 +231,9 @@ async def test_a_process_that_was_stopped_past_its_lease_knows_it(
 async def test_a_process_that_was_stopped_while_it_waited_queues_again(
     name: str, redis_url: str, puppet: Puppets
 ) -> None:
-    """L3, L5, F13: it lost its place by its silence, asks again when it goes on, and gets its turn."""
+    """L3, L5, F13: it lost its place by its silence, asks again when it goes on, and gets
+    its turn.
+    """
     limit = Concurrency(1, lease=60.0)
     limiter, other = Limiter(name, limit, store=redis_url), puppet(limit)
     holder = await limiter.acquire()

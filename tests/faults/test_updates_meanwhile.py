@@ -1,4 +1,6 @@
-"""An update while the event loop hears what became of what was said before: the update is not lost."""
+"""An update while the event loop hears what became of what was said before: the update is
+not lost.
+"""
 
 from __future__ import annotations
 

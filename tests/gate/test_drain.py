@@ -40,7 +40,9 @@ def test_what_others_have_used_is_gone_for_us_too(limit: Limit) -> None:
 
 @KINDS
 def test_more_than_we_reckon_with_changes_nothing(limit: Limit) -> None:
-    """T1: what a service says is left is of a moment at which it did not know what is on its way."""
+    """T1: what a service says is left is of a moment at which it did not know what is on
+    its way.
+    """
     gate = gate_of(limit)
     for number in range(8):
         gate.acquire(START, number, {})

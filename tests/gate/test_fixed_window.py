@@ -184,7 +184,9 @@ def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> None:
-    """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and no more."""
+    """T6: given any history, when the clock jumps ahead by years, then `amount` pass, and
+    no more.
+    """
     limit = data.draw(quotas())
     crowd = Crowd(limit).play(data.draw(events([limit])))
     counted(crowd)

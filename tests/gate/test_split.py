@@ -56,7 +56,9 @@ def test_the_shares_of_a_rate_are_no_more_than_the_rate(limit: Rate, processes: 
 
 @pytest.mark.parametrize("processes", [2, 4, 7])
 def test_a_share_of_a_rate_is_slower_by_the_number_of_processes(processes: int) -> None:
-    """Its tokens come exactly when those of the rate `amount` in `per * processes` seconds would."""
+    """Its tokens come exactly when those of the rate `amount` in `per * processes` seconds
+    would.
+    """
     (share, *_) = shares(Rate(10, per=1, capacity=20), processes)
     alone = Gate(rules_of([Rate(10, per=processes, capacity=20 // processes)]), 0)
 

@@ -1,8 +1,10 @@
 """python -m tests.guarantees [PART ...]: write docs/guarantees.md anew, all parts of it or those
 that are named.
 
-    names     the table of faults as it stands in tests/guarantees/faults.toml and in the docstrings of tests; nothing is run
-    faults    run every test that cites a fault (five minutes), or one of those after `--only`, and write down what came of it
+    names     the table of faults as it stands in tests/guarantees/faults.toml and in the
+              docstrings of tests; nothing is run
+    faults    run every test that cites a fault (five minutes), or one of those after `--only`,
+              and write down what came of it
     seeds     simulate fleets, seed by seed, for as long as `--seeds FIRST END` says
     loops     python -m tests.interpreters --quick: other Pythons and event loops (minutes)
     peers     python -m benchmarks.faults (minutes)

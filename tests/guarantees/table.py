@@ -88,7 +88,8 @@ def row(fault: Fault, measured: str) -> str:
     )
     if fault.not_here:
         measured = f"not tried: {fault.not_here}"
-    return f"| {fault.number} | {fault.fault} | {fault.promises} | {fault.holds} | {cell or 'none'} | {measured} |"
+    known = f"| {fault.number} | {fault.fault} | {fault.promises} | {fault.holds}"
+    return f"{known} | {cell or 'none'} | {measured} |"
 
 
 def by_file(tests: list[Test]) -> dict[str, list[str]]:

@@ -27,7 +27,10 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         if self.broken is not None:
             return f"event {self.broken.at} breaks {self.broken.invariant}: {self.broken.story}"
-        return f"{self.commits} commits agree with the model; {self.unknown} calls of unknown outcome, {self.run} of which were run"
+        return (
+            f"{self.commits} commits agree with the model; {self.unknown} calls of unknown "
+            f"outcome, {self.run} of which were run"
+        )
 
 
 def judged(history: History) -> Verdict:
@@ -97,5 +100,8 @@ class Clients:
         """
         for op, commits in self._commits.items() if self._watches else ():
             if commits[0].seq <= self._floor.get(op, inf):
-                return f"call {op[2]} of {op[1]} was run as {commits[0].seq}, and made by nobody before that"
+                return (
+                    f"call {op[2]} of {op[1]} was run as {commits[0].seq}, and made by nobody "
+                    "before that"
+                )
         return ""

@@ -25,7 +25,9 @@ class Commit(NamedTuple):
     args: tuple[str, ...]
     reply: str
     unheard: tuple[str, ...] = ()  # the links that received no notification of it
-    run: int = 0  # of the server: another one where it was started again, or another server has the name; 0: by a script
+    # Of the server: another one where it was started again, or another server has the name; 0: by a
+    # script.
+    run: int = 0
 
     @property
     def op(self) -> Op:

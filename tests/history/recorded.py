@@ -45,7 +45,8 @@ local function call(name)
     local reply = programs[name](its_keys, its_args)
     if reply then
       local now, unheard = redis.call('GET', '{NOW}'), redis.call('LRANGE', '{UNHEARD}', 0, -1)
-      local event = {{ now, its_keys[1], name == 'fast_acquire', words, reply, table.concat(unheard, ' '), run }}
+      local asked, rest = name == 'fast_acquire', table.concat(unheard, ' ')
+      local event = {{ now, its_keys[1], asked, words, reply, rest, run }}
       redis.call('RPUSH', '{LIST}', cjson.encode(event))
     end
     return reply

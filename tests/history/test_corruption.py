@@ -68,7 +68,9 @@ def replaced(pattern: str, other: str) -> Callable[[Commit], Commit | None]:
 
 
 def blamed(histories: Iterable[History]) -> set[str]:
-    """The invariants that are broken in so many histories; "none" if one of them is taken for true."""
+    """The invariants that are broken in so many histories; "none" if one of them is taken
+    for true.
+    """
     found = [
         verdict.broken.invariant if verdict.broken else "none" for verdict in map(judged, histories)
     ]

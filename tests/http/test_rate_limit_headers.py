@@ -313,7 +313,8 @@ def test_policies_and_their_remainders() -> None:
 
 def test_names_without_quotes_units_and_partitions() -> None:
     answer = read_headers(
-        RateLimit_Policy='bytes;q=9;w=60;qu="content-bytes";pk=:YWJj:, bytes;q=8;w=60;qu=content-bytes;pk=:ZGVm:',
+        RateLimit_Policy='bytes;q=9;w=60;qu="content-bytes";pk=:YWJj:, '
+        "bytes;q=8;w=60;qu=content-bytes;pk=:ZGVm:",
         RateLimit="bytes;r=4;pk=:ZGVm:",
     )
     assert answer.budgets == (
@@ -416,7 +417,9 @@ COSTS = st.fixed_dictionaries({
     "extensions": st.fixed_dictionaries({
         "cost": st.fixed_dictionaries({
             "requestedQueryCost": JSON,
-            "throttleStatus": st.dictionaries(st.sampled_from(["maximumAvailable", "currentlyAvailable", "restoreRate"]), JSON),
+            "throttleStatus": st.dictionaries(
+                st.sampled_from(["maximumAvailable", "currentlyAvailable", "restoreRate"]), JSON
+            ),
         })
     }),
     "retry_after": JSON,

@@ -70,8 +70,8 @@ def test_errors_are_reported_as_shares_of_what_was_used() -> None:
     assert (learned.model, learned.calls, learned.output) == ("m", 2, 120)
     assert (learned.input_error, learned.output_error, learned.exceeded) == (0.2, 0.2, 0.5)
     assert (
-        str(learned)
-        == "m: 2 calls, input 0.25 tokens a character (20% off), output 120 tokens (20% off, 50% took more)"
+        str(learned) == "m: 2 calls, input 0.25 tokens a character (20% off), "
+        "output 120 tokens (20% off, 50% took more)"
     )
 
 

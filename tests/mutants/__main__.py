@@ -28,7 +28,9 @@ GATE = (
     "gate/sliding_window.py",
     "gate/compile.py",
 )
-SHELLS = {  # what hands permits on, asks again or pauses by itself, and who has to notice: the twins hear nothing of it
+# What hands permits on, asks again or pauses by itself, and who has to notice: the twins hear
+# nothing of it.
+SHELLS = {
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
     "http/feedback.py": ["tests/http/test_feedback.py"],

@@ -35,7 +35,9 @@ STORIES, LENGTH = 30, 120
 PATIENCE = (
     20  # seconds of this process's work for all stories of one mutant: one that takes longer hangs
 )
-TRIAL = 60  # seconds of a processor for the tests of one mutant: where they take longer, it does not come to an end
+# Seconds of a processor for the tests of one mutant: where they take longer, it does not come to an
+# end.
+TRIAL = 60
 TWINS = (
     *(
         "declarations",

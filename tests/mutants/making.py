@@ -24,7 +24,9 @@ class Mutant(NamedTuple):
 
 
 def named(file: str, changes: Iterator[tuple[str, str, str]]) -> Iterator[Mutant]:
-    """Mutants of (line before, line after, whole text); the second of two alike is said to be so."""
+    """Mutants of (line before, line after, whole text); the second of two alike is said to
+    be so.
+    """
     seen: Counter[str] = Counter()
     for before, after, text in changes:
         name = f"{file}: {before.strip()} => {after.strip()}"
@@ -70,7 +72,8 @@ def lua_changes_in(line: str) -> Iterator[tuple[int, int, str]]:
 
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
-    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+    ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
 CALLED = {"max": "min", "min": "max"}
 ADDED: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add}
@@ -82,7 +85,9 @@ def python_mutants(file: str, text: str) -> Iterator[Mutant]:
 
 
 def python_changes(text: str) -> Iterator[tuple[str, str, str]]:
-    """Within functions alone: what stands outside of them is made once, when a module is imported."""
+    """Within functions alone: what stands outside of them is made once, when a module is
+    imported.
+    """
     tree = ast.parse(text)
     bodies = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

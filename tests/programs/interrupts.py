@@ -151,7 +151,8 @@ def by_alarm(uses: Uses, way: Callable[[], None], interrupts: int) -> tuple[int,
             try:
                 raise error
             finally:
-                del error  # or the error and this frame would know each other, and keep what was interrupted
+                # Or the error and this frame would know each other, and keep what was interrupted.
+                del error
 
     signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.01)

@@ -3,8 +3,10 @@
 usage: puppet.py URL name hurried|calm limit...        (limits as Python: "Concurrency(1,
 lease=0.3)") Says "ready"; hears
 
-    acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted (or "who StoreError")
-    stay who        says "who inside FENCE" from a block that is cancelled when its lease is lost, then "who ended LeaseLostError";
+    acquire who     says "who asks" when that was sent, and "who inside FENCE" when it is granted
+                    (or "who StoreError")
+    stay who        says "who inside FENCE" from a block that is cancelled when its lease is lost,
+                    then "who ended LeaseLostError";
                     "who went on" would be said three quarters of a second after it entered
     release who     says "who left True", or False if it was not held any more
     lost who        says "who lost True", or False

@@ -23,7 +23,8 @@ redis.call('HINCRBY', KEYS[1], ARGV[1], 1)
 redis.call('HINCRBY', KEYS[1] .. '-visits', ARGV[1], 1)
 local inside = 0
 for _, number in ipairs(redis.call('HVALS', KEYS[1])) do inside = inside + number end
-if inside > tonumber(redis.call('GET', KEYS[1] .. '-most') or 0) then redis.call('SET', KEYS[1] .. '-most', inside) end
+local most = KEYS[1] .. '-most'
+if inside > tonumber(redis.call('GET', most) or 0) then redis.call('SET', most, inside) end
 """
 
 

@@ -47,8 +47,11 @@ WORDS = {
 }
 WORDS |= {"settle": 2, "status": 1, "update": 1, "resume": 0, "reset": 0, "declared": 0}
 MOST_CALLS = 5000  # in a run: twenty times as many as there are mostly
-SIGNS = 4  # a second, of each who waits or holds somewhere under the shortest leases: it shows that it lives
-THREADS = ".0"  # how the session of a process' threads ends: what they give up is known before it comes (sessions.lua)
+# A second, of each who waits or holds somewhere under the shortest leases: it shows that it lives.
+SIGNS = 4
+# How the session of a process' threads ends: what they give up is known before it comes
+# (sessions.lua).
+THREADS = ".0"
 Who = tuple[str, int]  # session and number of a caller
 Request = tuple[str, list[str]]  # a verb and its words
 
@@ -638,9 +641,8 @@ class Witness:
             while losses and losses[0] < order:
                 losses.pop(0)
                 spent -= most
-                start -= max(
-                    0, before - t
-                )  # a new state knows no former time: if the clock has stepped back, it begins there
+                # A new state knows no former time. If the clock has stepped back, it begins there.
+                start -= max(0, before - t)
                 before = min(before, t)
             before = t
             drift = pace * (t - start)

@@ -274,7 +274,8 @@ class Fleet:
         """
         for process in self._everybody:
             process.loop.crash()
-            process.loop.forget()  # finalizers keep the sockets and links of a store, and with them the loop
+            # Finalizers keep the sockets and links of a store, and with them the loop.
+            process.loop.forget()
             process.store._clients.clear()
             _by_identity.pop(
                 process.store.topology.identity, None
@@ -442,7 +443,9 @@ class Fleet:
             self._restores.restore(fault, self._was_calm)
 
     def slow(self) -> int:
-        """Microseconds after which all that is under way has arrived, however slow the network is."""
+        """Microseconds after which all that is under way has arrived, however slow the
+        network is.
+        """
         weather = self.network.weather
         return 20 * weather.delay + (6 * weather.spike if weather.spikes else 0) + SECOND
 

@@ -198,7 +198,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return self._began + self.world.now / SECOND
 
     def _moment_of(self, when: float) -> int:
-        """The first whole microsecond that is not before it: a timer never finds itself too early."""
+        """The first whole microsecond that is not before it: a timer never finds itself too
+        early.
+        """
         moment = math.ceil((when - self._began) * SECOND - 1e-2)
         while self._began + moment / SECOND < when:
             moment += 1

@@ -20,7 +20,8 @@ from tests.simulation.commands import Failure, Reply
 
 PRELUDE = b"""
 local raw, pack, raw_unpack, redis = ...
-struct = { pack = pack, unpack = function(format, text, from) return raw_unpack(format, text, from or 1) end }
+local function read_packed(format, text, from) return raw_unpack(format, text, from or 1) end
+struct = { pack = pack, unpack = read_packed }
 local function answer(fine, reply, ...)
   if fine then return reply end
   return { err = reply }

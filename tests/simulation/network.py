@@ -212,7 +212,9 @@ class Cable:
         self.network.deliver_later(end, data, self.chance.randrange(1000, LATEST))
 
     def cut(self, late: bool = True) -> None:
-        """Both ends learn of it; what was on its way is lost, or what was sent arrives much later."""
+        """Both ends learn of it; what was on its way is lost, or what was sent arrives much
+        later.
+        """
         if not self.open:
             return
         data = self.up.take()

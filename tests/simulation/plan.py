@@ -34,10 +34,9 @@ FAULTS = (
     ),  # of the server
     "update",
 )
-SAID = (
-    "pause",
-    "drain",
-)  # of the service, by process `who`; drawn apart from the others, so that seeds stay what they were
+# A process says these of the service. They are drawn apart from the others, so that seeds stay
+# what they were.
+SAID = ("pause", "drain")
 ENDS = {"pause": "resume", "drain": "reset"}  # what undoes them: drawn apart, too
 OPEN: tuple[
     str, ...

@@ -50,7 +50,9 @@ class Restores:
             fleet.world.after(fleet.slow(), look)
 
     def _look(self, key: bytes, befallen: int, before: frozenset[Held]) -> None:
-        """L5, F56: the sessions know by now, so no process that lives has holders without callers."""
+        """L5, F56: the sessions know by now, so no process that lives has holders without
+        callers.
+        """
         fleet = self._fleet
         if len(fleet.befallen) > befallen:
             return  # something else has happened since

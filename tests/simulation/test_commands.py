@@ -140,11 +140,13 @@ def test_lua_writes_and_packs_as_a_server_does(
     assert(struct.pack('<d', ARGV[2]) == struct.pack('<d', numbers[1]))
     local back = { struct.unpack(layout, 'xx' .. packed, 3) }
     redis.call('DEL', KEYS[1])
-    redis.call('HSET', KEYS[1], 'packed', packed, 'first', numbers[1], 'next', back[#back], 'second', back[2], 'count', back[1])
+    redis.call('HSET', KEYS[1], 'packed', packed, 'first', numbers[1], 'next', back[#back],
+      'second', back[2], 'count', back[1])
     redis.call('ZADD', KEYS[1] .. 'z', numbers[1], 'm')
     local all = redis.call('HMGET', KEYS[1], 'packed', 'first', 'next', 'second', 'count', 'none')
     local refused = redis.pcall('ZADD', KEYS[1], 1, 'm').err
-    return table.concat(all, '|', 1, 5) .. tostring(all[6]) .. redis.call('ZSCORE', KEYS[1] .. 'z', 'm') .. refused
+    local score = redis.call('ZSCORE', KEYS[1] .. 'z', 'm')
+    return table.concat(all, '|', 1, 5) .. tostring(all[6]) .. score .. refused
     """
     arguments = [b"1", b"simulation:k", b"%d" % count, *(b"%.17g" % number for number in numbers)]
     assert asked([b"EVAL", text, *arguments]) == answer_of(real, [b"EVAL", text, *arguments])

@@ -258,7 +258,9 @@ def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -
     assert noticed(QUIET) == "S7"
 
 
-GONE_BACK = Plan(  # one holds and six wait; all are served, and then their name's state is that of before; a newcomer asks
+# One holds and six wait; all are served, and then their name's state is that of before; a newcomer
+# asks.
+GONE_BACK = Plan(
     seed=1,
     processes=3,
     limits=((Concurrency(1, lease=8.0),),),
@@ -282,7 +284,9 @@ RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
 
 
 def test_a_state_that_goes_back_keeps_no_newcomer_waiting() -> None:
-    """L5, S1, F56: the newcomer is granted at once, and long before the lease ends that came back."""
+    """L5, S1, F56: the newcomer is granted at once, and long before the lease ends that
+    came back.
+    """
     outcome = run(GONE_BACK)
 
     assert not outcome.broken, outcome.broken

@@ -215,7 +215,9 @@ async def interrupted(
 
 @pytest.mark.proof
 def test_every_coroutine_of_headgate_is_driven(name: str, request: pytest.FixtureRequest) -> None:
-    """Whoever writes another `async def` that a caller may wait for is reminded to drive it here."""
+    """Whoever writes another `async def` that a caller may wait for is reminded to drive it
+    here.
+    """
     ran, numbers = set[tuple[str, int]](), count()
     for store, visit, scene in {case.values[:3]: None for case in CASES}:
         ran |= ran_in(

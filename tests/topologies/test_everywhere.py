@@ -25,7 +25,9 @@ ITS_OWN = [  # of one server, which is killed, filled and made to forget
     f"{STATES}::test_a_busy_server_is_waited_for",
     f"{STATES}::test_a_server_with_too_many_clients_is_an_error",
 ]
-OF_TIME = [  # what they show does not depend on the place, and their margins are those of a machine that does nothing else
+# What they show does not depend on the place, and their margins are those of a machine that does
+# nothing else.
+OF_TIME = [
     "tests/conformance/test_cancellation.py::test_bookings_move_forward_over_processes",
     "tests/classics/test_crashes.py::test_a_holder_that_lives_keeps_its_place_beyond_the_expiry",
 ]

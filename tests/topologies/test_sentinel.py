@@ -25,7 +25,9 @@ from tests.world import at_rest, long, soon, used, waiting
 
 AGES = 10_000_000  # seconds: no token comes back within a test
 PROMOTION = 10.0  # seconds for the Sentinels to agree: about two
-BOUND = 6.0  # seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after 3, and a busy machine
+# Seconds from then until all goes on: back-off is 1 at most, who missed an announcement asks after
+# 3, and a busy machine.
+BOUND = 6.0
 
 Breaks = Callable[[Sentinels], Copy]
 Puppets = Callable[..., Puppet]

@@ -25,7 +25,9 @@ def apart(url: str, number: int) -> str:
 
 
 def refusals(node: Node, word: str = "TRYAGAIN") -> int:
-    """How often a node has said that keys are missing, or another word, since `config_resetstat`."""
+    """How often a node has said that keys are missing, or another word, since
+    `config_resetstat`.
+    """
     stats: dict[str, Any] = node.admin.info("errorstats")
     return int(stats.get(f"errorstat_{word}", {}).get("count", 0))
 

@@ -49,7 +49,8 @@ WAITER, KEEP = (
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
 SOON = 3 * WAITER // 10  # who waits asks by itself after that
 DAY = 86_400_000_000  # for which an update is remembered in any case
-THREADS = ".0"  # how the session of a process' threads ends: its calls and its callers have the same numbers
+# How the session of a process' threads ends: its calls and its callers have the same numbers.
+THREADS = ".0"
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
 GRANTS = 1000  # that one call makes to those who wait (S9)
 
@@ -355,7 +356,9 @@ class Turn:
             model.sweep, model.cursor = self.gate.t + WAITER, 0
 
     def head(self) -> Caller | None:
-        """The head of the queue, past the dead and past those who can never pass and are told so."""
+        """The head of the queue, past the dead and past those who can never pass and are
+        told so.
+        """
         for _ in range(CLEANUP):
             if not self.gate.queue:
                 return None
@@ -630,7 +633,9 @@ class Turn:
         return head
 
     def next_end(self) -> int:
-        """When the next lease ends: exactly if that is soon, otherwise not before; 0: nobody holds."""
+        """When the next lease ends: exactly if that is soon, otherwise not before; 0:
+        nobody holds.
+        """
         if 0 < self.model.soonest < self.gate.t + SOON:
             self.model.soonest = min(self.model.holders.values(), default=0)
         return self.model.soonest

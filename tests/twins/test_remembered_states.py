@@ -68,7 +68,10 @@ MANY, TOGETHER = 20_000, 1_000  # words, and how many of them are said in one ca
 MANY_NAMES = 4_000
 BOUND = 2_000_000  # bytes: more than what may be remembered takes, and less than all of it
 COUNTING = """#!lua name=counting
-redis.register_function('counted', function() collectgarbage() return collectgarbage('count') * 1024 end)
+redis.register_function('counted', function()
+  collectgarbage()
+  return collectgarbage('count') * 1024
+end)
 """
 SAID: dict[str, Callable[[int], str]] = {
     "numbers": lambda number: f"cancel nobody.1 {number * 1_000} 1 0 -",

@@ -33,13 +33,17 @@ local words, stored = {{}}, redis.call('HMGET', KEYS[1], 'limits', 'state', 'for
 gate = {{ rules = {{}} }}
 if stored[2] then State.load(stored[1] or stored[4], stored[2]) end
 local function tell(from, ...)
-  for _, name in ipairs({{ ... }}) do words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1) end
+  for _, name in ipairs({{ ... }}) do
+    words[#words + 1] = name .. '=' .. string.format('%.0f', from[name] or -1)
+  end
 end
 gate.reserved = gate.t and math.max(gate.t, gate.reserved)
 tell(gate, 't', 'not_before', 'reserved', 'fence', 'next_expiry', 'queued', 'restarted_at')
 for _, rule in ipairs(gate.rules) do
   tell(rule, 'used', 'start', 'level', 'at', 'taken', 'top')
-  for _, mark in ipairs(rule.marks or {{}}) do words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2]) end
+  for _, mark in ipairs(rule.marks or {{}}) do
+    words[#words + 1] = string.format('%.0f:%.0f', mark[1], mark[2])
+  end
 end
 return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0') .. (stored[4] and ' offered' or '')
 """

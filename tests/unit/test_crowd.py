@@ -595,7 +595,9 @@ async def test_who_is_granted_between_its_look_and_its_sleep_comes_in(
 
 
 async def test_who_was_told_before_a_fork_comes_in_after_it(name: str) -> None:
-    """F10, L2: its place in the queue has come, and its task has not run yet; in the child it does."""
+    """F10, L2: its place in the queue has come, and its task has not run yet; in the child
+    it does.
+    """
     limiter = declared(Limiter(name, Concurrency(1), store=MemoryStore()))
     order: list[object] = []
     await limiter.__aenter__()

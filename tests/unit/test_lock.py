@@ -179,7 +179,9 @@ class TellingClock(Clock):
 def test_what_comes_back_while_somebody_has_the_lock_lets_the_next_one_in(
     name: str, act: str
 ) -> None:
-    """L2: a thread releases and goes on; whoever has the lock sees to it, at the door as anywhere."""
+    """L2: a thread releases and goes on; whoever has the lock sees to it, at the door as
+    anywhere.
+    """
     clock = TellingClock()
     limiter = Limiter(name, Concurrency(1), Rate(100, per=1), store=MemoryStore(clock))
     permit = limiter.acquire_sync()

@@ -158,7 +158,8 @@ def test_an_acquire_is_neither_copied_nor_pickled(name: str, send: Callable[[Any
     acquire = Limiter(name, "5/second").acquire()
     with pytest.raises(
         TypeError,
-        match=rf"acquire\(\) of limiter '{name}'> cannot be copied or pickled: .*; send the limiter",
+        match=rf"acquire\(\) of limiter '{name}'> cannot be copied or pickled: .*; "
+        "send the limiter",
     ):
         send(acquire)
     acquire.close()
@@ -169,7 +170,8 @@ def test_a_permit_is_neither_copied_nor_pickled(name: str, send: Callable[[Any],
     with Limiter(name, Concurrency(1)).acquire() as permit:
         with pytest.raises(
             TypeError,
-            match=r"<Permit of .*> cannot be copied or pickled: .*; release it here, and send its fence",
+            match=r"<Permit of .*> cannot be copied or pickled: .*; "
+            "release it here, and send its fence",
         ):
             send(permit)
         assert permit.held

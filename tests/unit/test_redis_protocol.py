@@ -1,4 +1,6 @@
-"""The typed protocol of the Redis store: the words of docs/wire-format.md, one encoder, one parser."""
+"""The typed protocol of the Redis store: the words of docs/wire-format.md, one encoder, one
+parser.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +228,9 @@ def whole(waits: bool, notified: bool) -> WholeCall:
 def test_a_whole_call_is_written_as_the_wire_format_says(
     waits: int, notified: int, flags: int
 ) -> None:
-    """Another server does not notify the session, so a call that moves to it makes no such claim."""
+    """Another server does not notify the session, so a call that moves to it makes no such
+    claim.
+    """
     call = whole(bool(waits), bool(notified))
     beginning = "2 headgate:{n} headgate:{n}:who slots permits 1 30000000 s.1 4 1 3 ok 77"
     assert text(call.words) == f"{beginning} {flags} 50000 status -"

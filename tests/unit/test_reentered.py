@@ -144,7 +144,9 @@ def test_a_blocking_acquire_inside_the_same_queue_is_an_error_that_says_so(
 
 
 def test_another_queue_can_be_used_inside_a_queue_as_long_as_nothing_waits(scene: Scene) -> None:
-    """H1: a handler that acquires from another limiter passes, and is refused where it would wait."""
+    """H1: a handler that acquires from another limiter passes, and is refused where it
+    would wait.
+    """
     other = Limiter(f"{scene.name}-other", Concurrency(1), store=scene.store)
 
     def acquire() -> None:

@@ -276,7 +276,9 @@ def test_by_default_a_block_that_loses_its_lease_is_only_marked(
 def test_a_block_that_a_permit_is_given_later_is_watched_too(
     leases: Leases, api: Limiter, way: str
 ) -> None:
-    """After `await acquire()`: a task is cancelled where it awaits, and the block raises the error."""
+    """After `await acquire()`: a task is cancelled where it awaits, and the block raises
+    the error.
+    """
     ran = []
 
     async def story() -> None:
@@ -331,7 +333,9 @@ def test_in_memory_nothing_is_leased_and_nothing_watched() -> None:
 
 
 def test_a_thread_is_told_when_it_leaves(leases: Leases, block: Callable[[], Any]) -> None:
-    """F12: it cannot be interrupted: it runs to its end, and has an error of its own or this one."""
+    """F12: it cannot be interrupted: it runs to its end, and has an error of its own or
+    this one.
+    """
     ran = []
     for pause in (2 * LEASE, LEASE / 2):
         with pytest.raises(ZeroDivisionError), block():
@@ -424,7 +428,9 @@ def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(
 def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(
     leases: Leases, api: Limiter
 ) -> None:
-    """And the watch with it: renewed, thrown into, closed, and lost in the task of its next step."""
+    """And the watch with it: renewed, thrown into, closed, and lost in the task of its next
+    step.
+    """
 
     @api
     async def echo() -> AsyncIterator[str]:
