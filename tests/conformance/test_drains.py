@@ -51,3 +51,22 @@ def test_what_cannot_be_left_is_refused(
 
     with pytest.raises(error, match=rf"drain\(.*{says}"):
         limiter.drain(**left)
+
+
+class Tokens(int):
+    """A number as a user's library may have it."""
+
+
+@told
+async def test_a_number_may_be_of_a_class_of_the_user(world: World) -> None:
+    """L6: neither this call nor that of another limiter in the same turn is lost."""
+    limiter, other = (
+        world.limiter(Window(10, per=HOUR), name=name) for name in ("drained", "beside it")
+    )
+    await limiter.acquire()
+    await other.acquire()
+
+    limiter.drain(requests=Tokens(3))
+    await other.acquire()
+
+    assert used(await limiter.astatus()) == [7]

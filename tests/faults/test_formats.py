@@ -6,6 +6,7 @@ And replies that nobody has written, as far as we know.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
@@ -82,6 +83,63 @@ async def test_who_gets_a_reply_without_sense_is_told_so(
 
     proxy.replies.alter = None
     permit.release()
+    await at_rest(limiter)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param((rb"\|", rb"| x"), id="news"),
+        pytest.param((rb"(done|released) \d+", rb"\1 x"), id="answer"),
+        pytest.param((rb"( ok \d+ -?\d+ \d)[^|]*\|", rb"\1 |"), id="no answer"),
+    ],
+)
+async def test_a_call_whose_reply_makes_no_sense_is_not_sent_for_ever(
+    name: str, proxy: Proxy, damage: tuple[bytes, bytes]
+) -> None:
+    """L6: given a reply that the server repeats, then its caller has a StoreError, and later calls
+    of the name are sent.
+    """
+    limiter = Limiter(name, Concurrency(2), store=proxy.url)
+    permit = await limiter.acquire()
+    second = re.compile(rb"\$\d+\r\n([^$]*\.\d+s? 2 ok [^$]*)\r\n")
+    damaged: list[bytes] = []
+
+    def changed(reply: bytes) -> bytes:
+        if damaged and reply.split()[0] != damaged[0].split()[0]:
+            return reply  # the second call of a later session
+        damaged.append(re.sub(*damage, reply, count=1))
+        assert damaged[-1] != reply
+        return damaged[-1]
+
+    proxy.replies.alter = lambda piece: second.sub(lambda reply: bulk(changed(reply[1])), piece)
+    with pytest.raises(StoreError):
+        await soon(permit.arelease())
+
+    await once_back(lambda: visit(limiter))
+    assert damaged
+    await at_rest(limiter)
+
+
+async def test_a_thread_whose_reply_makes_no_sense_asks_in_another_way(
+    name: str, proxy: Proxy
+) -> None:
+    """L6: its own connection gets nonsense, and the portal's does not."""
+    limiter = Limiter(name, Concurrency(1), store=proxy.url)
+    for _ in range(2):  # the second one goes by the thread's own connection
+        (await asyncio.to_thread(limiter.acquire_sync)).release()
+    await at_rest(limiter)
+    quick = re.compile(rb"\$\d+\r\n(\w+\.0 \d+ ok \d+ [^$]*)\r\n")
+    damaged = []
+
+    def alter(piece: bytes) -> bytes:
+        damaged.extend(quick.findall(piece))
+        return quick.sub(lambda reply: bulk(reply[1].replace(b" ok ", b" ok x", 1)), piece)
+
+    proxy.replies.alter = alter
+    (await asyncio.to_thread(limiter.acquire_sync)).release()
+
+    assert damaged
     await at_rest(limiter)
 
 

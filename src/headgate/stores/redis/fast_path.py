@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from headgate.stores.redis.transport.endpoint import Endpoint
     from headgate.stores.redis.transport.topology import Topology
 
-OURS = (__name__, "socket", "ssl")  # the modules in whose code a connection fails
+# The modules in whose code a connection fails, or a reply makes no sense.
+OURS = (__name__, "socket", "ssl", parse_quick.__module__)
 
 
 class Passed(NamedTuple):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headgate.stores.redis.protocol.operations import (
@@ -141,7 +140,7 @@ def write_operations(operations: Sequence[Operation], words: list[Any]) -> None:
     while index < len(operations):
         first, count = operations[index], 1
         if isinstance(first, GivingBack):
-            count = first.count_alike(islice(operations, index + 1, None))
+            count = first.count_alike(operations, index)
             words += first.write(count)
         else:
             words += first.words

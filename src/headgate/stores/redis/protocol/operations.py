@@ -7,7 +7,7 @@ server is away or refuses it.
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from time import monotonic
@@ -91,15 +91,16 @@ class GivingBack(Operation):
         session_id, number, asked = self.caller
         return (self.verb, session_id, number, count, asked)
 
-    def count_alike(self, following: Iterable[Operation]) -> int:
-        """How many operations are written together, from this one on.
+    def count_alike(self, operations: Sequence[Operation], index: int) -> int:
+        """How many of `operations` are written together, from this one at `index` on.
 
         The cancel of a grant is written alone, because it names the grant's own moment.
         """
         count, kind, (session_id, number, asked) = 1, type(self), self.caller
         if self.asker is not None or self.t:
             return 1
-        for other in following:
+        while index + count < len(operations):
+            other = operations[index + count]
             if (
                 type(other) is not kind
                 or other.asker is not None

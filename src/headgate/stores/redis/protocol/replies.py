@@ -117,13 +117,17 @@ UNKNOWN = Answer("unknown", 0, 0)
 NO_NEWS = Outbox([], None)
 
 
+class OtherReplyError(StoreError):
+    """It is the reply to another call, so nothing is known of this one."""
+
+
 def parse_reply(reply: bytes | None, session_id: str, number: int, program: str) -> Reply:
     """Read the reply to the call `number` of a session, which named the limits `program`."""
     if reply is None:
         return NotQuick()
     its_session, its_number, verdict, *words = reply.decode().split(" ")
     if (its_session, int(its_number)) != (session_id, number):
-        raise StoreError("it gave the reply to another call")
+        raise OtherReplyError("it gave the reply to another call")
     if verdict == "ok":
         return parse_done(words, program)
     if verdict == "stale":

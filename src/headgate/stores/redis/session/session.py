@@ -35,6 +35,7 @@ from headgate.stores.redis.protocol.replies import (
     Lapsed,
     Notification,
     NotQuick,
+    OtherReplyError,
     Outbox,
     Overruled,
     QuickGrant,
@@ -335,22 +336,16 @@ class Session:
         if isinstance(reply, Exception):
             self._on_refusal(f"{reply}", reply, has_begun(reply))
             return
-        found = self._parse(reply, sent)
         self.traffic.sent = None
-        done = isinstance(found, (Done, QuickGrant))
-        if done:
-            self._known, self._failed_offers = sent.command.number, 0
-        self._sent_one_request = done and len(sent.acquires) + len(sent.operations) == 1
-        self._sent_one_operation = (
-            len(sent.operations) == 1 if sent.operations else self._sent_one_operation
-        )
         self._reading_reply, self._send_after_reading = True, False
         try:
-            self._act_on(sent, found)
+            self._act_on(sent, self._parse(reply, sent))
         except Exception as senseless:
             # Some of its callers may not have their answers yet.
             self.traffic.sent = sent
-            self._on_refusal("what it replied to a script makes no sense", senseless, True)
+            if not isinstance(senseless, OtherReplyError):
+                # The server repeats its reply, so the same call is not sent again.
+                self._on_refusal("what it replied to a script makes no sense", senseless, True)
             raise
         finally:
             self._reading_reply = False
@@ -369,6 +364,13 @@ class Session:
         return parse_reply(reply, command.session_id, command.number, command.program)
 
     def _act_on(self, sent: Sent, reply: Reply) -> None:
+        done = isinstance(reply, (Done, QuickGrant))
+        if done:
+            self._known, self._failed_offers = sent.command.number, 0
+        self._sent_one_request = done and len(sent.acquires) + len(sent.operations) == 1
+        self._sent_one_operation = (
+            len(sent.operations) == 1 if sent.operations else self._sent_one_operation
+        )
         if isinstance(reply, QuickGrant):
             self._accept_quick(sent, reply)
         elif isinstance(reply, Done):
@@ -392,6 +394,8 @@ class Session:
     def _accept(self, sent: Sent, reply: Done) -> None:
         self.limits.note_carried(sent.command.program, sent.command.how)
         self._note_answered(sent, reply.now)
+        if len(reply.answers) != len(sent.operations) + len(sent.acquires):
+            raise StoreError("it did not answer each request once")
         answers = iter(reply.answers)
         for operation, answer in zip(sent.operations, answers, strict=False):
             self._on_answer(operation, answer)
