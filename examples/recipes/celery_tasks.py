@@ -23,7 +23,7 @@ limiter = Limiter("service", "100/minute", Concurrency(3), store=REDIS, max_slee
 def fetch(self: Task, path: str) -> str:
     try:
         with limiter:
-            return httpx.get(f"{SERVICE}/{path}").raise_for_status().text
+            return httpx.get(f"{SERVICE}/{path}", timeout=30).raise_for_status().text
     except MaxSleepExceededError as error:  # the queue is long: let this process do other work
         raise self.retry(countdown=error.retry_after or 5) from error
     except StoreError as error:

@@ -22,7 +22,7 @@ SERVICE = os.environ.get("SERVICE_URL", "http://localhost:8080")
 REDIS = os.environ.get("REDIS_URL", "redis://localhost:6379")
 
 limiter = Limiter("service", "100/minute", Concurrency(3), store=REDIS, max_sleep=2, retry_for=1)
-client = limit(httpx.Client(base_url=SERVICE), limiter)  # for all threads
+client = limit(httpx.Client(base_url=SERVICE, timeout=30), limiter)  # for all threads
 
 
 def item(request: HttpRequest, name: str) -> HttpResponse:

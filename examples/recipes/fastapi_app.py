@@ -31,7 +31,7 @@ limiter = Limiter(
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with limit(httpx.AsyncClient(base_url=SERVICE), limiter) as client:
+    async with limit(httpx.AsyncClient(base_url=SERVICE, timeout=30), limiter) as client:
         app.state.client = client
         yield
     await limiter.aclose()

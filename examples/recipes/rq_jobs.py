@@ -21,7 +21,7 @@ limiter = Limiter("service", "100/minute", Concurrency(3), store=REDIS, max_slee
 def fetch(path: str) -> str | Retry:
     try:
         with limiter:
-            return httpx.get(f"{SERVICE}/{path}").raise_for_status().text
+            return httpx.get(f"{SERVICE}/{path}", timeout=30).raise_for_status().text
     except MaxSleepExceededError as error:  # the queue is long: let this worker do other work
         return Retry(max=1000, interval=ceil(error.retry_after or 5))
     except StoreError:
