@@ -84,7 +84,6 @@ ONLY_PYTHON = {
     "read_rules": "a call of the script reads its rules once anyway",
     "admit": "the hot path of one process",
     "at_once": "the hot path of one process",
-    "pass_on": "the hot path of one process",
     "over": "the hot path of one process",
     "entry_at": "operations.lua finds the head of the queue first",
     "next_at": "operations.lua asks `ready` for the head of the queue",

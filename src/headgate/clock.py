@@ -30,7 +30,7 @@ class Timer(Protocol):
 class Clock:
     """Anything that tells the time in whole microseconds.
 
-    Whoever sleeps by it sleeps in real time, if it says nothing else.
+    A caller that sleeps by it sleeps in real time, unless the clock has its own way to sleep.
     """
 
     __slots__ = ()
@@ -46,8 +46,9 @@ class Clock:
 
 
 class SystemClock(Clock):
-    """The monotonic clock, read once against the calendar: quotas need a date, and nobody needs a
-    step (T6).
+    """The monotonic clock, read once against the calendar.
+
+    Quotas need a date. A step of the calendar must not move any limit (T6).
     """
 
     __slots__ = ("now",)

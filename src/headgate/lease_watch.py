@@ -56,7 +56,7 @@ class Watch:
         self._asked = 0  # how often others had asked it to end when it began
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled = False  # we have asked it, too
-        self._alone = False  # and when the body ended nobody else had
+        self._alone = False  # and when the body ended, no other code had asked
         permit.watch = self
         redirect(permit, Noting)
 
@@ -71,9 +71,9 @@ class Watch:
         self._over(asyncio.current_task())
 
     def begin_sync(self) -> None:
-        """The body begins in a thread, where nobody can be interrupted.
+        """Begin the body in a thread, which cannot be interrupted.
 
-        It does not begin when its permit came too late.
+        The body does not begin if its permit came too late.
         """
         if self._permit.lost:
             self.end()
@@ -218,9 +218,9 @@ class Noting:
 
 
 class Watched:
-    """A line around another: whoever enters by it is watched over.
+    """A queue around another: it watches over the blocks that enter by it.
 
-    All else goes straight to the line inside.
+    All other calls go straight to the queue inside.
     """
 
     def __init__(self, queue: Queue) -> None:

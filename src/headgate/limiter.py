@@ -483,8 +483,8 @@ class Limiter(Entrance):
         Raises ValueError or TypeError before anything is sent. A server that is unreachable gets it
         if it is back within 10 s.
         """
-        check_settlement(self._queue.declared, self._queue.name, left, "drain")
-        for unit, number in left.items():
+        units = check_settlement(self._queue.declared, self._queue.name, left, "drain")
+        for unit, number in units.items():
             self._queue.drain(unit, number)
 
     def _pause_of(self, seconds: float) -> int:
@@ -655,8 +655,8 @@ def unpickled(
     if limits:
         whole: Limiter = remade(kind, Limiter, (name, *limits), options)
     else:
-        # A subclass may have an `attach` of its own.
-        whole = Limiter.attach.__func__(kind, name, **options)  # type: ignore[attr-defined]
+        attach = Limiter.attach.__func__  # type: ignore[attr-defined]  # a subclass may have its own
+        whole = attach(kind, name, **options)
     return whole if key is None else whole[key]
 
 

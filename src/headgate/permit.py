@@ -165,9 +165,8 @@ class Permit:
             self._lost = self.lost
         self._queue.release(self)
         if not self.held:
-            self.__class__ = (
-                Permit  # without a finalizer: what a signal handler raises in one reaches nobody
-            )
+            # This class has no finalizer: an exception of a signal handler in one would be lost.
+            self.__class__ = Permit
 
     async def arelease(self) -> bool:
         """`release`, awaited until the store knows. Returns False when the permit was not held any
@@ -192,10 +191,10 @@ class Permit:
         Raises TypeError or ValueError for anything but whole numbers of units that a Rate, Window
         or Quota counts.
         """
-        check_settlement(self._queue.declared, self._queue.name, actual)
+        units = check_settlement(self._queue.declared, self._queue.name, actual)
         known = {**ONE_EACH, **self.units, **self._actual}
-        extras = {unit: amount - known.get(unit, 0) for unit, amount in actual.items()}
-        self._actual = {**self._actual, **actual}
+        extras = {unit: amount - known.get(unit, 0) for unit, amount in units.items()}
+        self._actual = {**self._actual, **units}
         self._queue.settle(self, {unit: extra for unit, extra in extras.items() if extra})
 
     def __reduce__(self) -> tuple[Any, ...]:

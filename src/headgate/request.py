@@ -140,10 +140,12 @@ def check_unit(declared: Declaration, name: str, call: str, unit: str) -> None:
 
 def check_settlement(
     declared: Declaration, name: str, actual: Mapping[str, object], verb: str = "settle"
-) -> None:
-    """Check `settle(tokens=1234)` or `drain(tokens=1234)`: whole numbers from 0, of units that a
-    Rate, Window or Quota counts.
+) -> Units:
+    """Check `settle(tokens=1234)` or `drain(tokens=1234)`, and return the numbers as plain ints.
+
+    They are whole numbers from 0, of units that a Rate, Window or Quota counts.
     """
+    units: dict[str, int] = {}
     was = "was used" if verb == "settle" else "is left"
     for unit, number in actual.items():
         call = f"{verb}({unit[:64]}={show(number)})"
@@ -162,3 +164,5 @@ def check_settlement(
                 f"{call} of {title(name)}: {unit} are held until the release; {verb} a unit that a "
                 "Rate, Window or Quota counts."
             )
+        units[unit] = int(number)
+    return units

@@ -34,10 +34,8 @@ PARTS = 1_000_000  # of a token: as finely as an amount that is not whole is cou
 # Buckets of fewer tokens count parts of a token. Lua counts them exactly, and ticks stay shorter
 # than periods.
 WHOLE_FROM = 2**21
-SINGULARS = {
-    "request": "requests",
-    "permit": "permits",
-}  # counted by nobody, one letter short of one that is
+# No limit counts these units. Each is one letter short of a unit that limits count.
+SINGULARS = {"request": "requests", "permit": "permits"}
 
 _UNIT = re.compile(r"[a-z][a-z0-9_]*")
 _LONGEST_SHOWN_INT = 128  # bits; Python refuses to print the very long ones at all

@@ -571,23 +571,6 @@ def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
     assert crowd.gate.rules[0].left(START) == 1
 
 
-def test_a_place_is_passed_on_only_to_a_head_that_asks_for_just_that() -> None:
-    """S1, S6: given one place and a queue, when its holder leaves it to the head, then the head has
-    it if it asked for just one.
-    """
-    gate = Gate(rules_of([Concurrency(1)]), START)
-    fence = gate.acquire(START, "holds", {}).fence
-    gate.acquire(START, "head", {})
-    gate.acquire(START, "asks in so many words", {"permits": 1})
-
-    passed = [gate.pass_on(), gate.pass_on()]
-
-    assert passed == ["head", None]
-    assert list(gate.queue) == ["asks in so many words"]
-    assert gate.rules[0].left(START) == 0
-    assert gate.fence > fence
-
-
 # What a store in this process asks ----------------------------------------------------------------
 
 

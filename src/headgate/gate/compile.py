@@ -151,9 +151,8 @@ class Declaration:
         return tuple(parsed(text) for text in self.program.split(";")) if self.program else ()
 
 
-NO_LIMITS = Declaration(
-    ()
-)  # nobody knows any: of a limiter that is attached to a name, until it has asked the store
+# For a limiter that is attached to a name, until it has asked the store.
+NO_LIMITS = Declaration(())
 
 
 def declaration(limits: Sequence[Limit]) -> Declaration:

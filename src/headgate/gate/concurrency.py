@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-NEVER = 2**53  # no moment: only somebody's release can make room
+NEVER = 2**53  # no moment: only a release can make room
 MOST = 2**52  # of anything that is counted: beyond 2^53 Lua would lose count
 
 
@@ -55,7 +55,7 @@ class ConcurrencyRule:
         """What others hold is not told by what is left of a moment's."""
 
     def ahead(self, total: int, t: int, now: int) -> int:
-        """Nobody can know when a holder lets go: an estimate of rates only."""
+        """The moment of a release is not known, so the estimate is that of the rates."""
         return t
 
     def idle_at(self) -> int:

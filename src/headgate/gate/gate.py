@@ -1,7 +1,7 @@
 """The gate: who may pass, and when. Twin: gate.lua, function for function.
 
 Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time
-is an argument, in integer microseconds; there is no clock, no I/O, no lock and nobody who waits
+is an argument, in integer microseconds. There is no clock, no I/O and no lock, and no code waits
 here. The memory store, the Redis script and the tests' oracle are three homes of this logic.
 """
 
@@ -95,9 +95,8 @@ class Gate:
     def __init__(self, rules: Sequence[Rule], t: int) -> None:
         self.rules = tuple(rules)
         self.t = t  # the latest time seen; a clock that steps back moves nothing (T6)
-        self.not_before = (
-            0  # nobody passes before it: the latest moment granted (T3), or the end of a pause
-        )
+        # No caller passes before it: the latest moment granted (T3), or the end of a pause.
+        self.not_before = 0
         self.reserved = 0  # the latest moment granted, as far as it was ahead
         self.fence = t
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
@@ -159,8 +158,8 @@ class Gate:
         return Grant(t, self.fence)
 
     def admit(self, now: int) -> bool:
-        """Take one of each unit if every rule has it now: `acquire` for who asks for nothing in
-        particular, behind nobody.
+        """Take one of each unit if every rule has it now. No caller waits, and this one has no
+        options.
         """
         for rule, cost in self.single:
             if rule.ready(cost, now) != now:
@@ -177,8 +176,9 @@ class Gate:
         return True
 
     def at_once(self, now: int) -> Grant | None:
-        """`acquire` for who asks for one of each unit, where nobody waits and all rules have it
-        now; otherwise nothing is done.
+        """`acquire` of one of each unit, if no caller waits and all rules have it now.
+
+        Otherwise it does nothing.
         """
         if self.queue or now < self.t or now < self.not_before or not self.admit(now):
             return None
@@ -215,8 +215,9 @@ class Gate:
         return Wait(t, len(self.queue) - 1)
 
     def estimate(self, costs: Costs) -> int:
-        """When one who comes now with `costs` could pass, behind the whole queue, if nobody gives
-        up and permits are free.
+        """When a caller that comes now with `costs` could pass, behind the whole queue.
+
+        The estimate holds if no waiter gives up and permits are free.
         """
         first = t = max(self.t, self.not_before)
         for index, rule in self.rated:
@@ -253,19 +254,8 @@ class Gate:
             granted.append((caller, self.take(costs, t)))
         return granted
 
-    def pass_on(self) -> Hashable | None:
-        """Let the head of the queue have what somebody leaves who asked for one of each unit, if it
-        asks for the same.
-        """
-        caller = next(iter(self.queue), None)
-        if caller is None or self.queue[caller] is not self.plain:
-            return None
-        self.leave(caller)
-        self.fence += 1
-        return caller
-
     def paused(self) -> bool:
-        """Whether nobody may pass yet, whatever the limits say."""
+        """Whether no caller may pass yet, whatever the limits allow."""
         return self.not_before > self.t
 
     def entry_at(self) -> int:
@@ -281,8 +271,9 @@ class Gate:
         return any(rule.left(self.t) < 0 for _, rule in self.slots)
 
     def next_at(self) -> int:
-        """When the head of the queue could pass; NEVER when nobody waits or only a release can
-        help.
+        """When the head of the queue could pass.
+
+        NEVER: no caller waits, or only a release can help.
         """
         return self.ready(next(iter(self.queue.values()))[1]) if self.queue else NEVER
 
@@ -293,7 +284,7 @@ class Gate:
             rule.give(costs[index], self.t, self.t)
 
     def cancel(self, now: int, units: Units, t: int) -> None:
-        """Undo a grant for `t` that nobody has acted on: everything comes back (T5)."""
+        """Undo a grant for `t` that no caller has acted on: everything comes back (T5)."""
         self.clamp(now)
         for rule, cost in zip(self.rules, self.costs(units), strict=True):
             if cost:
@@ -318,11 +309,10 @@ class Gate:
                 rule.drain(left, min(since or self.t, self.t), self.t)
 
     def pause(self, now: int, time: int) -> None:
-        """Nobody passes for so long from now on. One pause never ends another, and what is counted
-        goes on as ever.
+        """Let no caller pass for `time` microseconds from now on. One pause never ends another.
 
-        What is booked can be told from what is not: it is for an earlier moment, and whoever sleeps
-        for it is to wait again.
+        Counting goes on meanwhile. A grant that was reserved for a moment in the pause is for an
+        earlier moment than the pause's end, so its caller can be made to wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 

@@ -96,7 +96,7 @@ class SlidingWindowRule:
     def drain(self, left: int, since: int, now: int) -> None:
         """At `since` there were no more than `left`: others have used the rest.
 
-        If any came free since, nobody knows.
+        It is not known how many came free since.
         """
         self.refresh(now)
         if self.gone <= since:

@@ -145,5 +145,5 @@ def adapt(limit: Limit, budget: Budget) -> Limit:
         if budget.limit is not None:
             is_full_burst = limit.burst == ceil(limit.amount)
             changes["capacity"] = budget.limit if is_full_burst else min(limit.burst, budget.limit)
-    # Each limit that counts requests has these fields. A Concurrency counts none.
-    return replace(limit, **changes)  # type: ignore[arg-type]
+    # A Concurrency counts no requests, so it does not come here.
+    return replace(limit, **changes)  # type: ignore[arg-type]  # these limits have all fields

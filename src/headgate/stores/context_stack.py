@@ -1,8 +1,8 @@
-"""Who is inside of a line, and with what: all that `async with` and `with` have to remember between
-their two ends.
+"""The callers inside the blocks of a queue, and their permits: what `async with` and `with` have to
+remember between their two ends.
 
-Here lives the pairing of entering and leaving, for any number of tasks and threads at once; nothing
-is asked or granted here.
+This module pairs entering and leaving, for any number of tasks and threads at once. It asks for
+nothing and grants nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Inside:
         permits += [permit]
 
     def passed(self) -> None:
-        """Somebody entered who holds nothing, so that it does not matter who leaves for it."""
+        """Note a caller that entered and holds nothing. Any task or thread may leave for it."""
         self._passed += [None]
 
     def left_behind(self, abandoned: asyncio.AbstractEventLoop | None = None) -> list[Permit]:
@@ -56,8 +56,9 @@ class Inside:
             permit.release()
 
     def left(self, who_leaves: Callable[[], Hashable] | None = None) -> Permit | None:
-        """What this task or thread entered with last, or, when a generator is closed by another,
-        whoever is left; None: nothing.
+        """The permit that this task or thread entered with last. None: it holds nothing.
+
+        When another task closes a generator, this is the permit of a task that is left.
         """
         who = (who_leaves or visitor)() if self._entered else None
         permits = self._entered.get(who)

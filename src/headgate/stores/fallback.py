@@ -165,8 +165,9 @@ class FallbackQueue:
         return await self._either(request, lambda queue, request: queue.atake(request))
 
     async def _either(self, request: Request, ask: Callable[[Asked, Request], Awaitable[T]]) -> T:
-        """Who was turned away by the store asks the other way in the same breath: so those who
-        waited there stay in order.
+        """Ask the store, and if it fails, ask the other way at once.
+
+        So the callers that waited at the store stay in order.
         """
         start, lost = monotonic(), None
         if request.on_wait is not None:
@@ -433,7 +434,7 @@ class Local:
         self._store.open_queue(name, known).update(share)
 
     def pause(self, name: str, declared: Declaration, time: int) -> None:
-        with suppress(ValueError):  # as above: nobody passes anyway
+        with suppress(ValueError):  # as above: no caller passes anyway
             self._store.open_queue(name, self._share(name, declared)).pause(time)
 
     def resume(self, name: str, declared: Declaration) -> None:

@@ -98,16 +98,12 @@ class Connection(asyncio.Protocol):
         hang_up(self._writer, self._loop)
 
 
-repr_int = int.__repr__  # of any subclass, too, and none of its code runs
-
-
 def packed(*words: Any) -> bytes:
     """Encode a command for the connection.
 
     Numbers become texts here: hiredis crashes when a signal handler raises while it converts one.
-    It refuses those of a user's subclass of int.
     """
-    texts: Any = tuple([repr_int(word) if isinstance(word, int) else word for word in words])
+    texts: Any = tuple([str(word) if type(word) is int else word for word in words])
     command: bytes = pack_command(texts)
     return command
 
