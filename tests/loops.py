@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
@@ -64,6 +65,14 @@ def uvloop() -> Callable[[], asyncio.AbstractEventLoop]:
             self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
         ) -> Any:
             return self.call_later(when - self.time(), callback, *args, context=context)
+
+        def close(self) -> None:
+            """Where warnings are errors, uvloop's own close() never ends if a connection is open:
+            its warning interrupts the closing of that connection, for which it then waits.
+            """
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                super().close()
 
     return Observed
 
