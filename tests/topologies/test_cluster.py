@@ -23,6 +23,7 @@ from headgate.stores.redis.transport import reconnection, tasks, topology
 from headgate.stores.redis.transport.endpoint import Endpoint
 from tests.clusters import Cluster, Move, Node
 from tests.faults.scene import Breaths, Puppet, Room, enter, eventually
+from tests.machine import scaled_now
 from tests.servers import connections_of
 from tests.world import at_rest, long, session_of, soon, used, waiting
 
@@ -543,8 +544,9 @@ async def test_a_master_to_whom_nothing_is_said_is_left(
     """S9: given names on two masters, when one of them is used no more, then the connection there
     is closed, and the other is not; and it is made again for who comes.
     """
-    monkeypatch.setattr(transport_node, "REPLY_TIMEOUT", MOMENT)
-    monkeypatch.setattr(transport_node, "IDLE", MOMENT)
+    # So long that the process does not stand still for it: then the other one would be unused, too.
+    for time_limit in ("REPLY_TIMEOUT", "IDLE"):
+        monkeypatch.setattr(transport_node, time_limit, scaled_now(2.0))
     quiet, lively = cluster.masters()[:2]
     before = {node: connections_of(node.admin, "normal") for node in (quiet, lively)}
     url = apart(cluster.user_url, 9)
