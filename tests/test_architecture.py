@@ -352,6 +352,23 @@ def test_each_layer_of_the_redis_store_imports_only_those_below_it() -> None:
     assert_kept([path for path in PYTHON if path.is_relative_to(REDIS)], breach)
 
 
+# What drives the session, and what ends it, belong to a loop and its threads.
+DRIVERS = {"loop_session.py", "delivery.py"}
+OUTSIDE = {"asyncio", "concurrent.futures", "os", "random", "select", "socket", "threading", "time"}
+
+
+def test_a_session_has_no_loop_no_clock_and_no_connection() -> None:
+    """It is a state machine, and so are the calls and replies. Imports for types count, too."""
+    machines = [
+        path
+        for path in PYTHON
+        if in_folder(path, "stores/redis/protocol")
+        or (in_folder(path, "stores/redis/session") and path.name not in DRIVERS)
+    ]
+    assert len(machines) > len(DRIVERS)
+    assert_kept(machines, lambda path: imported(path, ast.walk) & OUTSIDE)
+
+
 def test_what_is_for_tests_is_known_to_tests_alone() -> None:
     """Only headgate.testing imports its modules, and only the fixtures import pytest.
 

@@ -101,10 +101,10 @@ LAST_TURN = """
 import asyncio, sys, threading, time
 from redis import Redis
 from headgate import Concurrency, Limiter
-from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.transport.client import Client
 limiter = Limiter("x", Concurrency(5), store=sys.argv[1])
-drain, note = Client._drain, Session.note
+drain, note = Client._drain, LoopSession.note
 threads = []
 def note_late(session, operation):
     while not session.client.ended:
@@ -124,7 +124,7 @@ async def main():
     global permit
     permit = await limiter.acquire()
     if sys.argv[2] == "after":
-        Session.note = note_late
+        LoopSession.note = note_late
 Client._drain = then_release
 asyncio.run(main())
 threads[0].join()

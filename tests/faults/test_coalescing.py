@@ -14,7 +14,7 @@ from redis import Redis
 
 from headgate import Concurrency, Limiter, Permit
 from headgate.internals import queue_of
-from headgate.stores.redis.session import session
+from headgate.stores.redis.session import batching, session
 from headgate.stores.redis.transport.connection import Connection
 from headgate.stores.redis.transport.node import Node
 from tests.faults.scene import commands_of, elsewhere, enter, eventually
@@ -141,7 +141,7 @@ async def test_what_others_wait_for_leaves_at_once_and_is_announced_before_it_is
     that has left before the turn is over, with a word before it in the same write: the server
     answers that connection last (node.py, PING).
     """
-    monkeypatch.setattr(session, "FAR", 1)
+    monkeypatch.setattr(batching, "FAR", 1)
     monkeypatch.setattr(session, "HEARTBEAT", SILENT)
     here, other = Limiter(name, ONE, store=redis_url), elsewhere(name, ONE, url=redis_url)
     await (await enter(here)).arelease()

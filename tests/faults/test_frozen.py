@@ -311,7 +311,7 @@ async def test_renewals_that_come_late_are_not_believed(
 
     proxy.replies.hold()
     renewals = len(proxy.requests.seen)
-    permit.home.renewal.renew()  # type: ignore[attr-defined]  # by its own timer it may be late
+    permit.home.renew()  # type: ignore[attr-defined]  # by its own timer it may be late
     await eventually(lambda: len(proxy.requests.seen) > renewals)
     waiter, believed = asyncio.create_task(enter(other)), []
     waiter.add_done_callback(lambda _: believed.append(not permit.lost))

@@ -14,6 +14,7 @@ import pytest
 from redis import Redis
 
 from headgate import Limiter, Rate
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
 from tests.faults.scene import elsewhere, enter, eventually
 from tests.world import session_of, soon, waiting
@@ -29,7 +30,7 @@ async def left(limiter: Limiter) -> int:
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
     lane = session_of(limiter)
-    return f"headgate:{lane.id.partition('.')[0]}"
+    return f"headgate:{lane.session.numbering.session_id.partition('.')[0]}"
 
 
 async def test_cancelled_just_when_the_news_come(
@@ -42,14 +43,14 @@ async def test_cancelled_just_when_the_news_come(
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
     await waiting(other, 1)
-    heard = Session.on_notification
+    heard = LoopSession.on_notification
 
-    def cancelled_first(lane: Session, announcement: str) -> None:
+    def cancelled_first(lane: LoopSession, announcement: str) -> None:
         if len(announcement.split()) > 3:  # it brings a grant
             waiter.cancel()
         heard(lane, announcement)
 
-    monkeypatch.setattr(Session, "on_notification", cancelled_first)
+    monkeypatch.setattr(LoopSession, "on_notification", cancelled_first)
     monkeypatch.setattr(
         Session, "look", lambda lane: None
     )  # or the reply to that might be faster than the news
@@ -71,17 +72,17 @@ async def test_cancelled_while_the_news_are_on_their_way(
     permit = await other.acquire(tokens=10)
     waiter = asyncio.create_task(enter(limiter, tokens=1))
     await waiting(other, 1)
-    answered, loop = Session.answered, asyncio.get_running_loop()
+    answered, loop = LoopSession.answered, asyncio.get_running_loop()
 
-    def cancelled_first(lane: Session, reply: Any) -> None:
+    def cancelled_first(lane: LoopSession, reply: Any) -> None:
         if lane.waits and reply.partition(b"|")[2]:  # it brings a grant
             waiter.cancel()
             loop.call_soon(answered, lane, reply)  # the task runs first
         else:
             answered(lane, reply)
 
-    monkeypatch.setattr(Session, "on_notification", lambda lane, announcement: None)
-    monkeypatch.setattr(Session, "answered", cancelled_first)
+    monkeypatch.setattr(LoopSession, "on_notification", lambda lane, announcement: None)
+    monkeypatch.setattr(LoopSession, "answered", cancelled_first)
     permit.settle(tokens=8)
     await waiting(other, 0)
     await left(limiter)
@@ -129,25 +130,25 @@ async def test_news_of_later_grants_wait_for_those_before(
     await limiter.astatus()  # it has listened since before this was asked
     lane, heard, answered = (
         session_of(limiter),
-        Session.on_notification,
-        Session.answered,
+        LoopSession.on_notification,
+        LoopSession.answered,
     )
     news: list[str] = []
     replies: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(
-            Session, "on_notification", lambda lane, announcement: None
+            LoopSession, "on_notification", lambda lane, announcement: None
         )  # lost: a reply will tell of the first
         permit.settle(tokens=9)
         await waiting(other, 1)
     with monkeypatch.context() as patch:
         patch.setattr(
-            Session,
+            LoopSession,
             "on_notification",
             lambda lane, announcement: (news.append(announcement), heard(lane, announcement)),
         )
         patch.setattr(
-            Session,
+            LoopSession,
             "answered",
             lambda its, reply: replies.append(reply) if its is lane else answered(its, reply),
         )
@@ -180,7 +181,7 @@ async def test_news_that_were_lost_are_asked_for_before_later_ones_are_believed(
     await eventually(lambda: admin.pubsub_numsub(channel(limiter))[0][1])
     await limiter.astatus()  # it has listened since before this was asked
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "on_notification", lambda lane, announcement: None)
+        patch.setattr(LoopSession, "on_notification", lambda lane, announcement: None)
         permit.settle(tokens=9)
         await waiting(other, 1)
     permit.settle(tokens=8)

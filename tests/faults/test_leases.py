@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -92,7 +93,7 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
 
     admin.delete(*keys_of(admin, name))
     successor = await soon(other.acquire())
-    session_of(queue_of(limiter)).renewal.renew()
+    session_of(queue_of(limiter)).renew()
 
     await stay.lost()
     assert used(await limiter.astatus()) == [1]
@@ -242,7 +243,7 @@ async def test_renewals_keep_a_body_where_it_is(
         await stay.task
     await at_rest(limiter)
     lane = session_of(queue_of(limiter))
-    await eventually(lambda: not lane.renewal.planned)
+    await eventually(lambda: lane.session.renewal.moment == inf)
     assert renewals(proxy) == 4
 
 
@@ -274,7 +275,7 @@ async def test_a_permit_that_a_task_of_another_loop_receives_is_renewed(
     permit = await limiter.acquire()
     lane = session_of(limiter)
 
-    await asyncio.to_thread(lane.renewal.hold, permit, 300_000)  # microseconds
+    await asyncio.to_thread(lane.hold, permit, 300_000)  # microseconds
 
     await eventually(lambda: renewals(proxy) >= 1)
     assert await permit.arelease()

@@ -184,7 +184,7 @@ async def test_a_renewed_permit_is_remembered_for_longer(
         clock.forward(50)
         for key, left in remembered(admin, name).items():
             admin.pexpire(key, round((left - 50) * 1000))
-        permit.home.renewal.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        permit.home.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
         assert used(await limiter.astatus()) == [1, 0]
 
     assert await permit.arelease()
@@ -284,7 +284,7 @@ async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
         return piece
 
     proxy.replies.alter = after_the_news
-    a.home.renewal.renew()  # type: ignore[attr-defined]  # its own timer would be late when the machine stalls
+    a.home.renew()  # type: ignore[attr-defined]  # its own timer would be late when the machine stalls
     c = await soon(elsewhere(name, short, url=redis_url).acquire())
 
     assert a.lost
@@ -384,7 +384,7 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
         clock.forward(500)
         for key, left in remembered(admin, name).items():
             admin.pexpire(key, round((left - 500) * 1000))
-        permit.home.renewal.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        permit.home.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
         await limiter.astatus()
         assert min(remembered(admin, name).values()) >= 590
 

@@ -21,6 +21,7 @@ from redis.credentials import CredentialProvider
 from headgate import Concurrency, Limiter, Permit, Rate
 from headgate.errors import StoreError
 from headgate.internals import queue_of, store_of
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport import client, reconnection, subscriber, tasks
 from headgate.stores.redis.transport.client import Client
@@ -455,15 +456,15 @@ async def test_who_is_never_asked_for_learns_in_time_that_the_server_is_not_read
 
 def first_news_lost(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The announcements of grants from now on, of which nobody hears the first."""
-    heard, news = Session.on_notification, []
+    heard, news = LoopSession.on_notification, []
 
-    def hears(lane: Session, announcement: str) -> None:
+    def hears(lane: LoopSession, announcement: str) -> None:
         if len(announcement.split()) > 3:  # it brings a grant
             news.append(announcement)
         if news != [announcement]:
             heard(lane, announcement)
 
-    monkeypatch.setattr(Session, "on_notification", hears)
+    monkeypatch.setattr(LoopSession, "on_notification", hears)
     return news
 
 
@@ -482,9 +483,9 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     lane, failed = session_of(limiter), Session.failed
     come, news = asyncio.Event(), first_news_lost(monkeypatch)
 
-    def fails_as_one_comes(its: Session, error: StoreError) -> None:
+    def fails_as_one_comes(its: Session, error: StoreError, now: float) -> None:
         come.set()
-        failed(its, error)
+        failed(its, error, now)
 
     async def newcomer() -> None:
         await come.wait()
@@ -504,7 +505,7 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     permit.settle(tokens=9)
     await eventually(lambda: news)
     permit.settle(tokens=8)
-    await eventually(lambda: lane._out_of_order)
+    await eventually(lambda: lane.session._out_of_order)
 
     coming = asyncio.create_task(newcomer())
     met = proxy.met

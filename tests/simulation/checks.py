@@ -23,6 +23,7 @@ from headgate.gate.token_bucket import TokenBucketRule
 from headgate.request import units_of
 from headgate.stores.redis.protocol.replies import Answer, read_answers, read_outbox
 from headgate.stores.redis.protocol.script import library
+from headgate.stores.redis.session.loop_session import LoopSession
 from tests.simulation.loop import SECOND, ProcessLoop, World
 
 if TYPE_CHECKING:
@@ -509,7 +510,10 @@ class Witness:
             self.blame("TL1", f"{key} acts {grant.due - self._world.now} us before its moment")
         self.acted.append(Acted(name, who, grant, asked_of(key)))
         if permit.held:
-            asked_at = getattr(permit.home, "asked_at", loop.time())  # a thread asks in no time
+            home = permit.home  # a thread asks in no time
+            asked_at = (
+                home.session.last_reply.asked_at if isinstance(home, LoopSession) else loop.time()
+            )
             self._permits[key] = belief = Belief(
                 weakref.ref(permit), loop, permit.believed, asked_at
             )

@@ -29,9 +29,9 @@ from headgate.permit import Permit
 from headgate.stores import registry
 from headgate.stores.redis import queue
 from headgate.stores.redis.queue import RedisQueue
-from headgate.stores.redis.session import delivery, session
+from headgate.stores.redis.session import delivery, loop_session
 from headgate.stores.redis.session.acquires import PendingAcquire
-from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.store import RedisStore, _by_identity
 from headgate.stores.redis.transport import client
 from headgate.stores.redis.transport.portal import NoPortalError
@@ -139,7 +139,7 @@ def no_portal() -> NoReturn:
 
 NO_PORTAL = [
     (module, function, instead)
-    for module in (delivery, queue, session, client)
+    for module in (delivery, queue, loop_session, client)
     for function, instead in (("portal", no_portal), ("portal_loop", lambda: None))
     if hasattr(module, function)
 ]
@@ -552,12 +552,13 @@ class Fleet:
     def _owner(self, loop: ProcessLoop) -> Process:
         return next(process for process in self._everybody if process.loop is loop)
 
-    def handed(self, lane: Session, permit: Permit, heir: Any) -> None:
+    def handed(self, lane: LoopSession, permit: Permit, heir: Any) -> None:
         """Who has entered leaves its permit to another one."""
         assert isinstance(heir, PendingAcquire), "somebody takes it"
         who = heir.session_id, heir.number
         self.note(f"{lane.queue.name}: {permit.key} goes to {who}")
-        self.witness.inherits(lane.queue.name, who, permit, int(heir.waited * SECOND))
+        waited = lane.client.loop.time() - heir.start
+        self.witness.inherits(lane.queue.name, who, permit, int(waited * SECOND))
 
     # Rest -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from headgate import Limiter
 from headgate.permit import Permit
 from headgate.stores.context_stack import Inside
 from headgate.stores.redis.queue import RedisQueue
-from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.store import RedisStore
 from tests.simulation.loop import ProcessLoop
 
@@ -79,7 +79,7 @@ def permit_with(permit: Permit, line: RedisQueue, still: ProcessLoop) -> Permit:
     """The copy of a permit, whose home is in a loop that stands still."""
     its = twin(permit)
     its._queue = line
-    if isinstance(permit.home, Session):
+    if isinstance(permit.home, LoopSession):
         its.home = lane = copy(permit.home)
         lane.client = copy(lane.client)
         lane.client.loop = still

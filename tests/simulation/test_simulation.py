@@ -11,6 +11,7 @@ import gc
 import os
 import time
 from collections.abc import Iterable, Iterator
+from math import inf
 from multiprocessing.pool import Pool
 from typing import Any
 
@@ -18,12 +19,12 @@ import pytest
 
 from headgate.limits import Concurrency
 from headgate.stores.redis.protocol import script
+from headgate.stores.redis.protocol.operations import Operation
 from headgate.stores.redis.queue import RedisQueue
 from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 from headgate.stores.redis.session.local_handoff import LocalHandoff
 from headgate.stores.redis.session.recovery import Recovery
-from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.session.traffic import Traffic
 from headgate.stores.redis.transport import node, topology
 from headgate.stores.redis.transport.client import Client
@@ -173,13 +174,13 @@ PYTHON: dict[str, tuple[Any, str, Any, str]] = {
     "a permit goes past others": (
         LocalHandoff,
         "next_waiter",
-        lambda its, permit: any_heir(its._session),
+        lambda its, permit, now: any_heir(its._traffic),
         "S6",
     ),
     "a lease is counted from the reply": (
         LeaseRenewal,
         "believed",
-        lambda its, t, lease, *told: monotonic_of(its._session) + lease / 1e6 if lease else None,
+        lambda its, t, lease, server, sent_at, now: now + lease / 1e6 if lease else None,
         "S2",
     ),
 }
@@ -199,17 +200,13 @@ THREADS = [
 ]
 
 
-def monotonic_of(lane: Session) -> float:
-    return lane.client.loop.time()
-
-
-def any_heir(lane: Session) -> PendingAcquire | None:
+def any_heir(traffic: Traffic) -> PendingAcquire | None:
     """Whoever waits here, wherever in the queue."""
-    on_its_way = lane.traffic.sent.acquires if lane.traffic.sent else []
+    on_its_way = traffic.sent.acquires if traffic.sent else []
     return next(
         (
             pending
-            for pending in lane.traffic.waiting.values()
+            for pending in traffic.waiting.values()
             if pending.enters and pending not in on_its_way
         ),
         None,
@@ -254,7 +251,12 @@ def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -
 
     Given clients that renew no lease, somebody loses a permit though nothing has happened.
     """
-    monkeypatch.setattr(LeaseRenewal, "renew", lambda renewals: None)
+
+    def renew(its: LeaseRenewal, now: float) -> list[Operation]:
+        its.moment = inf
+        return []
+
+    monkeypatch.setattr(LeaseRenewal, "renew", renew)
     assert noticed(QUIET) == "S7"
 
 
@@ -277,9 +279,11 @@ GONE_BACK = Plan(
     ),
 )
 RECOVERY: dict[str, Any] = {  # what a session does when the state has gone back
-    "doubt": lambda its: None,
-    "ended": lambda its, session: [],
-    "last_reply": lambda its, known, server: f"{known} ok {server}" if its._session.waits else 0,
+    "doubt": lambda its, now: False,
+    "ended": lambda its, session, now: [],
+    "last_reply": lambda its, waits, now: (
+        f"{its._last_reply.number} ok {its._last_reply.server}" if waits else 0
+    ),
 }
 
 

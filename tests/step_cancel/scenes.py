@@ -10,12 +10,15 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from headgate import Rate
 from headgate.internals import queue_of
 from headgate.request import Request
 from headgate.stores.memory.queue import MemoryQueue
+from headgate.stores.redis.session.loop_session import on_time
+from headgate.stores.redis.session.session import Session
 from tests.step_cancel.visits import CAPACITY, MORE, NOWHERE, Visit
 from tests.stepping import Around, Stepped
 from tests.world import World, soon, until
@@ -25,8 +28,7 @@ OURS = "headgate-"  # so the tasks begin that a link has in its loop, one of eac
 # What a lane and a link may have planned when nobody asks for anything: a look at who holds,
 # whether a server answers.
 STANDING = (
-    "renew",
-    "LocalHandoff._send",
+    "on_time",  # of a session: for a renewal, or for a call that tells of a hand-off
     "Node._look_at_calls",
     "Node._rest",
     "Subscriber.make_sure",
@@ -227,8 +229,21 @@ def pending(stepped: Stepped) -> list[Any]:
 def planned() -> Counter[str]:
     """What the running loop has timers for."""
     timers = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]  # there is no public way
+    left = [timer for timer in timers if not timer.cancelled()]
+    sessions = [timer._args[0]() for timer in left if timer._callback is on_time]
     return Counter(
-        getattr(timer._callback, "__qualname__", f"{timer}")
-        for timer in timers
-        if not timer.cancelled()
+        [
+            *(getattr(timer._callback, "__qualname__", f"{timer}") for timer in left),
+            *(moment for each in filter(None, sessions) for moment in moments_of(each.session)),
+        ]
     )
+
+
+def moments_of(session: Session) -> list[str]:
+    """What the callers of a session wait for."""
+    moments = {
+        "the next look": session._look_at,
+        "the moment of a grant": session.traffic.reserved.moment,
+        "the end of a wait": session.timeouts.moment,
+    }
+    return [name for name, moment in moments.items() if moment < inf]

@@ -4,7 +4,7 @@ parser.
 
 from __future__ import annotations
 
-from asyncio import Future, new_event_loop
+from asyncio import new_event_loop
 from typing import Any, cast
 
 import pytest
@@ -37,6 +37,7 @@ from headgate.stores.redis.protocol.operations import (
     Leave,
     Operation,
     Pause,
+    Promise,
     Quit,
     Rejoin,
     Release,
@@ -68,7 +69,7 @@ from headgate.stores.redis.session.acquires import PendingAcquire
 from headgate.stores.redis.transport.connection import packed
 
 SLOTS = Declaration(rules_of([Concurrency(1)]))
-NEVER, LONG_AGO = float("inf"), 0.0
+NEVER, NOW, LONG_AGO = float("inf"), 100.0, 0.0
 
 
 class Held:
@@ -131,7 +132,9 @@ def awaited(operation: Operation) -> Operation:
 
 def acquire(number: int, *, max_sleep: int | None = None, on_wait: Any = None) -> PendingAcquire:
     request = Request({}, max_sleep, None, on_wait)
-    return PendingAcquire(number, request, cast("Future[Any]", None), enters=False)
+    pending = PendingAcquire(request, cast(Promise, None), enters=False, now=NOW)
+    pending.number = number
+    return pending
 
 
 @pytest.mark.parametrize(("operation", "words"), WORDS, ids=[words for _, words in WORDS])
@@ -144,7 +147,7 @@ def test_each_operation_is_written_as_the_wire_format_says(
 @pytest.mark.parametrize(("operation", "words"), WORDS, ids=[words for _, words in WORDS])
 def test_the_type_says_how_an_operation_is_delivered(operation: Operation, words: str) -> None:
     said = choose_statement(KNOWN, False, [operation])
-    facts = operation.owed, operation.repeatable, operation.logged, said
+    facts = operation.owed_at(NOW), operation.repeatable, operation.logged, said
     assert facts == FACTS[type(operation)]
 
 
@@ -154,17 +157,17 @@ def test_only_a_settlement_waits_for_the_release_behind_it() -> None:
 
 @pytest.mark.parametrize("kind", [Resume, Reset])
 def test_a_statement_is_owed_until_it_is_worth_nothing(kind: type[Resume | Reset]) -> None:
-    assert kind(until=NEVER).owed
-    assert not kind(until=LONG_AGO).owed
+    assert kind(until=NEVER).owed_at(NOW)
+    assert not kind(until=LONG_AGO).owed_at(NOW)
 
 
 @pytest.mark.parametrize("awaits", [Update("-"), Pause(1), Resume(), Reset(), AskStatus()])
 def test_an_operation_whose_caller_gets_the_error_is_not_owed(awaits: Operation) -> None:
-    assert not awaited(awaits).owed
+    assert not awaited(awaits).owed_at(NOW)
 
 
 def test_a_release_is_owed_even_if_its_caller_gets_the_error() -> None:
-    assert awaited(release(1)).owed
+    assert awaited(release(1)).owed_at(NOW)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ There, Python runs no other thread, no signal handler and no finalizer.
 
 from __future__ import annotations
 
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from headgate.stores.redis.protocol.calls import choose_statement
 from headgate.stores.redis.protocol.operations import ASKED, DECLARED, KNOWN, UPDATED
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
-
     from headgate.stores.redis.protocol.operations import Operation
 
 
@@ -117,13 +116,13 @@ class LimitSync:
             self._in_store = holds
         return known or self.declares == ASKED
 
-    def note_turned_down(self, program: str, holds: Declaration, wait: int) -> bool:
+    def note_turned_down(self, program: str, holds: Declaration, wait: int, now: float) -> bool:
         """The limits that hold replace ours for `wait` microseconds. -1: as long as an update
         holds.
 
         False: others were declared here meanwhile.
         """
-        until = monotonic() + (HOLD if wait < 0 else wait) / 1_000_000
+        until = now + (HOLD if wait < 0 else wait) / 1_000_000
         ours = self.declared
         if self.declares != DECLARED or ours.program != program:
             return False
@@ -135,17 +134,15 @@ class LimitSync:
             warn_of_processes(self.name, program, holds.program)
         return True
 
-    def declare_in_time(self, loop: AbstractEventLoop) -> None:
-        """Plan, in `loop`, to declare again the limits that were turned down.
+    @property
+    def moment(self) -> float:
+        """When the limits that were turned down may be declared again."""
+        return self._until if self._turned_down is not None and self._comes_again else inf
 
-        The loop that learned of it may be gone by then.
-        """
-        ours, left = self._turned_down, self._until - monotonic()
-        if ours is None or not self._comes_again:
-            return
-        if left > 0:
-            loop.call_later(left, self._declare_again, ours)
-        else:
+    def declare_in_time(self, now: float) -> None:
+        """Declare again the limits that were turned down, if they may be by now."""
+        ours = self._turned_down
+        if ours is not None and self._comes_again and now >= self._until:
             self._declare_again(ours)
 
     def _declare_again(self, ours: Declaration) -> None:

@@ -44,9 +44,8 @@ from headgate.stores.redis.protocol.operations import (
 )
 from headgate.stores.redis.protocol.replies import UNKNOWN
 from headgate.stores.redis.session.acquires import with_on_wait
-from headgate.stores.redis.session.delivery import move
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.session.lost_leases import log_lost
-from headgate.stores.redis.session.session import Session
 from headgate.stores.redis.transport.endpoint import SILENCE
 from headgate.stores.redis.transport.failures import cannot
 from headgate.stores.redis.transport.portal import (
@@ -89,8 +88,8 @@ class Sessions(Protocol):
 
     @property
     def topology(self) -> Topology: ...
-    def session(self, queue: RedisQueue) -> Session: ...
-    def known_session(self, queue: RedisQueue, loop: AbstractEventLoop) -> Session | None: ...
+    def session(self, queue: RedisQueue) -> LoopSession: ...
+    def known_session(self, queue: RedisQueue, loop: AbstractEventLoop) -> LoopSession | None: ...
     def client(self) -> Client: ...
     def end_closed(self) -> None: ...
     def fast_path(self) -> FastPath: ...
@@ -111,10 +110,10 @@ class RedisQueue:
         self._warned = False  # the warning that a thread blocks its event loop was logged
         self.enter = self.enter_task = shut
         self._store = store
-        self._last: Session | None = None  # the session that was used last
+        self._last: LoopSession | None = None  # the session that was used last
         # One session for each loop. Only this list keeps idle ones alive. Other threads change it,
         # so loops go over a copy.
-        self._sessions: list[Session] = []
+        self._sessions: list[LoopSession] = []
         self._inside = Inside()
 
     @property
@@ -173,7 +172,7 @@ class RedisQueue:
             else:
                 act()
 
-        self._post(AskDeclared(asker=on_reply))
+        self._post(AskDeclared(asker=Callback(on_reply)))
 
     # Statements about the name --------------------------------------------------------------------
 
@@ -241,7 +240,7 @@ class RedisQueue:
         self.check(declared)
         return Update(self.limits.update(declared, former))
 
-    def session(self) -> Session:
+    def session(self) -> LoopSession:
         """The session in the running loop: mostly the same as before."""
         session = self._last
         if (
@@ -269,7 +268,7 @@ class RedisQueue:
         if closed:
             self._store.end_closed()
 
-    def adopt(self, session: Session) -> None:
+    def adopt(self, session: LoopSession) -> None:
         """In the portal: go on with a session whose loop has ended.
 
         The tasks of that loop hold nothing any more.
@@ -278,11 +277,11 @@ class RedisQueue:
             session.client.loop if session.client.abandoned else None
         ):
             permit.release()
-        move(session, self._store.client())
+        session.move(self._store.client())
         if session not in self._sessions:
             self._sessions.append(session)
 
-    def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[Session]:
+    def sessions_of(self, loop: asyncio.AbstractEventLoop) -> list[LoopSession]:
         return [session for session in list(self._sessions) if session.client.loop is loop]
 
     def loops(self) -> set[asyncio.AbstractEventLoop]:
@@ -291,7 +290,7 @@ class RedisQueue:
 
     def idle(self) -> bool:
         """Whether the process loses nothing when it forgets this queue."""
-        return all(session.idle for session in list(self._sessions))
+        return all(session.session.idle for session in list(self._sessions))
 
     def forked(self) -> None:
         """In the child of a fork: forget the sessions, which are the parent's."""
@@ -328,13 +327,14 @@ class RedisQueue:
         return self._permit(session, request, *await session.acquire(request))
 
     def _permit(
-        self, session: Session, request: Request, grant: Grant, pending: PendingAcquire
+        self, session: LoopSession, request: Request, grant: Grant, pending: PendingAcquire
     ) -> Permit:
+        waited = monotonic() - pending.start
         permit = Permit(
-            self, request.units, grant, pending.waited, pending.caller, pending.believed, session
+            self, request.units, grant, waited, pending.caller, pending.believed, session
         )
         if permit.held:
-            session.renewal.hold(permit, pending.lease)
+            session.hold(permit, pending.lease)
         return permit
 
     def acquire_sync(self, request: Request) -> Permit:
@@ -396,7 +396,7 @@ class RedisQueue:
             if (
                 unit not in self.declared.rated
                 and cost
-                and session.renewal.units_held(unit) + cost > capacity
+                and session.session.renewal.units_held(unit) + cost > capacity
             ):
                 raise waits_for_ever(
                     self.name, "the permits that its tasks hold go back only while it runs"
@@ -415,7 +415,7 @@ class RedisQueue:
             self, request.units, found.grant, waited, found.caller, found.believed, home
         )
         if permit.held and home.process == os.getpid():
-            self._by_portal(lambda session: session.renewal.hold(permit, found.lease))
+            self._by_portal(lambda session: session.hold(permit, found.lease))
         return permit
 
     def cancel_uncertain(self, caller: Caller) -> None:
@@ -443,9 +443,9 @@ class RedisQueue:
         if permit is None:
             return
         session = permit.home
-        if not isinstance(session, Session) or not session.client.here or session.client.closed:
+        if not isinstance(session, LoopSession) or not session.client.here or session.client.closed:
             permit.release()
-        elif not session.handoff.hand_over(permit):
+        elif not (session.traffic.waiting and session.hand_over(permit)):
             if permit.lost:
                 log_lost(self.name, [permit])
             release = release_of(permit)
@@ -474,7 +474,7 @@ class RedisQueue:
         if not self._claimed(permit):
             return False
         session = permit.home
-        if not isinstance(session, Session) or session.client.loop is not loop:
+        if not isinstance(session, LoopSession) or session.client.loop is not loop:
             session = self.session()
         return bool((await session.ask(release_of(permit))).number)
 
@@ -484,7 +484,7 @@ class RedisQueue:
         Where no loop is left, the lease ends by itself.
         """
         home = permit.home
-        loop = home.client.loop if isinstance(home, Session) else portal_loop()
+        loop = home.client.loop if isinstance(home, LoopSession) else portal_loop()
         if loop is not None:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(self.release, permit)
@@ -499,7 +499,7 @@ class RedisQueue:
             return False
         home = permit.home
         ours = (
-            home.client if isinstance(home, Session) else cast("FastPath", home)
+            home.client if isinstance(home, LoopSession) else cast("FastPath", home)
         ).process == os.getpid()
         if ours and permit.lost:
             log_lost(self.name, [permit])
@@ -514,7 +514,7 @@ class RedisQueue:
         """
         session = permit.home
         if (
-            not isinstance(session, Session)
+            not isinstance(session, LoopSession)
             or session.client.closed
             or session.client.process != os.getpid()
         ):
@@ -533,7 +533,7 @@ class RedisQueue:
             except RuntimeError:  # the loop was closed just now
                 self._by_portal(lambda _: session.rescue())
 
-    def _by_portal(self, operation: Callable[[Session], None]) -> bool:
+    def _by_portal(self, operation: Callable[[LoopSession], None]) -> bool:
         """Run `operation` in the portal. False: the process ends, and its leases with it."""
         try:
             portal().tell(lambda: operation(self.session()))
@@ -570,6 +570,20 @@ class RedisQueue:
         status, moment = self._last_status
         age = monotonic() - moment
         return f"{status.line()}{f' ({age:.0f} s ago)' if age >= 1 else ''}, on {self._store}"
+
+
+class Callback:
+    """A promise that gives its outcome to a function."""
+
+    def __init__(self, function: Callable[[Any], None]) -> None:
+        self.set_result = self.set_exception = function
+
+    def done(self) -> bool:
+        """It waits for its outcome even if the loop ends."""
+        return False
+
+    def cancel(self) -> None:
+        pass
 
 
 def release_of(permit: Permit) -> Release:

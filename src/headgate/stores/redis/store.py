@@ -22,7 +22,7 @@ from headgate.stores.memory.waiters import no_loop
 from headgate.stores.redis.fast_path import FastPath
 from headgate.stores.redis.queue import RedisQueue, check_windows
 from headgate.stores.redis.session.delivery import Delivery, flush
-from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.loop_session import LoopSession
 from headgate.stores.redis.transport.client import Client
 from headgate.stores.redis.transport.portal import portal_loop
 from headgate.stores.redis.transport.tasks import begun, trouble_of
@@ -80,12 +80,12 @@ class RedisStore:
             }
             self._most = max(FEWEST_QUEUES, 2 * len(self._kept))
 
-    def session(self, queue: RedisQueue) -> Session:
+    def session(self, queue: RedisQueue) -> LoopSession:
         """The session of `queue` in the running loop."""
         client = self.client()
         session = client.senders.get(queue.key)
-        if not isinstance(session, Session) or session.queue is not queue:
-            session = client.senders[queue.key] = Session(client, queue)
+        if not isinstance(session, LoopSession) or session.queue is not queue:
+            session = client.senders[queue.key] = LoopSession(client, queue)
         return session
 
     def client(self) -> Client:
@@ -106,14 +106,16 @@ class RedisStore:
                 client.end()
                 self._clients.pop(loop, None)
 
-    def known_session(self, queue: RedisQueue, loop: asyncio.AbstractEventLoop) -> Session | None:
+    def known_session(
+        self, queue: RedisQueue, loop: asyncio.AbstractEventLoop
+    ) -> LoopSession | None:
         """The session of `queue` in `loop`, if there is one. It makes none: a signal handler may
         ask.
         """
         client = self._clients.get(loop)
         session = None if client is None or client.closed else client.senders.get(queue.key)
-        is_its = isinstance(session, Session) and session.queue is queue
-        return cast(Session, session) if is_its else None
+        is_its = isinstance(session, LoopSession) and session.queue is queue
+        return cast(LoopSession, session) if is_its else None
 
     async def flush(self, name: str) -> None:
         """Wait until the server has all that this process sent under `name` and its keys.

@@ -6,12 +6,10 @@ server is away or refuses it.
 
 from __future__ import annotations
 
-from asyncio import Future
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
-from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from headgate.errors import StoreError
 from headgate.stores.redis.protocol.replies import Answer, StatusAnswer
@@ -20,13 +18,21 @@ if TYPE_CHECKING:
     from headgate.permit import Permit
 
 Outcome = Answer | StatusAnswer | StoreError
-Asker = Future[Any] | Callable[[Outcome], object]
 # The statement of a call about the limits that it names. The store knows them; or the call declares
 # them; or it declares them and overrules all others.
 KNOWN, DECLARED, UPDATED = 0, 1, 2
 # The call declares nothing. With ASKED it creates no state for the name. With OFFERED it creates
 # a state, and these limits hold until a process declares some.
 ASKED, OFFERED = 3, 4
+
+
+class Promise(Protocol):
+    """The place for one outcome, such as a future of asyncio. A cancelled one is done, too."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: Any, /) -> None: ...
+    def set_exception(self, error: BaseException, /) -> None: ...
+    def cancel(self) -> object: ...
 
 
 class Caller(NamedTuple):
@@ -51,7 +57,7 @@ class Operation:
     `asker` gets the answer. None: no caller waits for it.
     """
 
-    asker: Asker | None = field(default=None, kw_only=True)
+    asker: Promise | None = field(default=None, kw_only=True)
 
     verb: ClassVar[str]
     # KNOWN: it needs declared limits. OFFERED: it needs none, and creates a state for the name, so
@@ -69,8 +75,7 @@ class Operation:
         """The operation as the script reads it."""
         return (self.verb, *(getattr(self, each.name) for each in fields(self) if not each.kw_only))
 
-    @property
-    def owed(self) -> bool:
+    def owed_at(self, now: float) -> bool:
         """Whether it must be delivered, even if a caller got the error that the server is away."""
         return self.asker is None
 
@@ -118,8 +123,7 @@ class Release(GivingBack):
 
     verb = "release"
 
-    @property
-    def owed(self) -> bool:
+    def owed_at(self, now: float) -> bool:
         return True
 
 
@@ -141,10 +145,12 @@ class Renew(Operation):
 
     verb = "renew"
     logged = False
-    owed = False
 
     permit: Permit
     lease: int
+
+    def owed_at(self, now: float) -> bool:
+        return False
 
     @property
     def words(self) -> tuple[Any, ...]:
@@ -178,9 +184,8 @@ class Statement(Operation):
 
     until: float = field(default=0.0, kw_only=True)  # on the monotonic clock
 
-    @property
-    def owed(self) -> bool:
-        return monotonic() < self.until
+    def owed_at(self, now: float) -> bool:
+        return now < self.until
 
 
 @dataclass(slots=True, eq=False)
@@ -228,7 +233,9 @@ class Look(Operation):
 
     needs = ASKED
     logged = False
-    owed = False
+
+    def owed_at(self, now: float) -> bool:
+        return False
 
 
 @dataclass(slots=True, eq=False)
@@ -282,6 +289,7 @@ class Quit(Operation):
 class Leave(Quit):
     """The end of the present session, which keeps all that it holds. It travels alone."""
 
-    owed = False
-
     kept: str = "*"
+
+    def owed_at(self, now: float) -> bool:
+        return False

@@ -1,97 +1,72 @@
-"""An acquire of one event loop: its state until it ends, and the future that its task awaits."""
+"""An acquire of one event loop: its state until it ends, and the place for its outcome."""
 
 from __future__ import annotations
 
-import os
-from asyncio import Future
-from contextlib import suppress
 from math import inf
-from time import monotonic
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, NamedTuple
 
-from headgate.forks import forked
-from headgate.gate.gate import Grant
 from headgate.request import Request
 from headgate.stores.redis.protocol.operations import Caller, new_caller
-from headgate.waiting import OnWait, Waiting, queued_at
+from headgate.waiting import OnWait, queued_at
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
-
+    from headgate.gate.gate import Grant
     from headgate.permit import Permit
-    from headgate.stores.redis.protocol.operations import Cancel, Operation
+    from headgate.stores.redis.protocol.operations import Cancel, Promise
 
 
 class PendingAcquire:
     """An acquire until it ends: sent, waiting, or granted and sleeping until its moment."""
 
     __slots__ = (
-        *(
-            "__weakref__",
-            "believed",
-            "cancel",
-            "deadline",
-            "due",
-            "enters",
-            "fence",
-            "future",
-            "answer_by",
-            "last",
-            "lease",
-            "number",
-        ),
-        *("permit", "request", "session_id", "start", "t"),
+        *("__weakref__", "answer_by", "believed", "cancel", "deadline", "due", "enters", "fence"),
+        *("future", "last", "lease", "number", "permit", "request", "session_id", "start", "t"),
+        "then",
     )
 
-    def __init__(self, number: int, request: Request, future: Future[Any], enters: bool) -> None:
-        self.number = number
+    def __init__(self, request: Request, future: Promise, enters: bool, now: float) -> None:
+        self.number = 0  # the session gives it the next one
         self.request = request
         self.future = future
+        # The promise for its outcome, if `future` is to give it its position in the queue first.
+        self.then: Promise | None = None
         self.enters = enters
-        self.start = monotonic()
+        self.start = now
         self.session_id = ""  # the session that sent it; empty before that
         self.last = 0  # the number of the last acquire in the same call
-        self.due = inf  # when it should be granted, by the estimate, on the monotonic clock
-        self.answer_by = inf  # the end of the wait for a first answer, on the loop's clock
-        self.deadline: TimerHandle | None = None  # the timer for `max_sleep`, while it waits
+        self.due = inf  # when it should be granted, by the estimate
+        self.answer_by = inf  # the end of the wait for a first answer
+        self.deadline: Deadline | None = None  # the end of `max_sleep`, while it waits
         self.t = 0  # the moment of the grant, by the server's clock; 0 before the grant
         self.fence = 0  # the fence of the last grant that the server took back
         self.lease = 0  # the lease of the grant, in microseconds
         # The operation that gives it up. There is at most one, or the grant would be undone twice.
         self.cancel: Cancel | None = None
         self.permit: Permit | None = None  # the permit that another caller left to it
-        # The end of the time for which the grant is held for certain, on the monotonic clock.
-        # None: the grant holds nothing.
+        # The end of the time for which the grant is held for certain. None: it holds nothing.
         self.believed: float | None = None
-
-    @property
-    def waited(self) -> float:
-        return monotonic() - self.start
 
     @property
     def caller(self) -> Caller:
         return new_caller((self.session_id, self.number, self.request.text))
 
     def report_wait(self, position: int, delay: int) -> None:
-        """Tell the task once that it waits, if the request has an `on_wait`.
-
-        The future gives the task its position first. Another future gives it the outcome.
-        """
-        request = self.request
-        if request.on_wait is not None:
-            self.request = with_on_wait(request, None)
-            asked, self.future = self.future, self.future.get_loop().create_future()
-            # The task may be cancelled before it awaits this future.
-            self.future.add_done_callback(retrieve_error)
+        """Give its position in the queue to an acquire whose request has an `on_wait`, once."""
+        if self.then is not None:
+            asked, self.future, self.then = self.future, self.then, None
+            self.request = with_on_wait(self.request, None)
             asked.set_result(queued_at(position, delay))
 
     def settle(self, outcome: Grant | BaseException) -> None:
         settle(self.future, outcome)
 
-    def refuse(self, error: Exception) -> None:
-        """Fail from any thread, unless the grant is already there."""
-        with suppress(RuntimeError):  # its loop is closed
-            self.future.get_loop().call_soon_threadsafe(self.settle, error)
+
+class Deadline(NamedTuple):
+    """The end of a caller's `max_sleep`."""
+
+    moment: float
+    number: int  # tells apart equal moments
+    pending: list[PendingAcquire]  # empty: the caller has ended
 
 
 def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:
@@ -100,45 +75,10 @@ def with_on_wait(request: Request, on_wait: OnWait | None) -> Request:
     return Request(request.units, request.max_sleep, request.max_waiters, on_wait, *rest)
 
 
-async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:
-    """The grant of an acquire whose request has an `on_wait`.
-
-    Raises RuntimeError in the child if `on_wait` forks the process.
-    """
-    outcome = await pending.future
-    if isinstance(outcome, Waiting):
-        if not (pending.t or pending.future.done()):  # no outcome has arrived since
-            process = os.getpid()
-            on_wait(outcome)
-            if os.getpid() != process:
-                raise forked(name)
-        outcome = await pending.future
-    return cast(Grant, outcome)
-
-
-def settle(future: Future[Any], outcome: object) -> None:
-    """Set the outcome of `future`, unless it is done."""
-    if not future.done():
+def settle(promise: Promise, outcome: object) -> None:
+    """Set the outcome, unless the promise is done."""
+    if not promise.done():
         if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
+            promise.set_exception(outcome)
         else:
-            future.set_result(outcome)
-
-
-def abandon(future: Future[Any]) -> None:
-    """Cancel a future that may belong to a loop that is closed."""
-    with suppress(RuntimeError):
-        future.cancel()
-
-
-def forget(operation: Operation) -> None:
-    """The loop that awaits the answer has ended."""
-    if isinstance(operation.asker, Future):
-        abandon(operation.asker)
-        operation.asker = None
-
-
-def retrieve_error(future: Future[Any]) -> None:
-    """Retrieve the error of `future`, so that asyncio does not log it as never retrieved."""
-    if not future.cancelled():
-        future.exception()
+            promise.set_result(outcome)

@@ -1,7 +1,7 @@
 """Delivery: what the callers of a session gave back reaches the server, even if their loop ends.
 
-This module waits for that, and names the calls that have not arrived. It moves a session from a
-loop that has ended to a running one. It belongs to session.py, and uses its state.
+This module waits for that, and names the calls that have not arrived. It hands the sessions of a
+loop that has ended to the portal.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, cast
 from headgate.errors import StoreError
 from headgate.keys import title
 from headgate.stores.redis.protocol.operations import AskStatus
-from headgate.stores.redis.session.acquires import abandon, forget
-from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
-from headgate.stores.redis.session.reservations import Reservations
+from headgate.stores.redis.session.loop_session import abandon
 from headgate.stores.redis.transport.portal import portal
 from headgate.stores.redis.transport.shutdown import report
 from headgate.stores.redis.transport.tasks import pause
@@ -26,7 +24,7 @@ from headgate.stores.redis.transport.tasks import pause
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headgate.stores.redis.session.session import Session
+    from headgate.stores.redis.session.loop_session import LoopSession
     from headgate.stores.redis.transport.client import Client
     from headgate.stores.redis.transport.shutdown import Unsent
 
@@ -40,7 +38,7 @@ class Delivery:
         """The portal goes on with the sessions of `client` that owe or hold something."""
         sessions = sessions_of(client)
         for session in sessions:
-            halt(session)
+            session.halt()
         lasting = [session for session in sessions if lasts(session)]
         client.senders.clear()
         if not lasting or client.of_portal:
@@ -59,28 +57,18 @@ class Delivery:
         return unsent(sessions)
 
 
-def sessions_of(client: Client) -> list[Session]:
-    return cast("list[Session]", [*client.senders.values(), *client.adopted])
+def sessions_of(client: Client) -> list[LoopSession]:
+    return cast("list[LoopSession]", [*client.senders.values(), *client.adopted])
 
 
-def lasts(session: Session) -> bool:
+def lasts(session: LoopSession) -> bool:
     """Whether the session must go on when its loop ends."""
-    renewal = session.renewal
+    renewal = session.session.renewal
     waits = session.traffic.waiting or session.traffic.reserved.queue
     return bool(session.traffic.must_deliver or waits or renewal.expected or renewal.holds)
 
 
-def halt(session: Session) -> None:
-    """Stop all timers of `session` in its loop, though the loop may run on."""
-    if session._timer is not None:
-        session._timer.cancel()
-    session.traffic.reserved.halt()
-    session._reply_timeouts.cancel()
-    session.renewal.halt()
-    session.handoff.halt()
-
-
-def cancel_callers(session: Session) -> None:
+def cancel_callers(session: LoopSession) -> None:
     """Cancel the callers in the loop of `session`, before another thread goes on with the session.
 
     This happens here, where that loop still runs: asyncio lets no other thread do it.
@@ -88,35 +76,19 @@ def cancel_callers(session: Session) -> None:
     for pending in session.traffic.unfinished():
         abandon(pending.future)
     for operation in session.traffic.undelivered():
-        forget(operation)
+        if operation.asker is not None:
+            abandon(operation.asker)
+            if operation.asker.done():
+                operation.asker = None
 
 
-def adopt(sessions: Iterable[Session]) -> None:
+def adopt(sessions: Iterable[LoopSession]) -> None:
     """In the portal: go on with sessions whose loop has ended."""
     for session in sessions:
         session.queue.adopt(session)
 
 
-def move(session: Session, client: Client) -> None:
-    """Go on in the loop of `client`, once. No caller waits there: the former loop has ended."""
-    if not session.client.closed:
-        return
-    client.adopted.add(session)
-    traffic = session.traffic
-    asked = traffic.unfinished()
-    asked += session.renewal.expected - set(asked)
-    session.client, session.node, session._timer = client, None, None
-    session._queued = session._reading_reply = False
-    traffic.owed, traffic.sent, traffic.acquires = traffic.sent or traffic.owed, None, []
-    traffic.reserved, session._reply_timeouts = Reservations(client.loop), ReplyTimeouts(session)
-    for pending in asked:
-        session._give_up(pending)
-    session.renewal.renew()
-    session.limits.declare_in_time(client.loop)
-    session.send_operations()
-
-
-async def flush(sessions: Iterable[Session]) -> None:
+async def flush(sessions: Iterable[LoopSession]) -> None:
     """Wait until the server has answered all earlier operations.
 
     Raises StoreError when the server cannot be asked. Replies come in order, so one answer is
@@ -128,7 +100,7 @@ async def flush(sessions: Iterable[Session]) -> None:
     )
 
 
-async def deliver(session: Session, until: float) -> None:
+async def deliver(session: LoopSession, until: float) -> None:
     """Flush again and again, until a moment by the monotonic clock."""
     with suppress(TimeoutError):
         async with asyncio.timeout(max(0.0, until - monotonic())):
@@ -140,7 +112,7 @@ async def deliver(session: Session, until: float) -> None:
                     await asyncio.sleep(pause(attempt, LONGEST))
 
 
-def unsent(sessions: Iterable[Session]) -> list[Unsent]:
+def unsent(sessions: Iterable[LoopSession]) -> list[Unsent]:
     """For each limiter with undelivered calls: its name, the reason, and each method's calls."""
     found = []
     for session in sessions:

@@ -6,12 +6,9 @@ session, at a third of the lease.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING, cast
-from weakref import ReferenceType, ref
+from weakref import ref
 
 from headgate.errors import StoreError
 from headgate.gate.gate import ONE_EACH
@@ -22,34 +19,30 @@ from headgate.stores.redis.session.lost_leases import log_lost
 
 if TYPE_CHECKING:
     from headgate.permit import Permit
+    from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.operations import Outcome
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.conversation import Conversation
+    from headgate.stores.redis.session.last_reply import LastReply
 
 
 class LeaseRenewal:
     """The renewal of the permits of one session."""
 
-    def __init__(self, session: Conversation) -> None:
-        self._session = session
+    def __init__(self, limits: LimitSync, last_reply: LastReply) -> None:
+        self._limits = limits
+        self._last_reply = last_reply
         # The permits, and the lease that each was granted or renewed for. A permit that dies leaves
         # through a callback without Python code. A signal handler might raise in Python code, and
         # Python hides what a callback raises.
         self._held: dict[ref[Permit], int] = {}
         # Acquires that were granted for a lease, and whose callers have made no permit yet.
         self.expected: set[PendingAcquire] = set()
-        # A permit keeps its queue alive, and the queue its sessions. A timer must not.
-        self._weak = ref(self)
-        self._timer: asyncio.TimerHandle | None = None
-        # The timer is in time for each permit with this lease that is held for certain until
-        # `_enough` or later.
+        self.moment = inf  # of the next renewal
+        # That is in time for each permit with this lease that is held for certain until `_enough`
+        # or later.
         self._lease = 0
         self._enough = inf
-        self._lost: list[Permit] = []  # lost leases that the current reply shows
-
-    @property
-    def planned(self) -> bool:
-        return self._timer is not None
+        self.lost: list[Permit] = []  # lost leases that the current reply shows
 
     @property
     def holds(self) -> bool:
@@ -68,37 +61,38 @@ class LeaseRenewal:
             if (permit := each()) is not None
         ]
 
-    def hold(self, permit: Permit, lease: int) -> None:
+    def hold(self, permit: Permit, lease: int) -> bool:
         """Renew `permit`, granted for `lease`, until it is released or dropped.
 
-        The first renewal is soon if the grant was known late.
+        Return whether the next renewal is in time for it.
         """
         self._held[ref(permit, self._held.pop)] = lease
-        if lease == self._lease and permit.believed >= self._enough:
-            return
-        third = min(lease, self._session.declared.lease or lease) / 3_000_000
-        self._renew_in(min(third, max(0.0, permit.believed - monotonic() - 2 * third)))
+        return lease == self._lease and permit.believed >= self._enough
+
+    def renew_in_time(self, permit: Permit, lease: int, now: float) -> None:
+        """Renew in time for `permit`: soon, if the grant was known late."""
+        third = min(lease, self._limits.declared.lease or lease) / 3_000_000
+        self._renew_at(min(now + third, max(now, permit.believed - 2 * third)))
         self._lease, self._enough = lease, permit.believed
 
-    def believed(self, t: int, lease: int, server: int, known: int, sent_at: float) -> float | None:
+    def believed(self, t: int, lease: int, server: int, sent_at: float, now: float) -> float | None:
         """The end of the time for which a permit granted for `t` is held for certain (S2, lease
         time).
 
         It is on the monotonic clock, and counts from the sending of a call. The server's clock
-        showed `known` in the last reply, and `server` when it named the grant. The clock may have
+        showed `server` when it named the grant, and another time in the last reply. It may have
         stepped in between. Without a reply, the call sent at `sent_at` asked for the permit.
         """
+        known = self._last_reply.server
         if not lease:
             return None
         # A notification was faster than the first reply. The call that asked is older than the
         # grant.
         if not known:
             return sent_at + lease / 1_000_000
-        believed = self._session.asked_at + (t + lease - known) / 1_000_000
+        believed = self._last_reply.asked_at + (t + lease - known) / 1_000_000
         return (
-            believed
-            if server == known
-            else min(believed, monotonic() + (t + lease - server) / 1_000_000)
+            believed if server == known else min(believed, now + (t + lease - server) / 1_000_000)
         )
 
     def numbers_of(self, session_id: str) -> set[int]:
@@ -109,67 +103,38 @@ class LeaseRenewal:
         ]
         return {caller.number for caller in callers if caller.session_id == session_id}
 
-    def renew(self) -> None:
+    def renew(self, now: float) -> list[Renew]:
         """Renew all permits, at a third of the lease, or sooner if the lease has become shorter.
 
         A permit granted under a lease keeps it when no limit has a lease any more: such a limit may
         come back (S1, capacity).
         """
         known = self._known()
-        log_lost(self._session.name, [permit for permit, _ in known])
+        log_lost(self._limits.name, [permit for permit, _ in known])
         held = [(permit, lease) for permit, lease in known if permit.held and not permit.lost]
-        self.halt()
-        self._enough = inf
+        self.moment = self._enough = inf
         if held:
-            self._renew_in(
-                (self._session.declared.lease or min(lease for _, lease in held)) / 3_000_000
-            )
-            self._session.run([Renew(permit, lease) for permit, lease in held])
+            lease = self._limits.declared.lease or min(lease for _, lease in held)
+            self._renew_at(now + lease / 3_000_000)
+        return [Renew(permit, lease) for permit, lease in held]
 
-    def halt(self) -> None:
-        """Plan no renewal."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _renew_at(self, moment: float) -> None:
+        """Renew then, and not later, even if a later renewal was planned."""
+        self.moment = min(self.moment, moment)
 
-    def _renew_in(self, seconds: float) -> None:
-        """Renew in so many seconds, and not later, even if a later renewal was planned.
-
-        A task whose loop ends may get its grant after the portal has taken over the session. Then
-        the timer is set in the portal's loop.
-        """
-        loop = self._session.loop
-        if asyncio._get_running_loop() is not loop:
-            with suppress(RuntimeError):  # the loop is closed, and nothing is renewed
-                loop.call_soon_threadsafe(self._renew_in, seconds)
-            return
-        moment = loop.time() + seconds
-        if self._timer is None or self._timer.when() > moment:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(moment, renew, self._weak)
-
-    def on_answer(self, renew: Renew, answer: Outcome) -> None:
+    def on_answer(self, renew: Renew, answer: Outcome, now: float) -> None:
         if isinstance(answer, StoreError):
             return  # the lease runs on, and the next renewal may be in time
         permit, lease = renew.permit, renew.lease
         if cast(Answer, answer).number:
-            self._held[ref(permit)] = lease = self._session.lease or lease
-            self._renew_in(lease / 3_000_000)
-            renew_lease(permit, self._session.asked_at + lease / 1_000_000)
+            self._held[ref(permit)] = lease = self._last_reply.lease or lease
+            self._renew_at(now + lease / 3_000_000)
+            renew_lease(permit, self._last_reply.asked_at + lease / 1_000_000)
         else:
-            renew_lease(permit, monotonic())
-            if not self._lost:  # one log line for all losses in this reply
-                self._session.loop.call_soon(self._log_lost)
-            self._lost.append(permit)
+            renew_lease(permit, now)
+            self.lost.append(permit)
 
-    def _log_lost(self) -> None:
-        lost, self._lost = self._lost, []
-        log_lost(self._session.name, lost)
-
-
-def renew(renewal: ReferenceType[LeaseRenewal]) -> None:
-    """Renew the permits, if the session still exists."""
-    found = renewal()
-    if found is not None:
-        found.renew()
+    def log_lost(self) -> None:
+        """Log all losses that a reply has shown, in one line."""
+        lost, self.lost = self.lost, []
+        log_lost(self._limits.name, lost)

@@ -9,20 +9,19 @@ again.
 
 from __future__ import annotations
 
-from time import monotonic
+from math import inf
 from typing import TYPE_CHECKING
 
 from headgate.gate.gate import Grant
 from headgate.stores.redis.protocol.operations import DECLARED, UPDATED
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
-
     from headgate.permit import Permit
+    from headgate.stores.redis.limit_sync import LimitSync
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.conversation import Conversation
-    from headgate.stores.redis.session.traffic import Sent
+    from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.traffic import Sent, Traffic
 
 # Seconds without a reply, after which places and limits may be others'. This is twice the session's
 # heartbeat.
@@ -33,9 +32,12 @@ SOON = 0.002  # seconds until the server learns of hand-offs; this is some round
 class LocalHandoff:
     """The hand-off in one session."""
 
-    def __init__(self, session: Conversation) -> None:
+    def __init__(self, traffic: Traffic, limits: LimitSync, last_reply: LastReply) -> None:
+        self.moment = inf  # of the call that tells the server
         self.outbox_grants = 0  # how many grants the outbox has named
-        self._session = session
+        self._traffic = traffic
+        self._limits = limits
+        self._last_reply = last_reply
         # The waiters here with numbers up to this one head the whole queue.
         self._first_to = 0
         self._program = ""  # the limits that the last answer was given under
@@ -43,39 +45,27 @@ class LocalHandoff:
         self._since = 0
         # The server has granted under these limits, so holders are within capacity (S1).
         self._open = False
-        self._sending: TimerHandle | None = None  # for the call that tells the server
 
-    def hand_over(self, permit: Permit) -> bool:
+    def hand_over(self, permit: Permit, now: float) -> bool:
         """Give `permit` to the next waiter, if no other caller can be before it (S6, FIFO).
 
         The permit keeps the name that it was granted to, so it is never held twice (S1, capacity).
         A call soon tells the server that the next waiter has given up its place. The server then
         takes back any grant that it made there meanwhile (S3, one grant per id).
         """
-        waiter = self.next_waiter(permit)
+        waiter = self.next_waiter(permit, now)
         if waiter is None:
             return False
         waiter.permit = permit
         waiter.settle(Grant(permit.t, permit.fence))
-        self._session.withdraw(waiter)
-        if self._sending is None:
-            self._sending = self._session.loop.call_later(SOON, self._send)
+        del self._traffic.waiting[waiter.number]
+        self._traffic.cancel(waiter)
+        self.moment = min(self.moment, now + SOON)
         return True
 
-    def halt(self) -> None:
-        """Send nothing from this loop: another thread does."""
-        if self._sending is not None:
-            self._sending.cancel()
-            self._sending = None
-
-    def _send(self) -> None:
-        self._sending = None
-        self._session.send_operations()
-
-    def next_waiter(self, permit: Permit) -> PendingAcquire | None:
+    def next_waiter(self, permit: Permit, now: float) -> PendingAcquire | None:
         """The waiter that may have `permit`, as far as this session knows."""
-        session = self._session
-        first = session.traffic.first()
+        first = self._traffic.first()
         if first is None or not (
             self._open
             and first.number <= self._first_to
@@ -83,12 +73,14 @@ class LocalHandoff:
             and not first.future.done()
         ):
             return None
-        declared = session.declared
-        allowed = declared.timeless and self._program == declared.program and not session.paused
-        now = monotonic()
+        declared, last = self._limits.declared, self._last_reply
+        allowed = (
+            declared.timeless
+            and self._program == declared.program
+            and not self._traffic.reserved.pause_left(now)
+        )
         certain = (
-            permit.believed - now > session.lease / 6_000_000
-            and now - session.asked_at <= MOST_SILENCE
+            permit.believed - now > last.lease / 6_000_000 and last.silence(now) <= MOST_SILENCE
         )
         return first if allowed and certain and first.request.units == permit.units else None
 
@@ -99,7 +91,7 @@ class LocalHandoff:
 
         -1: acquires of other sessions are there already.
         """
-        traffic = self._session.traffic
+        traffic = self._traffic
         return len(traffic.waiting) if traffic.last_number() <= self._first_to else -1
 
     def note_queued(self, sent: Sent, ahead: int | None) -> None:

@@ -10,13 +10,12 @@ callers that wait, and says what the old one still holds. The server gives back 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from time import monotonic
 from typing import TYPE_CHECKING
 
 from headgate.stores.redis.protocol.operations import Operation, Quit
 
 if TYPE_CHECKING:
-    from headgate.stores.redis.session.conversation import Conversation
+    from headgate.stores.redis.session.last_reply import LastReply
     from headgate.stores.redis.session.lease_renewal import LeaseRenewal
 
 WAITER = 10.0  # seconds for which the script keeps the places of a silent session (prelude.lua)
@@ -26,8 +25,8 @@ KEEP = 30.0  # seconds after which the script may have forgotten the last reply 
 class Recovery:
     """The recovery of one session."""
 
-    def __init__(self, session: Conversation, renewal: LeaseRenewal) -> None:
-        self._session = session
+    def __init__(self, last_reply: LastReply, renewal: LeaseRenewal) -> None:
+        self._last_reply = last_reply
         self._renewal = renewal
         self.doubts = False  # the connection was lost since the last call
         # Sessions that are over, and when each ended, on the monotonic clock.
@@ -37,38 +36,40 @@ class Recovery:
 
     # Messages to the server -----------------------------------------------------------------------
 
-    def doubt(self) -> None:
+    def doubt(self, now: float) -> bool:
         """The connection is lost, and the next one may lead to an older state.
 
-        If that state may hold anything for this session, ask the server at once, even if no caller
-        waits.
+        Return whether that state may hold anything for this session. Then the server is to be asked
+        at once, even if no caller waits.
         """
-        if self._silence() < max(WAITER, self._session.lease / 1_000_000):
+        if self._last_reply.silence(now) < self._lasting():
             self.doubts = True
-            self._session.run([])
+            return True
+        return False
 
-    def last_reply(self, known: int, server: int) -> str | int:
+    def last_reply(self, waits: bool, now: float) -> str | int:
         """The beginning of the last reply that this session received, which the server compares
         with its own record.
 
-        0: there was none, or the server may have forgotten it.
+        0: there was none, or the server may have forgotten it. `waits`: callers wait.
         """
-        tells = self._session.waits or self.doubts or self._silence() < KEEP
+        last = self._last_reply
+        tells = waits or self.doubts or last.silence(now) < KEEP
         self.doubts = False
-        return f"{known} ok {server}" if known and tells else 0
+        return f"{last.number} ok {last.server}" if last.number and tells else 0
 
-    def _silence(self) -> float:
-        return monotonic() - self._session.asked_at
+    def _lasting(self) -> float:
+        """For how many seconds after a call the server may hold something for the session."""
+        return max(WAITER, self._last_reply.lease / 1_000_000)
 
-    def ended(self, session_id: str) -> list[Operation]:
+    def ended(self, session_id: str, now: float) -> list[Operation]:
         """The operations that end this session, and earlier ones that an older state may know.
 
         Each says what the session still holds.
         """
-        now, lasting = monotonic(), max(WAITER, self._session.lease / 1_000_000)
         self._announced.clear()
         self._ended[session_id] = now
-        self._ended = {each: at for each, at in self._ended.items() if now - at <= lasting}
+        self._ended = {each: at for each, at in self._ended.items() if now - at <= self._lasting()}
         return [
             Quit(each, ",".join(map(str, self._renewal.numbers_of(each))) or "-")
             for each in self._ended

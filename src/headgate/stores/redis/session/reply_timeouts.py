@@ -1,85 +1,110 @@
-"""Reply timeouts: how long the callers of a session wait for a first answer.
+"""Reply timeouts: how long the callers of a session wait for a first answer, and in the queue.
 
-When the server is silent, this module fails one caller after another. One timer for all callers
-without an answer costs less than a timer for each. A caller that was answered, and waits in the
-queue, has a timer of its own.
+When the server is silent, the callers fail one after another. One moment for all callers without an
+answer costs less than one for each. A caller that was answered, and waits in the queue, has a
+deadline of its own.
 """
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from math import inf
-from time import monotonic
 from typing import TYPE_CHECKING
 
-from headgate.stores.redis.transport.endpoint import SILENCE
-from headgate.stores.refusals import too_long
+from headgate.stores.redis.session.acquires import Deadline
+from headgate.stores.redis.transport.endpoint import REPLY_TIMEOUT, SILENCE
 
 if TYPE_CHECKING:
-    from asyncio import TimerHandle
-
     from headgate.stores.redis.session.acquires import PendingAcquire
-    from headgate.stores.redis.session.conversation import Conversation
+    from headgate.stores.redis.session.traffic import Traffic
+
+FEWEST = 64  # Deadlines of callers that have ended are removed when there are more of them.
 
 
 class ReplyTimeouts:
     """The reply timeouts of one session's callers."""
 
-    def __init__(self, session: Conversation) -> None:
-        self._session = session
-        self._timer: TimerHandle | None = None
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+        self._answer_by = inf  # the first moment at which a caller without an answer fails
+        self._deadlines: list[Deadline] = []  # a heap
+        self._ended = 0  # so many of them are of callers that have ended
+        self.moment = inf  # at which the next caller may have waited for too long
 
-    def listen(self, pending: PendingAcquire, seconds: float) -> None:
-        pending.answer_by = self._session.loop.time() + seconds
-        self._look_at(pending.answer_by)
+    def begin(self, pending: PendingAcquire, max_sleep: float, now: float) -> None:
+        """The caller asks: limit the wait for its first answer."""
+        pending.answer_by = now + (max_sleep or REPLY_TIMEOUT)
+        self._answer_by = min(self._answer_by, pending.answer_by)
+        self.moment = min(self.moment, pending.answer_by)
 
     def limit_wait(self, pending: PendingAcquire) -> None:
-        """The caller waits in the queue: set its timer if it has a `max_sleep`."""
-        if pending.request.max_sleep is not None:
-            # It waits for the second time: its session had expired, or a pause held it back.
-            if pending.deadline is not None:
-                pending.deadline.cancel()
-            left = pending.request.max_sleep / 1_000_000 - (monotonic() - pending.start)
-            pending.deadline = self._session.loop.call_later(
-                max(0.0, left), self._too_late, pending
-            )
+        """The caller waits in the queue: set its deadline if it has a `max_sleep`.
 
-    def _too_late(self, pending: PendingAcquire) -> None:
-        if not pending.t:
-            delay = 0.0 if pending.due == inf else max(0.0, pending.due - monotonic())
-            pending.settle(too_long(self._session.name, pending.request, int(delay * 1_000_000)))
-
-    def cancel(self) -> None:
-        """Stop the timer: all callers were answered."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _look_at(self, moment: float) -> None:
-        if self._timer is None or self._timer.when() > moment:
-            self.cancel()
-            self._timer = self._session.loop.call_at(moment, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        without_answer = self._session.traffic.without_answer()
-        for pending in without_answer:
-            if pending.answer_by <= self._session.loop.time():
-                self._give_up(pending)
-        moments = [
-            pending.answer_by
-            for pending in without_answer
-            if not (pending.t or pending.future.done())
-        ]
-        if (moment := min(moments, default=inf)) < inf:
-            self._look_at(moment)
-
-    def _give_up(self, pending: PendingAcquire) -> None:
-        """Fail a caller that has waited as long as it may, because the server counts as lost.
-
-        If its call was sent only a moment ago, the caller waits a little longer.
+        It may wait for the second time: its session had expired, or a pause held it back.
         """
-        silent = self._session.traffic.silence(pending)
-        if silent < SILENCE:
-            pending.answer_by = self._session.loop.time() + SILENCE - silent
-        elif not pending.t:
-            self._session.fail([pending], self._session.cannot(TimeoutError()))
+        if pending.request.max_sleep is not None and pending.deadline is None:
+            moment = pending.start + pending.request.max_sleep / 1_000_000
+            pending.deadline = Deadline(moment, pending.number, [pending])
+            heappush(self._deadlines, pending.deadline)
+            self.moment = min(self.moment, moment)
+
+    def end(self, pending: PendingAcquire, deadline: Deadline) -> None:
+        """The caller has its outcome."""
+        pending.deadline = None
+        deadline.pending.clear()
+        self._ended += 1
+        if self._ended > max(FEWEST, len(self._deadlines) // 2):
+            self._deadlines = [each for each in self._deadlines if each.pending]
+            self._ended = 0
+            heapify(self._deadlines)
+        self._plan()
+
+    def _plan(self) -> None:
+        """Drop the first deadlines of callers that have ended, and set the next moment."""
+        while self._deadlines and not self._deadlines[0].pending:
+            heappop(self._deadlines)
+            self._ended -= 1
+        first = self._deadlines[0].moment if self._deadlines else inf
+        self.moment = min(self._answer_by, first)
+
+    def all_answered(self) -> None:
+        if self._answer_by < inf:
+            self._answer_by = inf
+            self._plan()
+
+    def clear(self) -> None:
+        """The callers have ended with their loop."""
+        self._answer_by, self._deadlines, self._ended, self.moment = inf, [], 0, inf
+
+    def too_late(self, now: float) -> list[PendingAcquire]:
+        """The callers in the queue whose `max_sleep` is over."""
+        late = []
+        while self._deadlines and self._deadlines[0].moment <= now:
+            for pending in heappop(self._deadlines).pending:
+                pending.deadline = None
+                if not pending.t:
+                    late.append(pending)
+            self._plan()
+        return late
+
+    def unanswered(self, now: float) -> list[PendingAcquire]:
+        """The callers that have waited for a first answer as long as they may.
+
+        For them the server counts as lost. If a call was sent only a moment ago, its callers wait a
+        little longer.
+        """
+        if now < self._answer_by:
+            return []
+        over, self._answer_by = [], inf
+        for pending in self._traffic.without_answer():
+            if pending.t or pending.future.done():
+                continue
+            if pending.answer_by <= now:
+                silent = self._traffic.silence(pending, now)
+                if silent >= SILENCE:
+                    over.append(pending)
+                    continue
+                pending.answer_by = now + SILENCE - silent
+            self._answer_by = min(self._answer_by, pending.answer_by)
+        self._plan()
+        return over

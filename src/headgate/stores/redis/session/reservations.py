@@ -1,20 +1,16 @@
 """Reservations: the callers that were granted a moment in the future and sleep until then.
 
-It also keeps the pause that is known of, which holds them back. It is one session's alarm clock, on
-the monotonic clock. A loop's own clock may count whole milliseconds, as uvloop's does, and its
-timers may be early by as much. The session makes the grants, and decides what a caller that is held
-back does next.
+It also keeps the pause that is known of, which holds them back. The session makes the grants, and
+decides what a caller that is held back does next.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from time import monotonic
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, TimerHandle
-
     from headgate.gate.gate import Grant
     from headgate.stores.redis.session.acquires import PendingAcquire
 
@@ -26,45 +22,36 @@ BURST = 1000
 class Reservations:
     """The sleeping callers of one session, in order."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
+    def __init__(self) -> None:
+        # By moment, on the monotonic clock.
         self.queue: deque[tuple[float, PendingAcquire, Grant]] = deque()
         self._paused_until = 0  # the end of the last pause, by the server's clock
         self._pause_known_at = 0  # the server's time at which that end was first known
         # When a pause was resumed last, by the server's clock. News of an earlier pause is too old.
         self._resumed_at = 0
         self._pause_ends = 0.0  # the same end on the monotonic clock
-        self._loop = loop
-        self._alarm: TimerHandle | None = None  # for the first that sleeps
 
     @property
-    def pause_left(self) -> float:
+    def moment(self) -> float:
+        """When the first caller wakes up."""
+        return self.queue[0][0] if self.queue else inf
+
+    def pause_left(self, now: float) -> float:
         """Seconds for which no caller passes, as far as this session knows."""
-        return max(0.0, self._pause_ends - monotonic())
+        return max(0.0, self._pause_ends - now)
 
-    def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int) -> None:
+    def sleep(self, pending: PendingAcquire, grant: Grant, microseconds: int, now: float) -> None:
         """Let a caller sleep for so long, and not less than any that sleeps already."""
-        moment = monotonic() + max(0, microseconds) / 1_000_000
+        moment = now + max(0, microseconds) / 1_000_000
         self.queue.append((max(moment, self.queue[-1][0] if self.queue else 0.0), pending, grant))
-        self._set_alarm()
 
-    def _set_alarm(self) -> None:
-        if self._alarm is None and self.queue:
-            self._alarm = self._loop.call_later(max(0.0, self.queue[0][0] - monotonic()), self._due)
-
-    def halt(self) -> None:
-        """Wake no caller any more."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-
-    def _due(self) -> None:
+    def wake(self, now: float) -> None:
         """Give their grants, in order, to the callers whose moment has come."""
-        self._alarm = None
-        while self.queue and self.queue[0][0] <= monotonic():
+        while self.queue and self.queue[0][0] <= now:
             _, pending, grant = self.queue.popleft()
             pending.settle(grant)
-        self._set_alarm()
 
-    def pause(self, server: int, left: int) -> bool:
+    def pause(self, server: int, left: int, now: float) -> bool:
         """Note a pause: from the server's time `server` on, no caller passes for `left`
         microseconds.
 
@@ -76,7 +63,7 @@ class Reservations:
         if server + left <= self._paused_until or server < self._resumed_at:
             return False
         self._paused_until, self._pause_known_at = server + left, server
-        self._pause_ends = monotonic() + left / 1_000_000
+        self._pause_ends = now + left / 1_000_000
         return True
 
     def _resume(self, server: int) -> None:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from time import monotonic
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.stores.redis.protocol.operations import Cancel
 from headgate.stores.redis.session.reservations import Reservations
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from collections.abc import Iterable
 
+    from headgate.errors import StoreError
     from headgate.stores.redis.protocol.calls import Command
     from headgate.stores.redis.protocol.operations import Operation
     from headgate.stores.redis.session.acquires import PendingAcquire
 
 MOST = 1000  # callers in one call (S9, bounds)
+
+
+class State(Enum):
+    """What the session does with its next call. After a failure it sends `Traffic.owed` first."""
+
+    IDLE = "no call is in flight"
+    SCHEDULED = "there is a call to be sent"
+    IN_FLIGHT = "the server has not replied to the call"
+    READING = "a reply is being read, and nothing is sent until its end is known too"
+
+
+IDLE, SCHEDULED, IN_FLIGHT, READING = State
 
 
 class Sent(NamedTuple):
@@ -38,7 +51,8 @@ class Sent(NamedTuple):
 class Traffic:
     """The requests of one session. They leave together, in order, one call at a time."""
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
+    def __init__(self) -> None:
+        self.state = IDLE
         self.acquires: list[PendingAcquire] = []  # to be sent
         self.operations: list[Operation] = []  # to be sent
         self.sent: Sent | None = None  # the call in flight
@@ -50,7 +64,33 @@ class Traffic:
         self.abandoned: dict[int, PendingAcquire] = {}
         # More waiters have given up than one call can name. The session ends, with all its places.
         self.leaving = False
-        self.reserved = Reservations(loop)
+        self.reserved = Reservations()
+        # Reports for the loop's side: the calls, or some callers, have failed with this error.
+        self.failure: StoreError | None = None
+        self.outage: StoreError | None = None
+        self.again = False  # another call is to be sent as soon as the reply is read
+
+    # Calls ----------------------------------------------------------------------------------------
+
+    def schedule(self) -> None:
+        """There is something to send."""
+        if self.state is IDLE:
+            self.state = SCHEDULED
+        elif self.state is READING:
+            self.again = True
+
+    def begin_reading(self) -> Sent:
+        """Take out the call to which a reply has come."""
+        sent, self.sent = self.sent, None
+        assert sent is not None, "a reply answers a call"
+        self.state, self.again = READING, False
+        return sent
+
+    def stop(self) -> Sent | None:
+        """No reply will come. Return the call that the server may have run."""
+        sent, self.sent = self.sent or self.owed, None
+        self.owed, self.state = sent, IDLE
+        return sent
 
     @property
     def owes(self) -> bool:
@@ -60,7 +100,7 @@ class Traffic:
     @property
     def idle(self) -> bool:
         pending = self.acquires or self.sent or self.waiting or self.reserved.queue
-        return not (pending or self.owes)
+        return not (pending or self.owes or self.state is SCHEDULED)
 
     def load(self) -> tuple[list[PendingAcquire], list[Operation]]:
         """Take out the requests of the next call."""
@@ -70,6 +110,8 @@ class Traffic:
         self.acquires[:0] = wanted[MOST:]
         self.operations[:0] = operations[MOST:]
         return wanted[:MOST], operations[:MOST]
+
+    # Waiters --------------------------------------------------------------------------------------
 
     def first(self) -> PendingAcquire | None:
         """The first waiter of this session."""
@@ -103,13 +145,26 @@ class Traffic:
         call = self.sent or self.owed
         return [*(call.acquires if call else ()), *self.acquires]
 
-    def silence(self, pending: PendingAcquire) -> float:
+    def silence(self, pending: PendingAcquire, now: float) -> float:
         """For how many seconds the server has not answered the call of `pending`."""
-        return 0.0 if self.sent is None else monotonic() - max(self.sent.at, pending.start)
+        return 0.0 if self.sent is None else now - max(self.sent.at, pending.start)
 
-    def may_be_on_its_way(self, pending: PendingAcquire) -> bool:
-        """Whether the reply that shows the outcome of `pending` is still to come."""
-        return self.sent is not None and pending in self.sent.acquires and not pending.t
+    # Giving up ------------------------------------------------------------------------------------
+
+    def give_up(self, pending: PendingAcquire) -> None:
+        """No caller wants this acquire any more: leave the queue, or undo the grant.
+
+        While the reply is on the way, it is not known which one is needed. Then the reply decides.
+        """
+        on_its_way = self.sent is not None and pending in self.sent.acquires and not pending.t
+        if not on_its_way and (pending.number in self.waiting or pending.t):
+            self.withdraw(pending)
+
+    def withdraw(self, pending: PendingAcquire) -> None:
+        """Give up a place or a grant. The next call tells the server."""
+        self.waiting.pop(pending.number, None)
+        self.cancel(pending)
+        self.schedule()
 
     def cancel(self, pending: PendingAcquire) -> None:
         """Leave the queue, or undo the grant.
@@ -142,3 +197,11 @@ class Traffic:
                 for number, pending in self.abandoned.items()
                 if pending.cancel in unsent
             }
+
+    def fail(self, acquires: Iterable[PendingAcquire], error: StoreError) -> None:
+        """Raise `error` in these callers."""
+        failed = [pending for pending in acquires if not pending.future.done()]
+        for pending in failed:
+            pending.settle(error)
+        if any(pending.request.raises for pending in failed):
+            self.outage = error

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from headgate.stores.redis.protocol.operations import Operation
 
 
-def keep_owed(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
+def keep_owed(
+    name: str, operations: Iterable[Operation], error: StoreError, now: float
+) -> list[Operation]:
     """Of operations whose server is away, keep those to offer again."""
     owed = []
     for operation in operations:
-        if operation.owed:
+        if operation.owed_at(now):
             owed.append(operation)
         else:
             give_up(name, operation, error)
@@ -32,12 +34,14 @@ def give_up(name: str, operation: Operation, error: StoreError) -> None:
         log(WARNING, "%s: the server did not hear of a %s: %s", title(name), operation.verb, error)
 
 
-def keep_refused(name: str, operations: Iterable[Operation], error: StoreError) -> list[Operation]:
+def keep_refused(
+    name: str, operations: Iterable[Operation], error: StoreError, now: float
+) -> list[Operation]:
     """Of operations that the server has refused, keep those to offer again."""
     again = []
     for operation in operations:
         if not operation.repeatable:
             give_up(name, operation, error)
-        elif operation.owed:
+        elif operation.owed_at(now):
             again.append(operation)
     return again

@@ -1,0 +1,53 @@
+"""When the next call of a session leaves at once, and when it waits for more requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.session.traffic import Sent, Traffic
+
+FAR = 50  # from this position on, one round trip more or less makes no difference to a waiter
+
+
+class Batching:
+    """What the last calls of a session show about the next one."""
+
+    def __init__(self) -> None:
+        # The last acquires were granted at once, and no caller waits: the next call may be quick.
+        self.uncontended = False
+        # The last call carried one request, so the next call does not wait for a second one.
+        self._one_request = False
+        self._one_operation = False  # the last call with operations carried one of them
+        self._far_from_head = False  # the last acquires that had to wait are far from the head
+
+    def note_sent(self, sent: Sent, carried_out: bool) -> None:
+        """A call was answered."""
+        self._one_request = carried_out and len(sent.acquires) + len(sent.operations) == 1
+        if sent.operations:
+            self._one_operation = len(sent.operations) == 1
+
+    def note_acquires(self, traffic: Traffic, sent: Sent, at_once: bool, ahead: int) -> None:
+        """The acquires of a call were granted `at_once`, or the first is behind `ahead` others."""
+        if sent.acquires:
+            self._far_from_head = ahead >= FAR
+        # Without waiters, a reply to releases alone does not show whether callers would pass.
+        waits = bool(traffic.waiting or traffic.reserved.queue)
+        if waits or sent.acquires:
+            self.uncontended = at_once and not waits
+
+    def leaves_at_once(self, traffic: Traffic) -> bool:
+        """Whether the next call does not wait for the end of the loop's turn.
+
+        An acquire leaves at once if the last call carried one request. A release leaves at once if
+        no caller was found waiting, or if the queue is so long that another call makes no
+        difference. Otherwise its caller may ask again in the same turn, and both travel in one
+        call.
+        """
+        if traffic.operations and traffic.operations[-1].leads_release:
+            return False
+        if traffic.acquires:
+            return self._one_request
+        return (self._one_request and self.uncontended) or (
+            self._one_operation and self._far_from_head
+        )

@@ -1,0 +1,157 @@
+"""Grants: what the server has decided for the callers of a session, and what each does then."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import inf
+from typing import TYPE_CHECKING, cast
+
+from headgate.errors import StoreError
+from headgate.gate.gate import Grant
+from headgate.stores.redis.protocol.operations import Rejoin
+from headgate.stores.redis.protocol.replies import Answer
+from headgate.stores.refusals import never, queue_full, too_long
+
+if TYPE_CHECKING:
+    from headgate.stores.redis.limit_sync import LimitSync
+    from headgate.stores.redis.protocol.operations import Outcome
+    from headgate.stores.redis.protocol.replies import Outbox
+    from headgate.stores.redis.session.acquires import PendingAcquire
+    from headgate.stores.redis.session.last_reply import LastReply
+    from headgate.stores.redis.session.lease_renewal import LeaseRenewal
+    from headgate.stores.redis.session.local_handoff import LocalHandoff
+    from headgate.stores.redis.session.numbering import Numbering
+    from headgate.stores.redis.session.reply_timeouts import ReplyTimeouts
+    from headgate.stores.redis.session.traffic import Traffic
+
+
+class Grants:
+    """The grants, refusals and pauses of one session."""
+
+    def __init__(
+        self,
+        limits: LimitSync,
+        numbering: Numbering,
+        traffic: Traffic,
+        last_reply: LastReply,
+        renewal: LeaseRenewal,
+        handoff: LocalHandoff,
+        timeouts: ReplyTimeouts,
+    ) -> None:
+        self._limits = limits
+        self._numbering = numbering
+        self._traffic = traffic
+        self._last_reply = last_reply
+        self._renewal = renewal
+        self._handoff = handoff
+        self._timeouts = timeouts
+
+    def apply_answer(self, pending: PendingAcquire, answer: Answer, now: float) -> None:
+        """Apply the server's answer to an acquire, unless a notification was faster."""
+        kind, number, fence = answer
+        if pending.t:
+            return
+        if kind == "wait":
+            self._apply_wait(pending, number, fence, now)
+            return
+        self._traffic.waiting.pop(pending.number, None)
+        name = self._limits.name
+        if kind == "grant":
+            last = self._last_reply
+            self.apply_grant(pending, Grant(number, fence), last.lease, last.server, now)
+        elif kind == "never":
+            pending.settle(never(name, self._limits.declared, pending.request))
+        elif kind == "full":
+            pending.settle(queue_full(name, pending.request, number, fence))
+        else:
+            pending.settle(too_long(name, pending.request, number))
+
+    def _apply_wait(self, pending: PendingAcquire, delay: int, position: int, now: float) -> None:
+        pending.due = now + delay / 1_000_000 if delay else inf
+        if pending.future.done():
+            self._traffic.withdraw(pending)
+            return
+        pending.report_wait(position, delay)
+        pending.answer_by = inf
+        self._timeouts.limit_wait(pending)
+
+    def apply_grant(
+        self, pending: PendingAcquire, grant: Grant, lease: int, server: int, now: float
+    ) -> None:
+        """Sleep until the moment of the grant, counted from now.
+
+        The server's clock is further ahead now than when the reply left, so this is never early
+        (TL1).
+        """
+        pending.t = t = grant.t
+        pending.lease = lease
+        self._handoff.note_grant(pending)
+        sent_at = self._traffic.sent.at if self._traffic.sent else 0.0
+        pending.believed = self._renewal.believed(t, lease, server, sent_at, now)
+        if pending.future.done():
+            self._traffic.give_up(pending)
+            return
+        if lease:
+            self._renewal.expected.add(pending)
+        reserved = self._traffic.reserved
+        if t <= server and not reserved.queue:
+            pending.settle(grant)
+        else:
+            reserved.sleep(pending, grant, t - server, now)
+            if reserved.precedes_pause(grant):  # its notification arrived only now
+                self._hold_back(now)
+
+    def apply_outbox(self, outbox: Outbox, server: int, now: float) -> dict[int, bool]:
+        """Apply what the server noted in this session's outbox: grants, and at the end a pause.
+
+        A reply or a notification carries the outbox. Return, by fence, whether a caller claims the
+        grant.
+        """
+        claims, traffic = {}, self._traffic
+        for number, t, fence, lease in outbox.grants:
+            self._handoff.outbox_grants += 1
+            if number in traffic.waiting and fence <= traffic.waiting[number].fence:
+                continue  # this grant was taken back
+            pending = traffic.waiting.pop(number, None) or traffic.abandoned.pop(number, None)
+            claims[fence] = pending is not None or t < 0
+            if pending is None:
+                continue  # the grant was applied before, or the state has gone back
+            if t < 0:
+                pending.settle(never(self._limits.name, self._limits.declared, pending.request))
+            else:
+                self.apply_grant(pending, Grant(t, fence), lease, server, now)
+        if outbox.pause is not None:
+            self._handoff.stop()  # the callers held back come before all others
+            if traffic.reserved.pause(server, outbox.pause, now):
+                self._hold_back(now)
+        return claims
+
+    def _hold_back(self, now: float) -> None:
+        """A pause ends later than the moments of some grants: let their callers wait again.
+
+        They come before all waiters that were granted nothing (T3, order of moments).
+        """
+        traffic = self._traffic
+        held = traffic.reserved.held_back(self._numbering.session_id)
+        for pending, grant in held:
+            traffic.operations.append(Rejoin(pending.caller, grant.t, grant.fence))
+            pending.t, pending.fence = 0, grant.fence
+            pending.due = now + traffic.reserved.pause_left(now)
+            self._timeouts.limit_wait(pending)
+        if held:
+            traffic.waiting = (
+                OrderedDict({pending.number: pending for pending, _ in held}) | traffic.waiting
+            )
+            traffic.schedule()
+
+    def on_rejoined(self, rejoin: Rejoin, answer: Outcome) -> None:
+        """Ask anew for a grant that the server does not know any more.
+
+        Its caller comes last then (S6, FIFO).
+        """
+        pending = self._traffic.waiting.get(rejoin.caller.number)
+        lost = not isinstance(answer, StoreError) and not cast(Answer, answer).number
+        if lost and pending is not None and pending.session_id == rejoin.caller.session_id:
+            del self._traffic.waiting[pending.number]
+            pending.number = self._numbering.next_caller()
+            self._traffic.acquires.append(pending)

@@ -1,0 +1,19 @@
+"""What a session knows of the server from the last reply."""
+
+from __future__ import annotations
+
+
+class LastReply:
+    """The last reply that named a moment of the server."""
+
+    def __init__(self) -> None:
+        # The last call that the server is known to have carried out for this session. 0: none.
+        self.number = 0
+        self.server = 0  # the server's clock then, in microseconds
+        # When that call was sent, by the monotonic clock. Only a call is a sign of life.
+        self.asked_at = 0.0
+        self.lease = 0  # the lease of the limits that it named, in microseconds
+
+    def silence(self, now: float) -> float:
+        """For how many seconds the server has seen no call of this session."""
+        return now - self.asked_at

@@ -1,0 +1,377 @@
+"""A session in its event loop: its futures, its timer and its client.
+
+It gives each input to the session, which is a state machine. Then it carries out what the session
+wants. Every method runs in the session's own loop, unless its docstring says otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import suppress
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Protocol, cast
+from weakref import ref
+
+from headgate.errors import StoreError
+from headgate.forks import forked
+from headgate.stores.redis.session.acquires import PendingAcquire
+from headgate.stores.redis.session.session import Session
+from headgate.stores.redis.session.traffic import SCHEDULED
+from headgate.stores.redis.transport.portal import portal
+from headgate.stores.redis.transport.reconnection import retry_for
+from headgate.waiting import Waiting
+
+if TYPE_CHECKING:
+    from asyncio import Future, TimerHandle
+    from collections.abc import Callable
+
+    from headgate.gate.gate import Grant
+    from headgate.permit import Permit
+    from headgate.request import Request
+    from headgate.stores.redis.limit_sync import LimitSync
+    from headgate.stores.redis.protocol.calls import Command
+    from headgate.stores.redis.protocol.operations import Operation, Promise
+    from headgate.stores.redis.transport.client import Client
+    from headgate.stores.redis.transport.node import Node
+    from headgate.waiting import OnWait
+
+
+class Home(Protocol):
+    """The queue that a session belongs to."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def limits(self) -> LimitSync: ...
+    def leave_closed(self) -> None: ...
+    def adopt(self, session: LoopSession) -> None: ...
+
+
+class LoopSession:
+    """The session of one name on one client."""
+
+    def __init__(self, client: Client, queue: Home) -> None:
+        self.client = client
+        self.queue = queue
+        self.key = queue.key
+        # The connection that its calls use, as far as the client knows. The client sets it.
+        self.node: Node | None = None
+        # Whether the last call was answered. None: there was no call yet. The client sets it.
+        self.met: bool | None = None
+        self.session = Session(
+            queue.key, queue.limits, client.topology, lambda: self.client.new_session_id()
+        )
+        self.traffic = self.session.traffic
+        self.why = "it has not answered in time"  # the reason for which the last call failed
+        # How often the backlog could not be delivered since the last reply.
+        self._failed_offers = 0
+        self._announced = False  # the client knows that this session has something to send
+        self._timer: TimerHandle | None = None  # for the session's next moment
+        self._moment = inf  # at which the timer is due, on the monotonic clock
+        self._update()
+
+    # Requests of the queue ------------------------------------------------------------------------
+
+    async def acquire(self, request: Request, enters: bool = False) -> tuple[Grant, PendingAcquire]:
+        """The grant of `request`, at its moment.
+
+        A caller that `enters` never sees its permit. It may take over `pending.permit`, which
+        another caller left to it, instead of a grant of its own.
+        """
+        loop, on_wait = self.client.loop, request.on_wait
+        pending = LoopAcquire(request, loop.create_future(), enters, monotonic())
+        if on_wait is not None:
+            pending.then = later = loop.create_future()
+            later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
+        try:
+            request.closing.begin(ref(pending))
+            self.session.begin(pending, pending.start)
+            self._schedule()
+            if request.max_sleep is not None:
+                self._set_timer()
+            grant = await (
+                cast("Future[Grant]", pending.future)
+                if on_wait is None
+                else await_grant(pending, on_wait, self.session.limits.name)
+            )
+            return grant, pending
+        except BaseException:
+            self.leave(pending)
+            raise
+        finally:
+            request.closing.end(ref(pending))
+            self.session.end(pending)
+
+    async def ask(self, operation: Operation) -> Any:
+        """The answer to any other request."""
+        return await self.answer_to(operation)
+
+    def answer_to(self, operation: Operation) -> Future[Any]:
+        """A future for the answer to `operation`."""
+        future = operation.asker = self.client.loop.create_future()
+        self.run([operation])
+        return future
+
+    def run(self, operations: list[Operation]) -> None:
+        self.session.run(operations)
+        self._schedule()
+
+    def note(self, operation: Operation) -> None:
+        """Let `operation` go with the next call, whenever that is.
+
+        A signal handler, a finalizer or another thread may call this in the middle of any method.
+        """
+        self.traffic.operations.append(operation)
+
+    def send_noted(self) -> None:
+        """Send the noted operations, from the loop that had the session then.
+
+        Another loop may have the session by now.
+        """
+        if self.client.here and not self.client.closed:
+            self.send_operations()
+        else:
+            with suppress(RuntimeError):  # the process ends, and its leases too
+                portal().tell(self.rescue)
+
+    def rescue(self) -> None:
+        """In the portal: go on, if the session's loop was closed."""
+        if self.client.closed:
+            self.client.end()
+            self.queue.adopt(self)
+        self.send_operations()
+
+    def hold(self, permit: Permit, lease: int) -> None:
+        """Renew `permit` until it is released or dropped.
+
+        A task whose loop ends may get its grant after the portal has taken over the session. Then
+        the timer is set in the portal's loop.
+        """
+        renewal = self.session.renewal
+        if not renewal.hold(permit, lease):
+            renewal.renew_in_time(permit, lease, monotonic())
+            loop = self.client.loop
+            if asyncio._get_running_loop() is loop:
+                self._set_timer()
+            else:
+                with suppress(RuntimeError):  # the loop is closed, and nothing is renewed
+                    loop.call_soon_threadsafe(self._set_timer)
+
+    def renew(self) -> None:
+        """Renew all permits now."""
+        self.session.renew(monotonic())
+        self._update()
+
+    def hand_over(self, permit: Permit) -> bool:
+        """Give `permit` to the next waiter here, if no other caller can be before it."""
+        handoff = self.session.handoff
+        handed = handoff.hand_over(permit, monotonic())
+        if handoff.moment < self._moment:
+            self._set_timer()
+        return handed
+
+    @property
+    def name(self) -> str:
+        return self.session.limits.name
+
+    # The client's inputs --------------------------------------------------------------------------
+
+    @property
+    def waits(self) -> bool:
+        return bool(self.traffic.waiting)
+
+    def command(self) -> Command:
+        """The next call."""
+        self._announced = False
+        return self.session.next_call(self.client.counts(self), monotonic())
+
+    def answered(self, reply: Any) -> None:
+        """Act on the reply to the last command."""
+        if not isinstance(reply, Exception):
+            self._failed_offers = 0
+        try:
+            self.session.on_reply(reply, monotonic())
+        finally:
+            self._update()
+
+    def on_notification(self, notification: str) -> None:
+        """Act on a notification. It may come late, twice or never."""
+        self.session.on_notification(notification, monotonic())
+        self._update()
+
+    def failed(self, error: StoreError) -> None:
+        """The server is away."""
+        self.session.failed(error, monotonic())
+        self._update()
+
+    def on_disconnect(self, lost: BaseException, spent: float) -> None:
+        """The call in flight has lost its connection, and may be sent again."""
+        self.session.on_disconnect(self.client.cannot(lost), spent, retry_for(None))
+        self._update()
+
+    def doubt(self) -> None:
+        """The connection is lost."""
+        self.session.doubt(monotonic())
+        self._schedule()
+
+    def retry_periods(self) -> list[float | None]:
+        """For how many seconds each caller lets a server be looked for."""
+        return self.session.retry_periods()
+
+    def send_operations(self) -> None:
+        self.session.send_operations()
+        self._schedule()
+
+    def look(self) -> None:
+        """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
+        self.queue.leave_closed()
+        self.session.look()
+        self._schedule()
+
+    # After each input -----------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        """Tell the client once that there is something to send."""
+        if self.traffic.state is SCHEDULED and not self._announced:
+            self._announced = True
+            if self.session.batching.leaves_at_once(self.traffic):
+                self.client.at_once(self)
+            else:
+                self.client.ready(self)
+
+    def _update(self) -> None:
+        """Carry out what the session wants."""
+        traffic = self.traffic
+        if traffic.waiting:
+            self.client.listen(self)
+        self._schedule()
+        if traffic.failure is not None:
+            self._note_failure(traffic.failure)
+        if traffic.outage is not None:
+            error, traffic.outage = traffic.outage, None
+            self.client.note_outage(self, error)
+        self._set_timer()
+
+    def _note_failure(self, error: StoreError) -> None:
+        self.traffic.failure, self.why = None, str(error)
+        self._failed_offers += 1
+        if self.traffic.owes:
+            self.client.reconnection.offers.add(self, self._failed_offers)
+
+    def _set_timer(self) -> None:
+        """Set the timer, unless the present one is early enough.
+
+        A timer that fires in vain costs less than one that is set and cancelled for each call.
+        """
+        moment = self.session.next_moment()
+        if moment >= self._moment or self.client.closed:
+            return
+        self.halt()
+        # A permit keeps its queue alive, and the queue its sessions. A timer keeps only a session
+        # that owes something.
+        home: Callable[[], LoopSession | None] = ref(self)
+        if self.traffic.owes:
+            home = lambda: self  # noqa: E731 - the same type as the other one
+        delay = max(0.0, moment - monotonic())
+        self._timer = self.client.loop.call_later(delay, on_time, home)
+        self._moment = moment
+
+    def halt(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._moment = None, inf
+
+    def on_time(self) -> None:
+        self._timer, self._moment = None, inf
+        if self.traffic.waiting:
+            self.queue.leave_closed()
+        self.session.on_time(monotonic())
+        self._update()
+
+    # The end of a caller, and of the loop ---------------------------------------------------------
+
+    def leave(self, pending: PendingAcquire) -> None:
+        """The coroutine that waits for `pending` ends without its grant.
+
+        The collector may close it where its loop does not run: that loop may be stopped, closed or
+        another thread's. In the child of a fork it belongs to the parent, and stays as it is.
+        """
+        client = self.client
+        if client.process != os.getpid():
+            return
+        abandon(pending.future)
+        if client.here and not client.closed:
+            self._leave(pending)
+            return
+        with suppress(RuntimeError):  # the process ends, and its leases too
+            if client.closed or client.of_portal:
+                portal().tell(lambda: self._leave(pending))
+            else:
+                client.loop.call_soon_threadsafe(self._leave, pending)
+
+    def _leave(self, pending: PendingAcquire) -> None:
+        if self.client.closed:
+            self.rescue()
+        if pending.permit is not None and not self.hand_over(pending.permit):
+            pending.permit.release()
+        self.traffic.give_up(pending)
+        self._schedule()
+
+    def move(self, client: Client) -> None:
+        """Go on in the loop of `client`, once. No caller waits there: the former loop has ended."""
+        if not self.client.closed:
+            return
+        client.adopted.add(self)
+        self.client, self.node, self._announced = client, None, False
+        self.halt()
+        self.session.take_over(monotonic())
+        self._update()
+
+
+def on_time(home: Callable[[], LoopSession | None]) -> None:
+    """The moment of a session's timer has come, if the session still exists."""
+    session = home()
+    if session is not None:
+        session.on_time()
+
+
+class LoopAcquire(PendingAcquire):
+    """An acquire that a task of a loop awaits."""
+
+    __slots__ = ()
+
+    def refuse(self, error: Exception) -> None:
+        """Fail from any thread, unless the grant is already there."""
+        with suppress(RuntimeError):  # its loop is closed
+            cast("Future[Any]", self.future).get_loop().call_soon_threadsafe(self.settle, error)
+
+
+async def await_grant(pending: PendingAcquire, on_wait: OnWait, name: str) -> Grant:
+    """The grant of an acquire whose request has an `on_wait`.
+
+    Raises RuntimeError in the child if `on_wait` forks the process.
+    """
+    outcome = await cast("Future[Any]", pending.future)
+    if isinstance(outcome, Waiting):
+        if not (pending.t or pending.future.done()):  # no outcome has arrived since
+            process = os.getpid()
+            on_wait(outcome)
+            if os.getpid() != process:
+                raise forked(name)
+        outcome = await cast("Future[Any]", pending.future)
+    return cast("Grant", outcome)
+
+
+def abandon(promise: Promise) -> None:
+    """Cancel a future that may belong to a loop that is closed."""
+    with suppress(RuntimeError):
+        promise.cancel()
+
+
+def retrieve_error(future: Future[Any]) -> None:
+    """Retrieve the error of `future`, so that asyncio does not log it as never retrieved."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,439 @@
+"""A session as a state machine: requests, replies and moments go in; calls and outcomes come out.
+
+There is no event loop, no server and no clock here. A `Talk` writes what the server says, in the
+words of docs/wire-format.md, and its `now` is an argument.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, cast
+
+import pytest
+
+from headgate import Concurrency, MaxSleepExceededError, Rate, StoreError
+from headgate.gate.compile import Declaration, rules_of
+from headgate.gate.gate import Grant
+from headgate.permit import Permit
+from headgate.request import Request
+from headgate.stores.redis.limit_sync import LimitSync
+from headgate.stores.redis.protocol.operations import Caller, Operation, Release, Settle
+from headgate.stores.redis.protocol.replies import OtherReplyError
+from headgate.stores.redis.session.acquires import PendingAcquire
+from headgate.stores.redis.session.local_handoff import SOON
+from headgate.stores.redis.session.session import HEARTBEAT, MARGIN, Session
+from headgate.stores.redis.session.traffic import IDLE, IN_FLIGHT, SCHEDULED
+from headgate.stores.redis.transport.endpoint import SILENCE
+
+LEASE = 30
+SLOTS = Declaration(rules_of([Concurrency(1, lease=LEASE)]))
+OTHER = Declaration(rules_of([Concurrency(2, lease=LEASE)]))
+RATE = Declaration(rules_of([Rate(10, per=1)]))
+START = 1000.0  # the monotonic clock at the beginning, in seconds
+SERVER = 7_000_000_000  # the server's clock then, in microseconds
+
+
+class Promise:
+    """The place for an outcome."""
+
+    outcome: Any = None
+
+    def __init__(self) -> None:
+        self.given_up = False
+
+    def done(self) -> bool:
+        return self.given_up or self.outcome is not None
+
+    def set_result(self, result: Any, /) -> None:
+        self.outcome = result
+
+    set_exception = set_result
+
+    def cancel(self) -> None:
+        self.given_up = True
+
+
+class Held:
+    """A permit, as the session sees it."""
+
+    held, lost, _reported = True, False, False
+
+    def __init__(self, pending: PendingAcquire) -> None:
+        self.key = pending.caller
+        self.t, self.units = pending.t, pending.request.units
+        self.fence = cast(Grant, cast(Promise, pending.future).outcome).fence
+        assert pending.believed is not None
+        self.believed = pending.believed
+
+
+class Talk:
+    """The requests of a program, and the words of a server."""
+
+    def __init__(self, declared: Declaration = SLOTS) -> None:
+        self.now = START
+        self.ids = iter("abcdefg")
+        self.session = Session("k", LimitSync("k", declared), "a server", lambda: next(self.ids))
+
+    @property
+    def state(self) -> Any:
+        return self.session.traffic.state
+
+    @property
+    def server(self) -> int:
+        """The server's clock."""
+        return SERVER + round((self.now - START) * 1_000_000)
+
+    def acquire(self, *, enters: bool = False, max_sleep: float | None = None) -> PendingAcquire:
+        most = None if max_sleep is None else round(max_sleep * 1_000_000)
+        pending = PendingAcquire(Request({}, most, None, None), Promise(), enters, self.now)
+        self.session.begin(pending, self.now)
+        return pending
+
+    def leave(self, pending: PendingAcquire) -> None:
+        """A task is cancelled."""
+        pending.future.cancel()
+        self.session.end(pending)
+        self.session.traffic.give_up(pending)
+
+    def call(self) -> list[str]:
+        """The words of the next call, from the statement about the limits on."""
+        assert self.state is SCHEDULED
+        return [str(word) for word in self.session.next_call(True, self.now).words]
+
+    def reply(self, verdict: str) -> None:
+        """The server replies to the call in flight."""
+        numbers = self.session.numbering
+        self.session.on_reply(f"{numbers.session_id} {numbers.call} {verdict}".encode(), self.now)
+
+    def done(self, answers: str = "", outbox: str = "", head: int | None = None) -> None:
+        mine = "0 0" if head is None else f"{head} 1"
+        self.reply(" ".join(f"ok {self.server} {mine} {answers} | {outbox}".split()))
+
+    def granted(self, **how: Any) -> PendingAcquire:
+        """An acquire that passes at once."""
+        pending = self.acquire(**how)
+        self.call()
+        self.done("grant 1 0 0")
+        return pending
+
+    def queued(self, **how: Any) -> PendingAcquire:
+        """An acquire that is the first in the queue."""
+        pending = self.acquire(**how)
+        self.call()
+        self.done("wait 1 0 0")
+        return pending
+
+    def holds(self, pending: PendingAcquire) -> Permit:
+        permit = cast(Permit, Held(pending))
+        self.session.end(pending)
+        self.session.renewal.hold(permit, pending.lease)
+        self.session.renewal.renew_in_time(permit, pending.lease, self.now)
+        self.kept = permit  # the session keeps it by a weak reference
+        return permit
+
+    def notify(self, outbox: str) -> None:
+        numbers = self.session.numbering
+        self.session.on_notification(f"{numbers.session_id} {self.server} -1 {outbox}", self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.session.on_time(self.now)
+
+
+def outcome(pending: PendingAcquire) -> Any:
+    return cast(Promise, pending.future).outcome
+
+
+def moments_away(talk: Talk) -> float:
+    return talk.session.next_moment() - talk.now
+
+
+# Calls --------------------------------------------------------------------------------------------
+
+
+def test_a_session_without_requests_sends_nothing_and_waits_for_no_moment() -> None:
+    talk = Talk()
+    assert (talk.state, talk.session.next_moment(), talk.session.idle) == (IDLE, inf, True)
+
+
+def test_an_acquire_is_sent_and_its_grant_is_its_outcome() -> None:
+    talk = Talk()
+    pending = talk.acquire()
+    words = talk.call()
+    assert (words[-5:], talk.state) == (["acquire", "1", "1", "-1", "-1", "-"][-5:], IN_FLIGHT)
+    assert outcome(pending) is None
+
+    talk.done("grant 1 0 5")
+
+    assert outcome(pending) == Grant(talk.server, talk.server + 5)
+    assert talk.state is IDLE
+
+
+def test_requests_that_come_while_a_call_is_in_flight_share_the_next_one() -> None:
+    talk = Talk()
+    first = talk.acquire()
+    talk.call()
+    others = [talk.acquire(), talk.acquire()]
+    talk.session.run([Settle(7, "tokens=1")])
+    assert talk.state is IN_FLIGHT
+
+    talk.done("grant 1 0 0")
+    assert outcome(first)
+    assert talk.call()[-9:] == ["settle", "7", "tokens=1", "acquire", "2", "2", "-1", "-1", "-"]
+
+    talk.done("done 1 1 0 grant 2 0 1")
+    assert all(map(outcome, others))
+
+
+def test_an_operation_that_an_answer_brings_about_is_sent_after_the_whole_reply() -> None:
+    talk, seen = Talk(), []
+
+    class Answered(Promise):
+        def set_result(self, result: Any, /) -> None:
+            talk.session.run([Release(Caller("a", 9, "-"))])
+            seen.append(talk.state)
+
+    talk.session.run([Settle(7, "tokens=1", asker=Answered())])
+    talk.call()
+    talk.done("done 1 1 0")
+
+    assert (seen[0] in (IDLE, SCHEDULED), talk.state) == (False, SCHEDULED)
+
+
+def test_a_call_without_a_reply_is_sent_again_with_the_same_bytes() -> None:
+    talk = Talk()
+    pending = talk.acquire()
+    words = talk.call()
+
+    talk.session.failed(StoreError("away"), talk.now)
+    assert isinstance(outcome(pending), StoreError)
+    talk.session.send_operations()
+
+    assert talk.call() == words
+
+
+def test_a_grant_that_came_after_its_caller_had_failed_is_undone() -> None:
+    talk = Talk()
+    talk.acquire()
+    talk.call()
+    talk.session.failed(StoreError("away"), talk.now)
+    talk.session.send_operations()
+    talk.call()
+
+    talk.done("grant 1 0 0")
+
+    assert talk.call()[-6:] == ["cancel", "a", "1", "1", str(talk.server), "-"]
+
+
+def test_the_reply_to_another_call_is_an_error_and_the_call_may_go_again() -> None:
+    talk = Talk()
+    talk.acquire()
+    talk.call()
+    with pytest.raises(OtherReplyError):
+        talk.session.on_reply(b"a 99 ok 1 0 0 |", talk.now)
+    assert talk.session.traffic.sent is not None
+
+
+def test_a_reply_without_sense_fails_its_callers() -> None:
+    talk = Talk()
+    pending = talk.acquire()
+    talk.call()
+    with pytest.raises(ValueError, match="nonsense"):
+        talk.reply("ok nonsense 0 0 |")
+    assert isinstance(outcome(pending), StoreError)
+
+
+# Waiting ------------------------------------------------------------------------------------------
+
+
+def test_a_session_with_waiters_is_never_silent_for_longer_than_its_heartbeat() -> None:
+    talk = Talk()
+    talk.queued()
+    assert moments_away(talk) == pytest.approx(HEARTBEAT)
+
+    talk.pass_time(HEARTBEAT - 0.001)
+    assert talk.state is IDLE
+    talk.pass_time(0.002)
+    assert talk.call()[-2] == "3"  # it waits, and is notified
+
+
+def test_the_head_of_the_queue_asks_shortly_before_its_moment() -> None:
+    talk = Talk(RATE)
+    talk.acquire()
+    talk.call()
+    talk.done("wait 1 500000 0", head=500_000)
+    assert moments_away(talk) == pytest.approx(0.5 - MARGIN)
+
+
+def test_a_notification_grants_a_waiter() -> None:
+    talk = Talk()
+    pending = talk.queued()
+    talk.notify("1 1 0 0 30000000")
+    assert outcome(pending) == Grant(talk.server, talk.server)
+
+
+def test_a_notification_for_the_second_waits_for_the_reply_that_names_the_first() -> None:
+    """S6."""
+    talk = Talk()
+    first, second = talk.queued(), talk.queued()
+    talk.notify("2 1 0 1 30000000")
+    assert (outcome(first), outcome(second)) == (None, None)
+
+    talk.call()
+    talk.done(outbox="1 1 0 0 30000000")
+
+    assert outcome(first)
+    assert outcome(second)
+
+
+def test_a_caller_sleeps_until_the_moment_of_its_grant() -> None:
+    talk = Talk(RATE)
+    pending = talk.acquire()
+    talk.call()
+    talk.done("grant 1 40000 0")
+    assert (outcome(pending), moments_away(talk)) == (None, pytest.approx(0.04))
+
+    talk.pass_time(0.039)
+    assert outcome(pending) is None
+    talk.pass_time(0.001)
+    assert outcome(pending)
+
+
+def test_a_pause_lets_sleeping_callers_wait_again() -> None:
+    """T3."""
+    talk = Talk(RATE)
+    pending = talk.acquire()
+    talk.call()
+    talk.done("grant 1 40000 0")
+
+    talk.notify("!5000000")
+
+    moment = f"{talk.server + 40_000} {talk.server}"
+    assert talk.call()[-6:] == f"rejoin a 1 {moment} -".split()
+    talk.pass_time(1.0)
+    assert outcome(pending) is None
+
+
+def test_a_waiter_whose_max_sleep_is_over_is_refused() -> None:
+    talk = Talk()
+    pending = talk.acquire(max_sleep=2.0)
+    talk.call()
+    talk.now += 0.5
+    talk.done("wait 1 0 0")
+    assert moments_away(talk) == pytest.approx(1.5)
+
+    talk.pass_time(1.5)
+
+    assert isinstance(outcome(pending), MaxSleepExceededError)
+
+
+def test_a_deadline_is_forgotten_with_its_caller() -> None:
+    talk = Talk()
+    for _ in range(200):
+        talk.leave(talk.queued(max_sleep=3600))
+        talk.call()
+        talk.done("done 1 1 0")
+    assert len(talk.session.timeouts._deadlines) < 140
+
+
+def test_a_caller_without_an_answer_fails_when_its_max_sleep_is_over() -> None:
+    talk = Talk()
+    patient, hurried = talk.acquire(), talk.acquire(max_sleep=1.0)
+    talk.call()
+    talk.pass_time(1.0)
+    assert isinstance(outcome(hurried), StoreError)
+    assert outcome(patient) is None
+
+
+def test_a_caller_whose_call_was_sent_only_now_waits_a_little_longer() -> None:
+    talk = Talk()
+    talk.acquire()
+    talk.call()
+    hurried = talk.acquire(max_sleep=1.0)
+    talk.now += 0.9
+    talk.done("grant 1 0 0")
+    talk.call()
+    talk.pass_time(0.1)
+    assert (outcome(hurried), moments_away(talk)) == (None, pytest.approx(SILENCE - 0.1))
+
+
+# Other sessions, other limits ---------------------------------------------------------------------
+
+
+def test_a_session_that_the_server_has_forgotten_begins_again_with_its_waiters() -> None:
+    talk = Talk()
+    talk.queued()
+    talk.pass_time(HEARTBEAT)
+    talk.call()
+
+    talk.reply("gone")
+
+    assert talk.session.numbering.session_id == "b"
+    assert talk.call()[-9:] == ["quit", "a", "-", "acquire", "1", "1", "-1", "-1", "-"]
+
+
+def test_other_limits_hold_and_the_caller_asks_again_under_them() -> None:
+    talk = Talk()
+    pending = talk.acquire()
+    talk.call()
+    talk.reply(f"held 60000000 {OTHER.program}")
+    assert talk.session.limits.declared.program == OTHER.program
+
+    assert OTHER.program in talk.call()
+    talk.done("grant 1 0 0")
+    assert outcome(pending)
+    assert moments_away(talk) == pytest.approx(60)  # then its own limits are declared again
+
+
+# Leases -------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_renewed_at_a_third_and_counts_from_the_sending_of_the_call() -> None:
+    talk = Talk()
+    permit = talk.holds(talk.granted())
+    assert permit.believed == START + LEASE
+    assert moments_away(talk) == pytest.approx(LEASE / 3)
+
+    talk.pass_time(LEASE / 3)
+
+    assert talk.call()[-3:] == ["renew", "a:1:-", str(LEASE * 1_000_000)]
+
+
+def test_a_caller_that_leaves_gives_its_permit_to_the_next_one_here() -> None:
+    talk = Talk()
+    permit, waiter = talk.holds(talk.granted(enters=True)), talk.queued(enters=True)
+
+    assert talk.session.handoff.hand_over(permit, talk.now)
+
+    assert outcome(waiter) == Grant(permit.t, permit.fence)
+    assert waiter.permit is permit
+    assert (talk.state, moments_away(talk)) == (IDLE, pytest.approx(SOON))
+    talk.pass_time(SOON)
+    assert talk.call()[-6:] == ["cancel", "a", "2", "1", "0", "-"]
+
+
+def test_a_lost_connection_is_a_reason_to_ask_only_while_the_server_may_hold_something() -> None:
+    talk = Talk()
+    talk.session.doubt(talk.now)
+    assert talk.state is IDLE
+
+    talk.holds(talk.granted())
+    talk.session.doubt(talk.now)
+
+    assert talk.state is SCHEDULED
+
+
+def test_a_caller_that_leaves_the_queue_is_cancelled_with_the_next_call() -> None:
+    talk = Talk()
+    talk.leave(talk.queued())
+    assert talk.call()[-6:] == ["cancel", "a", "1", "1", "0", "-"]
+    talk.done("done 1 1 0")
+    assert talk.session.idle
+
+
+def test_what_must_be_delivered_outlives_a_failure_and_what_must_not_is_dropped() -> None:
+    talk = Talk()
+    release: list[Operation] = [Release(Caller("a", 1, "-"))]
+    talk.session.run([*release, *talk.session.renewal.renew(talk.now)])
+    talk.session.failed(StoreError("away"), talk.now)
+    assert talk.session.traffic.operations == release
