@@ -16,9 +16,11 @@ import pytest
 
 from headgate import logs
 from headgate.stores.memory.queue import MemoryStore
+from headgate.stores.redis import fast_path, queue
+from headgate.stores.redis.session import reply_timeouts
 from tests import loops, peers
 from tests.alone import set_apart
-from tests.machine import Stalls, scaled
+from tests.machine import Stalls, scaled, scaled_now
 from tests.places import PLACES, SERVERS, Place, missing
 from tests.portals import end_portal
 from tests.proofs import Proofs, kind_of
@@ -196,10 +198,19 @@ def store(store_kind: str, request: pytest.FixtureRequest) -> MemoryStore | str:
 
 
 @pytest.fixture
-def world(store_kind: str, name: str, request: pytest.FixtureRequest) -> World:
-    """A store and its time: memory in virtual time, or Redis in real milliseconds."""
-    redis_url = None if store_kind == "memory" else request.getfixturevalue("redis_url")
-    return World(name, redis_url, virtual=_virtual(request))
+def world(
+    store_kind: str, name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> World:
+    """A store and its time: memory in virtual time, or Redis in real milliseconds.
+
+    A server of a busy machine may stand still for half a second. Its callers with a `max_sleep`
+    wait for it here: stories of silent servers are in tests/faults.
+    """
+    if store_kind == "memory":
+        return World(name, None, virtual=_virtual(request))
+    for module in (reply_timeouts, queue, fast_path):
+        monkeypatch.setattr(module, "SILENCE", scaled_now(5.0))
+    return World(name, request.getfixturevalue("redis_url"), virtual=_virtual(request))
 
 
 @pytest.fixture

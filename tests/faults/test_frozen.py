@@ -25,7 +25,7 @@ from tests.faults.scene import Slack, believed_until, elsewhere, enter, eventual
 from tests.machine import scaled
 from tests.processes import Running, running
 from tests.servers import Server
-from tests.world import LONG, at_rest, long, soon, until, used
+from tests.world import LONG, at_rest, long, renew_now, soon, until, used
 
 LEASE = scaled(0.9)
 GIVES_UP = OUTAGE + PATIENCE  # it is looked for so long, and the last call takes a reply
@@ -311,7 +311,7 @@ async def test_renewals_that_come_late_are_not_believed(
 
     proxy.replies.hold()
     renewals = len(proxy.requests.seen)
-    permit.home.renew()  # type: ignore[attr-defined]  # by its own timer it may be late
+    renew_now(permit.home)
     await eventually(lambda: len(proxy.requests.seen) > renewals)
     waiter, believed = asyncio.create_task(enter(other)), []
     waiter.add_done_callback(lambda _: believed.append(not permit.lost))

@@ -360,9 +360,9 @@ async def test_in_doubt_the_server_is_asked(
     limiter = elsewhere(name, ONE, url=redis_url)
     await visitors.come(limiter, 1, 2)
     (permit,) = queue_of(limiter)._inside._entered[visitors.tasks[1]]
-    assert permit.home.session.handoff.next_waiter(permit, monotonic()), "it would be handed over"
+    assert permit.home.machine.handoff.next_waiter(permit, monotonic()), "it would be handed over"
     if doubt == "nothing was heard for long":
-        permit.home.session.last_reply.asked_at -= 2 * session.HEARTBEAT
+        permit.home.machine.last_reply.asked_at -= 2 * session.HEARTBEAT
     else:
         permit.believed = 0.0 if doubt == "the lease is lost" else monotonic() + ONE.lease / 8
     handed: list[bool] = []
@@ -437,7 +437,7 @@ async def test_who_was_cancelled_before_it_was_answered_is_no_heir(
     visitors.tasks[2].cancel()
     await asyncio.wait([visitors.tasks[2]])
     (permit,) = queue_of(limiter)._inside._entered[visitors.tasks[1]]
-    assert permit.home.session.handoff.next_waiter(permit, monotonic()) is None
+    assert permit.home.machine.handoff.next_waiter(permit, monotonic()) is None
     visitors.go(1)
     proxy.replies.resume()
     await visitors.inside_are(0, 1, 3)
@@ -497,7 +497,7 @@ def nothing() -> None:
 
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
-    return f"headgate:{queue_of(limiter).session().session.numbering.session_id.partition('.')[0]}"
+    return f"headgate:{queue_of(limiter).session().machine.numbering.session_id.partition('.')[0]}"
 
 
 async def acquire(limiter: Limiter) -> int:

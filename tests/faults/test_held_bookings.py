@@ -55,7 +55,7 @@ async def there(name: str, redis_url: str) -> Limiter:
 
 
 def id_of(lane: LoopSession) -> str:
-    return lane.session.numbering.session_id
+    return lane.machine.numbering.session_id
 
 
 def paused(lane: LoopSession) -> bool:
@@ -153,7 +153,7 @@ async def test_a_pause_is_heard_while_a_call_is_on_its_way(here: Limiter, there:
         await asyncio.sleep(0)
 
     its.on_notification(
-        f"{id_of(its)} {its.session.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
+        f"{id_of(its)} {its.machine.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
     )
 
     assert paused(its)
@@ -274,7 +274,7 @@ async def test_a_booking_that_is_given_back_to_a_server_that_goes_away_is_back_w
     await eventually(lambda: its.traffic.sent is not None)
 
     its.on_notification(
-        f"{id_of(its)} {its.session.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
+        f"{id_of(its)} {its.machine.last_reply.server} -1 !{round(PAUSE * 1_000_000)}"
     )
     proxy.refuses = True
     proxy.reset()

@@ -30,7 +30,7 @@ async def left(limiter: Limiter) -> int:
 def channel(limiter: Limiter) -> str:
     """Where announcements to this loop are sent."""
     lane = session_of(limiter)
-    return f"headgate:{lane.session.numbering.session_id.partition('.')[0]}"
+    return f"headgate:{lane.machine.numbering.session_id.partition('.')[0]}"
 
 
 async def test_cancelled_just_when_the_news_come(

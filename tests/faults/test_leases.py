@@ -28,7 +28,7 @@ from tests.faults.scene import Puppet, Slack, elsewhere, eventually, keys_of
 from tests.machine import Stalls, scaled
 from tests.servers import Server
 from tests.stepping import WAYS, cancelled_at
-from tests.world import HOUR, at_rest, session_of, soon, used
+from tests.world import HOUR, at_rest, renew_now, session_of, soon, used
 
 LEASE = scaled(1.5)
 ONE = Concurrency(1, lease=LEASE)
@@ -93,7 +93,7 @@ async def test_who_holds_what_the_server_has_forgotten_is_cancelled_at_the_next_
 
     admin.delete(*keys_of(admin, name))
     successor = await soon(other.acquire())
-    session_of(queue_of(limiter)).renew()
+    renew_now(session_of(queue_of(limiter)))
 
     await stay.lost()
     assert used(await limiter.astatus()) == [1]
@@ -243,7 +243,7 @@ async def test_renewals_keep_a_body_where_it_is(
         await stay.task
     await at_rest(limiter)
     lane = session_of(queue_of(limiter))
-    await eventually(lambda: lane.session.renewal.moment == inf)
+    await eventually(lambda: lane.machine.renewal.moment == inf)
     assert renewals(proxy) == 4
 
 

@@ -31,7 +31,7 @@ from tests.faults.scene import (
     keys_of,
     waiters_of,
 )
-from tests.world import at_rest, soon, until, used, waiting
+from tests.world import at_rest, renew_now, soon, until, used, waiting
 
 DAY = 86_400.0
 LEASE = 4.5  # seconds: a renewal that a stall delays still comes before it ends
@@ -184,7 +184,7 @@ async def test_a_renewed_permit_is_remembered_for_longer(
         clock.forward(50)
         for key, left in remembered(admin, name).items():
             admin.pexpire(key, round((left - 50) * 1000))
-        permit.home.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        renew_now(permit.home)
         assert used(await limiter.astatus()) == [1, 0]
 
     assert await permit.arelease()
@@ -284,7 +284,7 @@ async def test_a_lease_made_shorter_elsewhere_shortens_no_belief(
         return piece
 
     proxy.replies.alter = after_the_news
-    a.home.renew()  # type: ignore[attr-defined]  # its own timer would be late when the machine stalls
+    renew_now(a.home)
     c = await soon(elsewhere(name, short, url=redis_url).acquire())
 
     assert a.lost
@@ -384,7 +384,7 @@ async def test_a_permit_that_no_limit_counts_is_remembered_for_its_lease(
         clock.forward(500)
         for key, left in remembered(admin, name).items():
             admin.pexpire(key, round((left - 500) * 1000))
-        permit.home.renew()  # type: ignore[attr-defined]  # by its own timer it would take as long as it says
+        renew_now(permit.home)
         await limiter.astatus()
         assert min(remembered(admin, name).values()) >= 590
 

@@ -505,7 +505,7 @@ async def test_news_kept_for_a_call_that_is_refused_send_no_second_one(
     permit.settle(tokens=9)
     await eventually(lambda: news)
     permit.settle(tokens=8)
-    await eventually(lambda: lane.session._out_of_order)
+    await eventually(lambda: lane.machine._out_of_order)
 
     coming = asyncio.create_task(newcomer())
     met = proxy.met

@@ -147,11 +147,11 @@ async def test_who_hears_of_others_again_and_again_still_shows_that_it_lives(
     its = session_of(here)
     await eventually(lambda: its._timer is not None)
 
-    last = its.session.last_reply
+    last = its.machine.last_reply
     last.asked_at -= 2.0
-    its.on_notification(f"{its.session.numbering.session_id} {last.server} 2900000")
+    its.on_notification(f"{its.machine.numbering.session_id} {last.server} 2900000")
 
-    assert its.session.next_moment() - monotonic() <= session.HEARTBEAT - 2.0
+    assert its.machine.next_moment() - monotonic() <= session.HEARTBEAT - 2.0
     await permit.arelease()
     await (await soon(caller)).arelease()
 

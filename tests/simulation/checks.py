@@ -512,7 +512,7 @@ class Witness:
         if permit.held:
             home = permit.home  # a thread asks in no time
             asked_at = (
-                home.session.last_reply.asked_at if isinstance(home, LoopSession) else loop.time()
+                home.machine.last_reply.asked_at if isinstance(home, LoopSession) else loop.time()
             )
             self._permits[key] = belief = Belief(
                 weakref.ref(permit), loop, permit.believed, asked_at

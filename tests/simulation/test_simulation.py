@@ -252,11 +252,11 @@ def test_it_notices_clients_that_do_not_renew(monkeypatch: pytest.MonkeyPatch) -
     Given clients that renew no lease, somebody loses a permit though nothing has happened.
     """
 
-    def renew(its: LeaseRenewal, now: float) -> list[Operation]:
+    def begin_round(its: LeaseRenewal, now: float) -> list[Operation]:
         its.moment = inf
         return []
 
-    monkeypatch.setattr(LeaseRenewal, "renew", renew)
+    monkeypatch.setattr(LeaseRenewal, "begin_round", begin_round)
     assert noticed(QUIET) == "S7"
 
 

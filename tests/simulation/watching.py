@@ -37,7 +37,7 @@ def watched(fleet: Fleet) -> list[tuple[Any, str, Any]]:
         give_up(traffic, pending)
 
     def _hand_over(lane: LoopSession, permit: Permit) -> bool:
-        heir = lane.session.handoff.next_waiter(permit, lane.client.loop.time())
+        heir = lane.machine.handoff.next_waiter(permit, lane.client.loop.time())
         handed = hand_over(lane, permit)
         if handed:
             fleet.handed(lane, permit, heir)

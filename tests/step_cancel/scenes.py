@@ -234,7 +234,7 @@ def planned() -> Counter[str]:
     return Counter(
         [
             *(getattr(timer._callback, "__qualname__", f"{timer}") for timer in left),
-            *(moment for each in filter(None, sessions) for moment in moments_of(each.session)),
+            *(moment for each in filter(None, sessions) for moment in moments_of(each.machine)),
         ]
     )
 
@@ -242,7 +242,7 @@ def planned() -> Counter[str]:
 def moments_of(session: Session) -> list[str]:
     """What the callers of a session wait for."""
     moments = {
-        "the next look": session._look_at,
+        "the next look": session.look_at,
         "the moment of a grant": session.traffic.reserved.moment,
         "the end of a wait": session.timeouts.moment,
     }

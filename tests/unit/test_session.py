@@ -434,6 +434,6 @@ def test_a_caller_that_leaves_the_queue_is_cancelled_with_the_next_call() -> Non
 def test_what_must_be_delivered_outlives_a_failure_and_what_must_not_is_dropped() -> None:
     talk = Talk()
     release: list[Operation] = [Release(Caller("a", 1, "-"))]
-    talk.session.run([*release, *talk.session.renewal.renew(talk.now)])
+    talk.session.run([*release, *talk.session.renewal.begin_round(talk.now)])
     talk.session.failed(StoreError("away"), talk.now)
     assert talk.session.traffic.operations == release

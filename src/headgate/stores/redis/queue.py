@@ -290,7 +290,7 @@ class RedisQueue:
 
     def idle(self) -> bool:
         """Whether the process loses nothing when it forgets this queue."""
-        return all(session.session.idle for session in list(self._sessions))
+        return all(session.machine.idle for session in list(self._sessions))
 
     def forked(self) -> None:
         """In the child of a fork: forget the sessions, which are the parent's."""
@@ -396,7 +396,7 @@ class RedisQueue:
             if (
                 unit not in self.declared.rated
                 and cost
-                and session.session.renewal.units_held(unit) + cost > capacity
+                and session.machine.renewal.units_held(unit) + cost > capacity
             ):
                 raise waits_for_ever(
                     self.name, "the permits that its tasks hold go back only while it runs"

@@ -21,8 +21,8 @@ class Batching:
         self._one_operation = False  # the last call with operations carried one of them
         self._far_from_head = False  # the last acquires that had to wait are far from the head
 
-    def note_sent(self, sent: Sent, carried_out: bool) -> None:
-        """A call was answered."""
+    def note_answered(self, sent: Sent, carried_out: bool) -> None:
+        """The server has replied to a call, and has `carried_out` its requests or not."""
         self._one_request = carried_out and len(sent.acquires) + len(sent.operations) == 1
         if sent.operations:
             self._one_operation = len(sent.operations) == 1

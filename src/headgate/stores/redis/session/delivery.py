@@ -63,7 +63,7 @@ def sessions_of(client: Client) -> list[LoopSession]:
 
 def lasts(session: LoopSession) -> bool:
     """Whether the session must go on when its loop ends."""
-    renewal = session.session.renewal
+    renewal = session.machine.renewal
     waits = session.traffic.waiting or session.traffic.reserved.queue
     return bool(session.traffic.must_deliver or waits or renewal.expected or renewal.holds)
 

@@ -103,8 +103,10 @@ class LeaseRenewal:
         ]
         return {caller.number for caller in callers if caller.session_id == session_id}
 
-    def renew(self, now: float) -> list[Renew]:
-        """Renew all permits, at a third of the lease, or sooner if the lease has become shorter.
+    def begin_round(self, now: float) -> list[Renew]:
+        """The renewals of all permits. The caller sends them.
+
+        Plan the next round, at a third of the lease, or sooner if the lease has become shorter.
 
         A permit granted under a lease keeps it when no limit has a lease any more: such a limit may
         come back (S1, capacity).

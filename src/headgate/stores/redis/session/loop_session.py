@@ -60,14 +60,15 @@ class LoopSession:
         self.node: Node | None = None
         # Whether the last call was answered. None: there was no call yet. The client sets it.
         self.met: bool | None = None
-        self.session = Session(
+        self.machine = Session(
             queue.key, queue.limits, client.topology, lambda: self.client.new_session_id()
         )
-        self.traffic = self.session.traffic
+        self.traffic = self.machine.traffic
         self.why = "it has not answered in time"  # the reason for which the last call failed
         # How often the backlog could not be delivered since the last reply.
         self._failed_offers = 0
-        self._announced = False  # the client knows that this session has something to send
+        # The client knows that there is something to send, and asks for the call.
+        self._client_knows = False
         self._timer: TimerHandle | None = None  # for the session's next moment
         self._moment = inf  # at which the timer is due, on the monotonic clock
         self._update()
@@ -87,22 +88,22 @@ class LoopSession:
             later.add_done_callback(retrieve_error)  # The task may be cancelled before it awaits.
         try:
             request.closing.begin(ref(pending))
-            self.session.begin(pending, pending.start)
+            self.machine.begin(pending, pending.start)
             self._schedule()
             if request.max_sleep is not None:
                 self._set_timer()
             grant = await (
                 cast("Future[Grant]", pending.future)
                 if on_wait is None
-                else await_grant(pending, on_wait, self.session.limits.name)
+                else await_grant(pending, on_wait, self.machine.limits.name)
             )
+            self.machine.end(pending)
             return grant, pending
         except BaseException:
             self.leave(pending)
             raise
         finally:
             request.closing.end(ref(pending))
-            self.session.end(pending)
 
     async def ask(self, operation: Operation) -> Any:
         """The answer to any other request."""
@@ -115,7 +116,7 @@ class LoopSession:
         return future
 
     def run(self, operations: list[Operation]) -> None:
-        self.session.run(operations)
+        self.machine.run(operations)
         self._schedule()
 
     def note(self, operation: Operation) -> None:
@@ -147,26 +148,23 @@ class LoopSession:
         """Renew `permit` until it is released or dropped.
 
         A task whose loop ends may get its grant after the portal has taken over the session. Then
-        the timer is set in the portal's loop.
+        the portal's loop plans the renewal.
         """
-        renewal = self.session.renewal
-        if not renewal.hold(permit, lease):
-            renewal.renew_in_time(permit, lease, monotonic())
+        if not self.machine.renewal.hold(permit, lease):
             loop = self.client.loop
             if asyncio._get_running_loop() is loop:
-                self._set_timer()
+                self._renew_in_time(permit, lease)
             else:
                 with suppress(RuntimeError):  # the loop is closed, and nothing is renewed
-                    loop.call_soon_threadsafe(self._set_timer)
+                    loop.call_soon_threadsafe(self._renew_in_time, permit, lease)
 
-    def renew(self) -> None:
-        """Renew all permits now."""
-        self.session.renew(monotonic())
-        self._update()
+    def _renew_in_time(self, permit: Permit, lease: int) -> None:
+        self.machine.renewal.renew_in_time(permit, lease, monotonic())
+        self._set_timer()
 
     def hand_over(self, permit: Permit) -> bool:
         """Give `permit` to the next waiter here, if no other caller can be before it."""
-        handoff = self.session.handoff
+        handoff = self.machine.handoff
         handed = handoff.hand_over(permit, monotonic())
         if handoff.moment < self._moment:
             self._set_timer()
@@ -174,7 +172,7 @@ class LoopSession:
 
     @property
     def name(self) -> str:
-        return self.session.limits.name
+        return self.machine.limits.name
 
     # The client's inputs --------------------------------------------------------------------------
 
@@ -184,59 +182,67 @@ class LoopSession:
 
     def command(self) -> Command:
         """The next call."""
-        self._announced = False
-        return self.session.next_call(self.client.counts(self), monotonic())
+        try:
+            # A signal handler or a finalizer may call `run` in the middle of this. Until the call
+            # is complete, the client gets no second one.
+            return self.machine.next_call(self.client.counts(self), monotonic())
+        finally:
+            self._client_knows = False
 
     def answered(self, reply: Any) -> None:
         """Act on the reply to the last command."""
-        if not isinstance(reply, Exception):
-            self._failed_offers = 0
         try:
-            self.session.on_reply(reply, monotonic())
+            self.machine.on_reply(reply, monotonic())
+            if self.traffic.failure is None:
+                self._failed_offers = 0
         finally:
             self._update()
 
     def on_notification(self, notification: str) -> None:
         """Act on a notification. It may come late, twice or never."""
-        self.session.on_notification(notification, monotonic())
-        self._update()
+        try:
+            self.machine.on_notification(notification, monotonic())
+        finally:
+            self._update()
 
     def failed(self, error: StoreError) -> None:
         """The server is away."""
-        self.session.failed(error, monotonic())
-        self._update()
+        try:
+            self.machine.failed(error, monotonic())
+        finally:
+            self._update()
 
     def on_disconnect(self, lost: BaseException, spent: float) -> None:
         """The call in flight has lost its connection, and may be sent again."""
-        self.session.on_disconnect(self.client.cannot(lost), spent, retry_for(None))
+        self.machine.on_disconnect(self.client.cannot(lost), spent, retry_for(None))
         self._update()
 
     def doubt(self) -> None:
         """The connection is lost."""
-        self.session.doubt(monotonic())
+        self.machine.doubt(monotonic())
         self._schedule()
 
     def retry_periods(self) -> list[float | None]:
         """For how many seconds each caller lets a server be looked for."""
-        return self.session.retry_periods()
+        return self.machine.retry_periods()
 
     def send_operations(self) -> None:
-        self.session.send_operations()
+        self.machine.send_operations()
         self._schedule()
 
     def look(self) -> None:
         """Leave the sessions of closed loops. Ask the server for news if a caller waits."""
         self.queue.leave_closed()
-        self.session.look()
+        self.machine.look()
         self._schedule()
 
     # After each input -----------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         """Tell the client once that there is something to send."""
-        if self.traffic.state is SCHEDULED and not self._announced:
-            self._announced = True
-            if self.session.batching.leaves_at_once(self.traffic):
+        if self.traffic.state is SCHEDULED and not self._client_knows:
+            self._client_knows = True
+            if self.machine.batching.leaves_at_once(self.traffic):
                 self.client.at_once(self)
             else:
                 self.client.ready(self)
@@ -244,7 +250,7 @@ class LoopSession:
     def _update(self) -> None:
         """Carry out what the session wants."""
         traffic = self.traffic
-        if traffic.waiting:
+        if self.machine.look_at < inf:  # callers wait for a notification
             self.client.listen(self)
         self._schedule()
         if traffic.failure is not None:
@@ -263,9 +269,10 @@ class LoopSession:
     def _set_timer(self) -> None:
         """Set the timer, unless the present one is early enough.
 
-        A timer that fires in vain costs less than one that is set and cancelled for each call.
+        A timer that fires in vain costs less than one that is set and cancelled for each call. It
+        may also be early: uvloop's count whole milliseconds. Then it is set again.
         """
-        moment = self.session.next_moment()
+        moment = self.machine.next_moment()
         if moment >= self._moment or self.client.closed:
             return
         self.halt()
@@ -286,10 +293,13 @@ class LoopSession:
 
     def on_time(self) -> None:
         self._timer, self._moment = None, inf
-        if self.traffic.waiting:
-            self.queue.leave_closed()
-        self.session.on_time(monotonic())
-        self._update()
+        now = monotonic()
+        try:
+            if self.machine.look_at <= now:
+                self.queue.leave_closed()
+            self.machine.on_time(now)
+        finally:  # The exception of a signal handler must not stop the timer.
+            self._update()
 
     # The end of a caller, and of the loop ---------------------------------------------------------
 
@@ -317,6 +327,7 @@ class LoopSession:
             self.rescue()
         if pending.permit is not None and not self.hand_over(pending.permit):
             pending.permit.release()
+        self.machine.end(pending)
         self.traffic.give_up(pending)
         self._schedule()
 
@@ -325,9 +336,9 @@ class LoopSession:
         if not self.client.closed:
             return
         client.adopted.add(self)
-        self.client, self.node, self._announced = client, None, False
+        self.client, self.node, self._client_knows = client, None, False
         self.halt()
-        self.session.take_over(monotonic())
+        self.machine.take_over(monotonic())
         self._update()
 
 

@@ -54,9 +54,10 @@ class ReplyTimeouts:
         deadline.pending.clear()
         self._ended += 1
         if self._ended > max(FEWEST, len(self._deadlines) // 2):
-            self._deadlines = [each for each in self._deadlines if each.pending]
-            self._ended = 0
-            heapify(self._deadlines)
+            # The collector may close a coroutine here, and end another caller.
+            live = [each for each in self._deadlines.copy() if each.pending]
+            heapify(live)
+            self._deadlines, self._ended = live, 0
         self._plan()
 
     def _plan(self) -> None:

@@ -91,7 +91,7 @@ class Session:
         self._grants = Grants(limits, numbering, traffic, last, renewal, handoff, timeouts)
         # Notifications that arrived before the reply to an earlier call. They are read after it.
         self._out_of_order: list[Notification] = []
-        self._look_at = inf  # the moment of the next question about the waiters
+        self.look_at = inf  # the moment of the next question about the waiters
 
     # Requests -------------------------------------------------------------------------------------
 
@@ -129,13 +129,13 @@ class Session:
             self.traffic.schedule()
 
     def renew(self, now: float) -> None:
-        if renewals := self.renewal.renew(now):
+        if renewals := self.renewal.begin_round(now):
             self.run(renewals)
 
     @property
     def idle(self) -> bool:
         """Whether the process loses nothing when it drops this session."""
-        return self.traffic.idle and self.renewal.moment == inf
+        return self.traffic.idle and not (self.renewal.expected or self.renewal.holds)
 
     # Calls ----------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Session:
         return parse_reply(reply, command.session_id, command.number, command.program)
 
     def _act_on(self, sent: Sent, reply: Reply, now: float) -> None:
-        self.batching.note_sent(sent, isinstance(reply, (Done, QuickGrant)))
+        self.batching.note_answered(sent, isinstance(reply, (Done, QuickGrant)))
         if isinstance(reply, QuickGrant):
             self._accept_quick(sent, reply, now)
         elif isinstance(reply, Done):
@@ -460,7 +460,7 @@ class Session:
         asked = traffic.unfinished()
         asked += self.renewal.expected - set(asked)
         traffic.stop()
-        traffic.acquires, self._look_at = [], inf
+        traffic.acquires, self.look_at = [], inf
         traffic.reserved.queue.clear()
         self.timeouts.clear()
         for pending in asked:
@@ -473,7 +473,7 @@ class Session:
     def next_moment(self) -> float:
         """When `on_time` is to be called next. Infinity: never, as it stands."""
         return min(
-            self._look_at,
+            self.look_at,
             self.handoff.moment,
             self.traffic.reserved.moment,
             self.timeouts.moment,
@@ -491,8 +491,8 @@ class Session:
         if self.renewal.moment <= now:
             self.renew(now)
         self.limits.declare_in_time(now)
-        if self._look_at <= now:
-            self._look_at = inf
+        if self.look_at <= now:
+            self.look_at = inf
             self.look()
 
     def _end_waits(self, now: float) -> None:
@@ -509,7 +509,7 @@ class Session:
         If the head of the queue is this session's, it asks in time. A session with waiters is never
         silent for long.
         """
-        self._look_at = inf
+        self.look_at = inf
         if not self.traffic.waiting:
             return
         wait = self._seconds_to_estimate(now) if head is None else head / 1_000_000
@@ -520,7 +520,7 @@ class Session:
         beat = min(HEARTBEAT, last.lease / 3_000_000) if last.lease else HEARTBEAT
         # Notifications do not count as a sign of life: the server sees only calls (L3, dead
         # waiters).
-        self._look_at = now + max(0.0, min(beat - last.silence(now), wait))
+        self.look_at = now + max(0.0, min(beat - last.silence(now), wait))
 
     def _seconds_to_estimate(self, now: float) -> float:
         """Seconds until the first waiter asks for its state: shortly after its estimate, once."""

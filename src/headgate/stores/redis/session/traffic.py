@@ -65,10 +65,10 @@ class Traffic:
         # More waiters have given up than one call can name. The session ends, with all its places.
         self.leaving = False
         self.reserved = Reservations()
+        self.again = False  # another call is to be sent as soon as the reply is read
         # Reports for the loop's side: the calls, or some callers, have failed with this error.
         self.failure: StoreError | None = None
         self.outage: StoreError | None = None
-        self.again = False  # another call is to be sent as soon as the reply is read
 
     # Calls ----------------------------------------------------------------------------------------
 
