@@ -1,5 +1,5 @@
-"""headgate holds a program's outgoing calls to what the service on the other side allows, in one
-process or across a fleet.
+"""headgate keeps a program's outgoing calls within the limits of a service, in one process or
+across a fleet.
 """
 
 from headgate.classics import RateLimiter, Semaphore, TokenBucket

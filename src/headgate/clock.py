@@ -1,7 +1,7 @@
 """The clock of one process: integer microseconds since 1970 that never step back.
 
-Here lives the only reading of time in the package's own process, and the waiting for a moment of
-it; the gate is told the time, and Redis has its own.
+Only this module reads the time of the process and waits for a moment. The gate gets the time as an
+argument, and Redis has its own.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class Event(Protocol):
-    """What a thread waits for: set by another one, and consumed by the wait."""
+    """A thread waits for it until another thread sets it; the wait consumes it."""
 
     def set(self) -> None: ...
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Timer(Protocol):
-    """What has been planned, and can be cancelled."""
+    """A planned call that can be cancelled."""
 
     def cancel(self) -> None: ...
 

@@ -77,7 +77,7 @@ class Undeclared:
         if owner is not None and owner._queue is self:
             owner._queue = self._queue
 
-    # What an acquire asks for ---------------------------------------------------------------------
+    # The requests of an acquire -------------------------------------------------------------------
 
     def enter(self) -> bool:
         return self._begin().enter()
@@ -97,7 +97,7 @@ class Undeclared:
     async def atake(self, request: Request) -> Permit | Refusal:
         return await self._begin().atake(request)
 
-    # What depends on the limits of the limiter ----------------------------------------------------
+    # Methods that depend on the limits of the limiter ---------------------------------------------
 
     def status(self, own: Declaration | None = None) -> Status:
         return self._queue.status(self._own)
@@ -149,7 +149,7 @@ class Attached:
     def declared(self) -> Declaration:
         return self._of_whole or self._queue.declared
 
-    # What is learned ------------------------------------------------------------------------------
+    # Learning the limits --------------------------------------------------------------------------
 
     async def learn(self) -> Declaration:
         try:
@@ -189,7 +189,7 @@ class Attached:
         asked(learned, self.name, 1, request.units)
         return self._queue
 
-    # What the limiter asks for --------------------------------------------------------------------
+    # Called by the limiter ------------------------------------------------------------------------
 
     async def enter_later(self, request: Request) -> object:
         return await self._begin(await self.learn(), request).enter_later(request)

@@ -51,7 +51,9 @@ def limited(limiter: Decorator, function: Callable[P, R]) -> Callable[P, R]:
 
 
 def body_of(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs when `function` is called: behind a partial, or in an object's own `__call__`."""
+    """The function that runs when `function` is called: behind a partial, or in an object's own
+    `__call__`.
+    """
     while isinstance(function, functools.partial):
         function = function.func
     return (
@@ -103,7 +105,7 @@ def limited_async_generator(limiter: Decorator, function: Callable[..., Any]) ->
                     raise
                 except (
                     BaseException
-                ) as error:  # whatever is thrown in belongs to the inner generator
+                ) as error:  # an exception that is thrown in belongs to the inner generator
                     step = items.athrow(error)
 
     return call

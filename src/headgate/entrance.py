@@ -1,12 +1,13 @@
 """The two shells of every noun: `async with` and `with` around a queue.
 
-Only entering and leaving are here. The noun says what its blocks ask for, and the queue decides.
+Only entering and leaving are here. The noun says which request its blocks make, and the queue
+decides.
 
 A signal handler can raise before the first line of `__exit__`. The limiter then never hears that
 the block has ended, and the process would renew the permit for as long as it lives. So the block
 itself holds its permit. A `with` statement loads `__exit__` before it calls `__enter__`, and keeps
-what it has loaded until it ends: here that is a `Block`. When an exception drops the block before
-it has given its permit back, the permit goes back by itself.
+the loaded method until it ends: here that is a `Block`. When an exception drops the block before it
+has given its permit back, the permit goes back by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Entrance:
     __slots__ = ("__weakref__", "_default", "_queue")
 
     def __init__(self, queue: Queue, default: Request, own: Declaration | None) -> None:
-        """`own`: what the first acquire declares; None: nothing."""
+        """`own`: the limits that the first acquire declares; None: it declares nothing."""
         self._queue = queue if own is None else cast("Queue", Undeclared(self, queue, own))
         self._default = default
         kind = type(self)

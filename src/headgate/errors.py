@@ -1,7 +1,7 @@
 """Every error that headgate raises of its own.
 
-Here live the types and what each one means for the caller; no logic, and no import of anything else
-of the package. "Not now", "never", "too late" and "unknown" are different types, because a caller
+Here live the types and their meaning for the caller: no logic, and no import of anything else of
+the package. "Not now", "never", "too late" and "unknown" are different types, because a caller
 handles them differently:
 
     HeadgateError
@@ -98,7 +98,7 @@ class LeaseLostError(HeadgateError):
     `on_lost="cancel"`).
 
     A task was cancelled where it awaited; a thread, or a task that did not await, has run to its
-    end. Another caller may have held the permit meanwhile. Way out: check what the block has done,
+    end. Another caller may have held the permit meanwhile. Way out: check the work of the block,
     and do it again. If processes or stores pause for longer than the lease, give `Concurrency` a
     longer one, and hand `permit.fence` to the resource.
     """
@@ -109,11 +109,11 @@ class StoreError(HeadgateError):
     no sense.
 
     The server may have run the request. headgate corrects that by itself: it does not charge a
-    request twice, and returns a permit whose reply was lost, on reconnect or when its lease ends.
+    request twice. It returns a permit whose reply was lost, on reconnect or when its lease ends.
     Way out: check that the server is up and reachable, and try again, or choose an
     `on_store_error`.
 
-    `reason` says what went wrong:
+    `reason` names the cause:
 
     - "refused": nothing listens at the address.
     - "unresolvable": the host name has no address.

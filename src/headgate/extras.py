@@ -1,4 +1,4 @@
-"""The error of a module whose optional package is missing: it names the extra to install.
+"""The error of a module whose optional package is missing. It names the extra to install.
 
 This module imports no such package.
 """

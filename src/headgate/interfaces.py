@@ -1,4 +1,4 @@
-"""What every store offers: lines by name.
+"""The interface that every store offers: queues by name.
 
 The words between the shells and the stores, and no code.
 """

@@ -51,7 +51,8 @@ def restart(limiter: Limiter, limits: tuple[Limit, ...]) -> None:
 
 
 async def acquire_estimated(limiter: Limiter, estimate: Estimate) -> Permit:
-    """Acquire what `estimate` returns, and ask again when it returns less for limits that were cut.
+    """Acquire the units that `estimate` returns, and ask again when it returns less for limits that
+    were cut.
 
     An update can lower a capacity below the cost while the acquire waits.
     """

@@ -1,8 +1,8 @@
-"""The watch over a body: what asyncio.timeout is for a deadline, for a lease.
+"""The watch over a body does for a lease what asyncio.timeout does for a deadline.
 
-Here lives who is told that a lease was lost, and how: a task is cancelled where it awaits, a thread
-learns of it at the end of its block. Only limiters with on_lost="cancel" come by here. That a lease
-is lost is the permit's to know, to renew it is the store's.
+This module delivers the loss of a lease: a task is cancelled where it awaits, and a thread gets the
+error at the end of its block. Only limiters with on_lost="cancel" come by here. The permit knows
+that a lease is lost, and the store renews it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headgate.stores.memory.fast_path import shut
 
 T = TypeVar("T", Permit, Permit | Refusal)
 
-# A body is cancelled a little before its lease stops being certain: timers are late, and it is to
-# be out before anybody else is in.
+# A body is cancelled a little before its lease stops being certain. Timers are late, and the body
+# has to end before another caller gets the permit.
 EARLY = 0.02  # seconds, but
-SHARE = 1 / 20  # of what is left at most
+SHARE = 1 / 20  # of the rest of the lease, at most
 
 
 class Watch:
@@ -52,7 +52,7 @@ class Watch:
         self._permit = permit
         self._name = queue.name
         self._began = monotonic()
-        self._task: asyncio.Task[Any] | None = None  # whom we may interrupt
+        self._task: asyncio.Task[Any] | None = None  # the task that we may interrupt
         self._asked = 0  # how often others had asked it to end when it began
         self._timer: asyncio.TimerHandle | None = None
         self._cancelled = False  # we have asked it, too
@@ -115,7 +115,7 @@ class Watch:
             raise self._error() from error
 
     def pause(self) -> None:
-        """What runs from here on is not the body, and must hear nothing of our cancellation: it is
+        """The code that runs from here on is not the body, and must not see our cancellation: it is
         undone.
         """
         self._disarm()
@@ -180,7 +180,7 @@ class Aside(AbstractContextManager[None]):
 
 
 def aside(permit: Permit) -> AbstractContextManager[None]:
-    """What to put around each `yield` of a body that holds `permit`."""
+    """The context manager around each `yield` of a body that holds `permit`."""
     return nullcontext() if permit.watch is None else Aside(permit.watch)
 
 
@@ -195,7 +195,7 @@ class Lost(Exception):
 
 
 class Noting:
-    """Around the line that granted a permit: its watch is told before a release."""
+    """Around the line that granted a permit: its watch gets the news before a release."""
 
     def __init__(self, queue: Issuer) -> None:
         self.name = queue.name
@@ -309,8 +309,8 @@ class Watched:
         self._inside[visitor()].append(watch)
 
     def leave(self) -> None:
-        """Out of what this task or thread entered last; or, when a generator is closed by another,
-        of whatever is left.
+        """Leave the block that this task or thread entered last. If another task closes a
+        generator, leave the last block that remains.
         """
         who = visitor()
         if who not in self._inside:

@@ -129,7 +129,7 @@ def parse_limit(text: str) -> Limit:
 class _Token:
     """A piece of the text.
 
-    `kind`: number, word, stamp, sign or end. `tight`: joined to what precedes it.
+    `kind`: number, word, stamp, sign or end. `tight`: joined to the piece before it.
     """
 
     kind: str
@@ -140,7 +140,7 @@ class _Token:
 
 @dataclass(slots=True)
 class _Draft:
-    """What has been read so far."""
+    """The part that has been read so far."""
 
     amount: float
     unit: str | None

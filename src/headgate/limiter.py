@@ -1,7 +1,7 @@
-"""The limiter: what the user holds, and the two thin shells around a store's line.
+"""The limiter: the object that the user holds, and the two thin shells around a store's queue.
 
 Here live `async with` and `with` on one object. Nothing here decides, sleeps or talks to a server:
-a method checks a request, gives it to the line, and hands the result to the caller.
+a method checks a request, gives it to the queue, and hands the result to the caller.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class Limiter(Entrance):
     `name`: any text of 1 to 256 bytes. All limiters of one name in one store share one state, over
     tasks, threads, event loops and, on Redis, processes. The limits that were declared last hold
     for all of them.
-    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts, such as "100/minute" (a
-    Window: never more than 100 in any 60 s) and "10/second burst 20" (a Rate). The first acquire
-    declares them. As an attribute: the limits that this object has declared or updated last.
+    `limits`: `Concurrency`, `Rate`, `Window`, `Quota`, or their texts. "100/minute" is a Window:
+    never more than 100 in any 60 s. "10/second burst 20" is a Rate. The first acquire declares
+    them. As an attribute: the limits that this object has declared or updated last.
     `store`: None or "memory://" for this process. For a fleet: a redis://, rediss://, unix://,
     redis+sentinel:// or redis+cluster:// URL (rediss+... for TLS), or a client of redis-py or
     valkey-py.
@@ -60,10 +60,10 @@ class Limiter(Entrance):
     `on_wait`: a plain function. An acquire that has to wait calls it once with a `Waiting`
     (position, retry_after), in its own task or thread, before it sleeps. An exception that it
     raises gives the acquire up and reaches the caller.
-    `on_lost`: what happens to a block whose lease is lost. "mark": only `permit.lost` shows it.
+    `on_lost`: the effect on a block whose lease is lost. "mark": only `permit.lost` shows it.
     "cancel": a task is cancelled where it awaits, and the block raises `LeaseLostError`; a thread's
     block raises it at its end. In memory no lease is lost.
-    `on_store_error`: what an acquire does while the store cannot be asked. "raise": it raises
+    `on_store_error`: the way of an acquire while the store cannot be asked. "raise": it raises
     StoreError. "open": it passes at once, without any limit. "local": it keeps to this process's
     share, the limits divided by `processes`.
     `processes`: how many processes use the name, an int from 1. Only for, and needed by,
@@ -286,12 +286,12 @@ class Limiter(Entrance):
         them to the limiter.
 
         Raises ValueError or TypeError for bad arguments, and CostExceedsCapacityError for a cost
-        that can never pass. When it is entered or awaited: MaxSleepExceededError when its turn is
-        further away than `max_sleep`, or has not come by then; QueueFullError; LimiterClosedError;
-        UnknownLimiterError, of an attached limiter; StoreError when the store cannot be asked;
-        RuntimeError when it would block its own event loop for ever, or in the child of a fork
-        while it waited. With on_lost="cancel" its block, or a later `with permit:`, raises
-        LeaseLostError. Without a block a lost lease shows on the permit alone.
+        that can never pass. Once entered or awaited it raises MaxSleepExceededError when its turn
+        is further away than `max_sleep`, or has not come by then. It also raises QueueFullError and
+        LimiterClosedError; UnknownLimiterError, of an attached limiter; StoreError when the store
+        cannot be asked. It raises RuntimeError when it would block its own event loop for ever, or
+        in the child of a fork while it waited. With on_lost="cancel" its block, or a later `with
+        permit:`, raises LeaseLostError. Without a block a lost lease shows on the permit alone.
         """
         return Acquire(self, self._request(cost, max_sleep, on_wait, units))
 
@@ -324,8 +324,8 @@ class Limiter(Entrance):
         return await self._queue.atake(self._request(cost, None, None, units))
 
     def status(self) -> Status:
-        """Per limit what is used and left, how many wait, and when a new caller could go. Changes
-        nothing, and declares no limits.
+        """Each limit's used and free units, the number of waiters, and when a new caller could go.
+        Changes nothing, and declares no limits.
 
         On Redis this asks the server, and blocks the thread for one round trip: in a coroutine, use
         `astatus`. Raises StoreError when the store cannot be asked; UnknownLimiterError, of an
@@ -368,8 +368,8 @@ class Limiter(Entrance):
         self.limits = said
 
     def pause(self, seconds: float) -> None:
-        """Stop all acquires of this name for `seconds`, in this process and in every other,
-        whatever the limits allow.
+        """Stop all acquires of this name for `seconds`, in this process and in every other, even if
+        the limits allow them.
 
             api.pause(30)                               # the server has said: Retry-After: 30
 
@@ -406,8 +406,8 @@ class Limiter(Entrance):
         await self._queue.aresume()
 
     def reset(self) -> None:
-        """Forget what was counted: each rate, window and quota is as new, without debts, for all
-        that use this name.
+        """Forget the counts: each rate, window and quota is as new, without debts, for all that use
+        this name.
 
         Never blocks. Held permits stay held, waiters keep their places, and a pause goes on:
         `resume` ends it. A `Rate` has its `initial` tokens again, or is full. A permit that was
@@ -449,8 +449,8 @@ class Limiter(Entrance):
 
         Raises StoreError when `flush` does; the limiter is closed nevertheless. Raises RuntimeError
         in a thread whose event loop runs, and in a signal handler that has interrupted a waiting
-        acquire. Raises TypeError for a key, because the limiter that it was taken from is closed as
-        a whole, and for a `refuse_waiters` that is no bool.
+        acquire. Raises TypeError for a key, because its whole limiter is closed, and for a
+        `refuse_waiters` that is no bool.
         """
         self._check_whole("close")
         self._closing.close(flag(f"{self._called()}.close", "refuse_waiters", refuse_waiters))
@@ -472,7 +472,7 @@ class Limiter(Entrance):
             )
 
     def drain(self, **left: int) -> None:
-        """Lower the remaining budget to what the service says is left, if it is higher:
+        """Lower the remaining budget to the number that the service states, if it is higher:
         `api.drain(requests=12)`.
 
         So other clients of the service are taken into account. A `Rate` refills from there. A
@@ -517,7 +517,7 @@ class Limiter(Entrance):
         return Request(wanted, limit, self._max_waiters, told, *self._unavailable, self._closing)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle: what another process makes the same limiter from."""
+        """For pickle: the arguments from which another process makes the same limiter."""
         check_portable(self._called(), self._options["store"])
         kind = made_from(self)
         how = kind, self.name, self.key, () if self._attached else self.limits, self._options
@@ -542,7 +542,7 @@ class Limiter(Entrance):
 
 
 class Acquire(Coroutine[Any, Any, Permit]):
-    """What `limiter.acquire(...)` returns: a request for one permit, which has not been sent yet.
+    """The result of `limiter.acquire(...)`: a request for one permit, which has not been sent yet.
 
     Await it, enter it with `async with` or `with`, or make it a task:
     `asyncio.create_task(limiter.acquire())`. Do one of these, once. A second use raises
@@ -648,7 +648,7 @@ def unpickled(
     limits: tuple[Limit, ...],
     options: dict[str, Any],
 ) -> Limiter:
-    """Make the limiter that was pickled, from what `__reduce__` returned.
+    """Make the limiter that was pickled, from the result of `__reduce__`.
 
     One without limits was attached.
     """

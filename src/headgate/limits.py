@@ -1,4 +1,4 @@
-"""The four limits: what is allowed, as plain values.
+"""The four limits as plain values.
 
 Here live the limits, their checks and their canonical text (`str(limit)`, which `parse_limit` reads
 back); no clock, no I/O, no state. The gate decides by them, and a store keeps their state.
@@ -42,7 +42,7 @@ class Concurrency:
 
     On Redis a permit has a `lease` in seconds. A living process renews it at each third of the
     lease; when a process dies, its permits are free at the end of the lease. In memory permits have
-    no lease. In the unit "permits" every acquire takes one permit, whatever it costs elsewhere. Any
+    no lease. In the unit "permits" every acquire takes one permit, at any cost in other units. Any
     other unit makes the permits weighted: `Concurrency(64, unit="mb")` and `acquire(mb=16)`. As
     text: "5 concurrent".
 

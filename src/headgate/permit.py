@@ -1,4 +1,4 @@
-"""What an acquire returns: a permit, or a refusal.
+"""The result of an acquire: a permit, or a refusal.
 
 Here live the two results of an acquire. The stores grant permits and take them back.
 """
@@ -36,7 +36,7 @@ class Issuer(Protocol):
 
 
 class BlockWatch(Protocol):
-    """What watches over a block for a lost lease, as the permit of the block uses it."""
+    """The object that watches a block for a lost lease, as the permit of the block uses it."""
 
     def begin(self) -> None: ...
     def begin_sync(self) -> None: ...
@@ -50,7 +50,7 @@ class BlockWatch(Protocol):
 class Permit:
     """The right to make one call, granted by an acquire.
 
-    `fence` is an integer that grows with every grant of the name: hand it to the protected
+    `fence` is an integer that grows with every grant of the name. Hand it to the protected
     resource, which refuses a smaller one than it has seen. It is 0 for a grant without the store.
     `waited` is how long the acquire waited, in seconds. `held` is true while the permit holds
     capacity of a `Concurrency`. `lost` turns true when its lease ended before the release: another
@@ -96,7 +96,7 @@ class Permit:
         self.fence = grant.fence
         self.waited = waited
         self.key = key
-        self.home = home  # where the store keeps what renews this permit
+        self.home = home  # the store's object that renews this permit
         self.held = believed is not None
         self.believed = (
             inf if believed is None else believed
@@ -180,7 +180,7 @@ class Permit:
         return await self._queue.arelease(self)
 
     def settle(self, **actual: int) -> None:
-        """Say what the call really took, as in `settle(tokens=usage.total_tokens)`. Never blocks.
+        """Report the real use of the call, as in `settle(tokens=usage.total_tokens)`. Never blocks.
 
         The unused part of the acquire's cost goes back to the budget of that unit. Use beyond it is
         charged, as a debt if need be: the next callers wait it out. `actual`: whole numbers from 0,
@@ -267,7 +267,7 @@ def redirect(permit: Permit, around: Callable[[Issuer], Issuer]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What `try_acquire` returns instead of a permit: false in a condition. Nothing was charged.
+    """The result of `try_acquire` in place of a permit: false in a condition. Nothing was charged.
 
     `retry_after` is the number of seconds until the same acquire could succeed; None when only a
     release can say.

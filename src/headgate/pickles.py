@@ -1,7 +1,7 @@
 """How limiters are pickled: by the arguments from which another process makes the same one.
 
-Here lives what subclasses need for that. Their `__init__` may take other arguments, so it is not
-called again: its attributes travel in the pickle, as those of any object do.
+Here is the support that subclasses need for that. Their `__init__` may take other arguments, so it
+is not called again: its attributes travel in the pickle, as those of any object do.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def remade(
 def attributes(
     of: object, kind: type[Any], base: type[Any]
 ) -> tuple[dict[str, Any] | None, dict[str, Any]] | None:
-    """What `kind`, a subclass of `base`, has added to its object, in the form that pickle restores;
-    None: nothing.
+    """The attributes that `kind`, a subclass of `base`, has added to its object, in the form that
+    pickle restores; None: nothing.
     """
     between = kind.__mro__[: kind.__mro__.index(base)]
     names = [

@@ -1,4 +1,4 @@
-"""What an acquire asks for, checked before anything is sent.
+"""The request of an acquire, checked before anything is sent.
 
 Here live the rules for costs and settlements; the shapes of single numbers are checked in
 validation.py.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headgate.waiting import OnWait
 
 LARGEST = 2**53
-MISTAKES = {  # arguments of other libraries' acquire, and what to write here
+MISTAKES = {  # arguments of other libraries' acquire, and those of headgate
     "timeout": "the longest wait is max_sleep: write acquire(max_sleep=...), or try_acquire()",
     "blocking": "acquire waits its turn: call try_acquire() or atry_acquire(), which never wait",
 }
@@ -69,7 +69,7 @@ class Request:
         self.text = cost_text(units) if units else NOTHING
         self.plain = (
             not units and max_sleep is None and max_waiters is None and on_wait is None
-        )  # one of each, come what may
+        )  # one of each, always
 
 
 def cost_text(units: Units) -> str:

@@ -68,8 +68,8 @@ def tokens(call: str, field: str, value: object) -> float:
 
 
 def rational(value: float) -> Fraction:
-    """What `value` was written for, in whole parts of a token and never more: 2.5 is 5/2, and 1/3 a
-    third.
+    """The fraction that `value` was written for, in whole parts of a token and never more: 2.5 is
+    5/2, and 1/3 a third.
     """
     written = Fraction(str(value))
     near = written.limit_denominator(PARTS)
@@ -89,7 +89,7 @@ def check_count(value: object, call: str = "Limiter", field: str = "max_waiters"
 
 
 def filling(call: str, field: str, value: object, capacity: int) -> int | None:
-    """What a bucket of `capacity` starts with: None (full), or an int from 0 to its capacity."""
+    """The first tokens of a bucket of `capacity`: None (full), or an int from 0 to its capacity."""
     initial = check_count(value, call, field)
     if initial is not None and initial > capacity:
         rule = f"a bucket cannot start with more than its capacity of {capacity}"
@@ -230,10 +230,9 @@ def check_name(name: object, call: str = "Limiter", field: str = "name") -> str:
 
 
 def microseconds(value: float) -> int:
-    """Finite seconds as whole microseconds, halves upwards; what is more than nothing stays at
-    least 1.
+    """Finite seconds as whole microseconds, halves upwards; any time above zero stays at least 1.
 
-    The whole seconds are set aside first: what is left is exact, so an instant does not lose its
+    The whole seconds are set aside first. The remainder is exact, so an instant does not lose its
     last digit.
     """
     whole = math.floor(value)
@@ -247,8 +246,8 @@ def plain(value: float) -> str:
 
 
 def show(value: object) -> str:
-    """`value` for a message: its repr without addresses in memory, kept short, and safe whatever it
-    is.
+    """`value` for a message: its repr without addresses in memory, kept short, and safe for any
+    object.
     """
     if isinstance(value, int) and value.bit_length() > _LONGEST_SHOWN_INT:
         return f"an int of {value.bit_length()} bits"
@@ -256,7 +255,8 @@ def show(value: object) -> str:
         return f"{value.partition('://')[0][:16]!r} and more"
     try:
         text = _ADDRESS.sub("", _SHORT.repr(value))
-    except Exception:  # a repr may raise anything, and must not hide the error that was to be told
+    # a repr may raise anything, and must not hide the error that is about to be raised
+    except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 

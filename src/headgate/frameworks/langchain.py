@@ -67,8 +67,8 @@ class LangChainLimiter(BaseRateLimiter):
     def acquire(self, *, blocking: bool = True) -> bool:
         """Return True when the call may go. LangChain calls this.
 
-        Without `blocking`, False when the call would have to wait. Raises what
-        `Limiter.acquire_sync` does, where the limiter has a max_sleep or max_waiters.
+        Without `blocking`, False when the call would have to wait. Raises the errors of
+        `Limiter.acquire_sync`, if the limiter has a max_sleep or max_waiters.
         """
         if not self._is_checked:
             self._check(queue_of(self._limiter).learn_sync())

@@ -46,14 +46,14 @@ class LiteLLMLimiter(CustomLogger):  # type: ignore[misc]  # its base has no typ
     Each `acompletion`, `aembedding`, ... and each attempt of a Router acquires once; retries by an
     SDK below do not. A permit is held until the response is complete, or its stream has ended.
     `completion` and other plain functions are not limited: put `with limiter:` around them.
-    `estimate`: a function of the call's arguments that returns what it will take, such as
+    `estimate`: a function of the call's arguments that returns the units of the call, such as
     `{"tokens": 900}`. An estimate above a limit's capacity is reduced to it. The usage in the
     response (tokens, input_tokens, output_tokens, as far as the limiter counts them) is settled at
     the end. Without an estimate it is charged then, as a debt.
     `key`: "model", or a function of the call's arguments that returns a text: each model or text
     has a state of its own.
 
-    Raises TypeError for bad arguments. A call raises what `Limiter.acquire` does, before it is
+    Raises TypeError for bad arguments. A call raises the errors of `Limiter.acquire`, before it is
     sent.
     """
 

@@ -34,7 +34,8 @@ class PydanticAILimiter(AbstractConcurrencyLimiter):
     a stream. Rates are charged when it is granted. Use two limiters for a model and its agent: with
     one at both, the request would wait for its own run.
 
-    Raises TypeError for an argument that is no limiter. A run raises what `Limiter.acquire` does.
+    Raises TypeError for an argument that is no limiter. A run raises the errors of
+    `Limiter.acquire`.
     """
 
     def __init__(self, limiter: Limiter) -> None:

@@ -1,6 +1,6 @@
 """Tenacity: a wait strategy that waits for as long as a refusal says.
 
-The user tells tenacity what is retried, and how often.
+The user sets in tenacity which errors are retried, and how often.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""From what the user declares to what the gate computes with: each limit becomes a rule of whole
+"""From the user's declaration to the numbers of the gate: each limit becomes a rule of whole
 numbers.
 
-Here lives the choice of units (parts of a token, ticks of time) that keeps every number exact and
-below 2^53, in Python as in Lua. `program` is what travels to the Lua twin.
+Here is the choice of units: parts of a token, ticks of time. It keeps every number exact and below
+2^53, in Python as in Lua. `program` is the text that goes to the Lua twin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 from headgate.validation import BEYOND, microseconds, rational, show
 
 SECOND = 1_000_000
-LARGEST = 2**45  # a full bucket in parts: 2^53 less what a queue of 256 full buckets may add to it
+# a full bucket in parts: 2^53 less the most that a queue of 256 full buckets adds to it
+LARGEST = 2**45
 
 
 def rules_of(limits: Iterable[Limit]) -> tuple[Rule, ...]:
@@ -75,7 +76,8 @@ def smooth(amount: int, per: int, capacity: int) -> tuple[int, int, int]:
 def limit_of(rule: Rule) -> Limit:
     """A limit that becomes `rule`.
 
-    Slack is part of the period; a rate is told by as many tokens as its capacity, if it can be.
+    Slack is part of the period. A rate is written with as many tokens as its capacity, if that is
+    possible.
     """
     match rule:
         case ConcurrencyRule():
@@ -113,8 +115,8 @@ def program(rules: Sequence[Rule]) -> str:
 
 
 class Declaration:
-    """What a name is held to: the rules as text, and what a request must know of them before it is
-    sent.
+    """The limits of a name: the rules as text, and the facts about them that a request needs before
+    it is sent.
     """
 
     __slots__ = ("_limits", "_order", "capacity", "holds", "lease", "program", "rated", "timeless")
@@ -133,7 +135,7 @@ class Declaration:
         self.holds = bool(leases)
         self.timeless = (
             not self.rated and "permits" in self.capacity
-        )  # nothing of what an acquire takes depends on the time
+        )  # the costs of an acquire do not depend on the time
         self.lease = min(leases, default=0)
 
     @property
@@ -143,7 +145,7 @@ class Declaration:
         return self._limits
 
     def costs(self, units: Units) -> Costs:
-        """What an acquire of `units` takes of each rule, in the order of the program."""
+        """The cost of an acquire of `units` for each rule, in the order of the program."""
         return tuple(units.get(unit, ONE_EACH.get(unit, 0)) for unit in self._order)
 
     def rules(self) -> tuple[Rule, ...]:
@@ -156,7 +158,7 @@ NO_LIMITS = Declaration(())
 
 
 def declaration(limits: Sequence[Limit]) -> Declaration:
-    """What a user declares by `limits`."""
+    """The declaration for the limits of a user."""
     return Declaration(rules_of(limits), limits)
 
 

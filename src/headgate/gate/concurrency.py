@@ -1,7 +1,7 @@
 """The counter of a concurrency limit. Twin: concurrency.lua, function for function.
 
-Here lives the arithmetic of `Concurrency`: how much is held; who holds it, and for how long, is the
-store's to know.
+Here lives the arithmetic of `Concurrency`: how much is held. The store knows which callers hold it,
+and for how long.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class ConcurrencyRule:
         self.used = max(0, self.used - cost)
 
     def settle(self, extra: int, t: int, now: int) -> None:
-        """What is held is held until it is released: there is nothing to settle."""
+        """Held permits stay held until they are released: there is nothing to settle."""
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """What others hold is not told by what is left of a moment's."""
+        """A remaining budget says nothing about permits that others hold."""
 
     def ahead(self, total: int, t: int, now: int) -> int:
         """The moment of a release is not known, so the estimate is that of the rates."""

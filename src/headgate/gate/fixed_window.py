@@ -1,8 +1,8 @@
 """The calendar window, on integers. Twin: fixed_window.lua, function for function.
 
 Here lives the arithmetic of `Quota`: fixed windows of `per` microseconds that start at `anchor`; no
-clock, no I/O, no queue. With slack, a window closes that much before it ends: what leaves in its
-last moment could be counted in the next.
+clock, no I/O, no queue. With slack, a window closes that much before its end: the service could
+count a call of its last moment in the next window.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class FixedWindowRule:
         return self.capacity - self.used
 
     def adopt(self, old: FixedWindowRule, t: int) -> None:
-        """What was used of the running window stays used (T9)."""
+        """The used part of the running window stays used (T9)."""
         old.refresh(t)
         self.start = max(self.began(t), old.start)
         self.used = old.used

@@ -1,4 +1,5 @@
--- The gate: who may pass, and when. Twin: gate.py, function for function; the reasons stand there.
+-- The gate decides which request may pass, and when. Twin: gate.py, function for function; the
+-- reasons stand there.
 --
 -- It is pure: it changes `gate`, the state of one name (prelude.lua), and calls no other part. The
 -- queue is in a sorted set, so its requests come as arguments, and so do their costs for each rule.
@@ -191,8 +192,8 @@ function Gate.carry_over(rule, old, t)
   if spent > room then rule:settle(spent - room, t, t) end
 end
 
--- Counts what the whole queue costs under the present rules. each_waiter(see) calls see(costs) for
--- each request. One that can never pass any more leaves when it is the head.
+-- Counts the costs of the whole queue under the present rules. each_waiter(see) calls see(costs)
+-- for each request. One that can never pass any more leaves when it is the head.
 function Gate.requeue(each_waiter)
   local waiting = gate.waiting
   for i = 1, #gate.rules do waiting[i] = 0 end

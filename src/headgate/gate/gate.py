@@ -1,4 +1,4 @@
-"""The gate: who may pass, and when. Twin: gate.lua, function for function.
+"""The gate decides which request may pass, and when. Twin: gate.lua, function for function.
 
 Here lives the one decision: several limits together, all or nothing, in the order of arrival. Time
 is an argument, in integer microseconds. There is no clock, no I/O and no lock, and no code waits
@@ -14,18 +14,16 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from headgate.gate.concurrency import NEVER, ConcurrencyRule
 
-Units = Mapping[str, int]  # what an acquire asks for by name: {"tokens": 900}
+Units = Mapping[str, int]  # the units of an acquire by name: {"tokens": 900}
 Costs = tuple[
     int, ...
 ]  # the same, one number for each rule in the rules' order; 0 leaves a rule untouched
 ROUNDS = 100  # times that rules may put each other off; only quotas ever do (S9)
-ONE_EACH = {"requests": 1, "permits": 1}  # what every acquire takes when it does not say otherwise
+ONE_EACH = {"requests": 1, "permits": 1}  # the units of an acquire that names none
 
 
 class Rule(Protocol):
-    """What every limit's arithmetic can do: the same verbs for all, so that the gate knows no
-    kinds.
-    """
+    """The arithmetic of every limit: the same verbs for all, so that the gate knows no kinds."""
 
     unit: str
     capacity: int
@@ -74,7 +72,7 @@ def costs_of(rules: Sequence[Rule], units: Units) -> Costs:
 
 
 class Gate:
-    """The state of one name: its rules, who waits, the last moment granted."""
+    """The state of one name: its rules, its waiters, the last moment granted."""
 
     __slots__ = (
         "fence",
@@ -102,21 +100,21 @@ class Gate:
         self.queue: OrderedDict[Hashable, tuple[Units, Costs]] = OrderedDict()
         self.waiting = [0] * len(
             self.rules
-        )  # what the whole queue will cost, for each rule that counts over time
+        )  # the cost of the whole queue, for each rule that counts over time
         for rule in self.rules:
             rule.open(t)
         self.read_rules()
 
     def read_rules(self) -> None:
-        """What is asked of the rules again and again: what an acquire costs that names nothing, and
-        which rules it touches.
+        """Facts about the rules that are needed often: the cost of an acquire that names no unit,
+        and which rules it touches.
         """
         self.usual = costs_of(self.rules, {})
         self.plain: tuple[Units, Costs] = {}, self.usual
         single = [(rule, cost) for rule, cost in zip(self.rules, self.usual, strict=True) if cost]
         self.single = sorted(
             single, key=lambda each: each[0].holds
-        )  # what is held is taken last: an interrupt leaks none of it
+        )  # permits are taken last, so an interrupt leaks none of them
         self.rated = [(index, rule) for index, rule in enumerate(self.rules) if not rule.holds]
         self.slots = [(index, rule) for index, rule in enumerate(self.rules) if rule.holds]
         self.holding = [cast(ConcurrencyRule, rule) for _, rule in self.slots]
@@ -145,7 +143,7 @@ class Gate:
             if moment >= NEVER:
                 return NEVER
             t = moment
-        return NEVER  # quotas whose slacks leave them no open moment in common
+        return NEVER  # the slacks of these quotas leave them no open moment in common
 
     def take(self, costs: Costs, t: int) -> Grant:
         for rule, cost in zip(self.rules, costs, strict=True):
@@ -255,7 +253,7 @@ class Gate:
         return granted
 
     def paused(self) -> bool:
-        """Whether no caller may pass yet, whatever the limits allow."""
+        """Whether no caller may pass yet, even if the limits allow it."""
         return self.not_before > self.t
 
     def entry_at(self) -> int:
@@ -278,7 +276,7 @@ class Gate:
         return self.ready(next(iter(self.queue.values()))[1]) if self.queue else NEVER
 
     def release(self, units: Units) -> None:
-        """Return what a permit holds; what a rate has counted stays counted."""
+        """Return the units of a permit; the counts of rates stay."""
         costs = self.costs(units)
         for index, rule in self.slots:
             rule.give(costs[index], self.t, self.t)
@@ -291,7 +289,9 @@ class Gate:
                 rule.give(cost, t, self.t)
 
     def settle(self, now: int, extras: Units, t: int) -> None:
-        """Charge what the call granted at `t` took beyond its cost; less than zero gives back."""
+        """Charge the units that the call granted at `t` used beyond its cost; less than zero gives
+        back.
+        """
         self.clamp(now)
         for rule in self.rules:
             if rule.unit in extras:
@@ -311,13 +311,13 @@ class Gate:
     def pause(self, now: int, time: int) -> None:
         """Let no caller pass for `time` microseconds from now on. One pause never ends another.
 
-        Counting goes on meanwhile. A grant that was reserved for a moment in the pause is for an
-        earlier moment than the pause's end, so its caller can be made to wait again.
+        Counting goes on meanwhile. A grant that is reserved for a moment in the pause is for an
+        earlier moment than the pause's end. So its caller can be made to wait again.
         """
         self.not_before = max(self.not_before, self.clamp(now) + time, self.reserved + 1)
 
     def pause_left(self) -> int:
-        """For how long a pause still lasts; 0: there is none. What is booked alone is no pause."""
+        """For how long a pause still lasts; 0: there is none. A reservation alone is no pause."""
         return self.not_before - self.t if self.not_before > max(self.t, self.reserved) else 0
 
     def resume(self, now: int) -> None:
@@ -330,26 +330,26 @@ class Gate:
             self.not_before = self.reserved
 
     def reset(self, now: int) -> None:
-        """Forget what was counted: each rate, window and quota begins as a new one. Held permits
-        stay held.
+        """Forget the counts: each rate, window and quota begins as a new one. Held permits stay
+        held.
 
-        They begin behind what is booked: a grant of before the reset that is given back brings
-        nothing (T9).
+        They begin after the reserved moments: a grant of before the reset that is given back
+        returns nothing (T9).
         """
         start = max(self.clamp(now), self.reserved)
         for _, rule in self.rated:
             rule.open(start)
 
     def follow(self, now: int, rules: Sequence[Rule]) -> list[Hashable]:
-        """Go on under other rules: each takes over from the old one of its kind and unit, or from
-        those of its unit that go (T9).
+        """Go on under other rules. Each takes over from the old rule of its kind and unit, or from
+        the old rules of its unit that end (T9).
 
         Returns the waiters that ask for more than a rule now holds at all: they have left the
         queue, and can never pass.
         """
         now = max(
             self.clamp(now), self.reserved
-        )  # not what a pause lasts: until it ends the new limits count
+        )  # not the length of a pause: the new limits count until the pause ends
         former, others = list(self.rules), []
         for rule in rules:
             rule.open(now)
@@ -381,13 +381,13 @@ class Gate:
             rule.settle(spent - room, t, t)
 
     def requeue(self) -> list[Hashable]:
-        """Queue everybody again, in order, at what they cost under the present rules."""
+        """Queue all waiters again, in order, at their costs under the present rules."""
         asked, never = self.queue.copy(), []
         self.waiting = [0] * len(self.rules)
         for caller, (
             units,
             _,
-        ) in asked.items():  # each stays in the queue all the while, whatever interrupts this
+        ) in asked.items():  # each stays in the queue all the time, even if an interrupt comes here
             costs = self.costs(units)
             if self.never(costs):
                 never.append(caller)
@@ -397,9 +397,7 @@ class Gate:
         return never
 
     def orphan(self) -> None:
-        """Forget who waits and what is held, not what was counted: they belong to another process
-        now.
-        """
+        """Forget waiters and held permits, which belong to another process now. Counts stay."""
         self.queue.clear()
         self.waiting = [0] * len(self.rules)
         for _, rule in self.slots:

@@ -24,7 +24,7 @@ function SlidingWindowRule.each(rule, see)
   if rule.last > 0 then see(rule.last, rule.pending) end
 end
 
--- The log was lost to an operator or to eviction: only what is in it counts.
+-- An operator or an eviction removed the log: only its present entries count.
 function SlidingWindowRule.recount(rule)
   rule.used, rule.wanted = 0, 0
   rule:each(function(_, cost) rule.used = rule.used + cost end)

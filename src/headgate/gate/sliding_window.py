@@ -1,8 +1,8 @@
 """The exact sliding window, on integers. Twin: sliding_window.lua, function for function.
 
 Here lives the arithmetic of `Window`: a log of (moment, cost) for one period, merged by moment; no
-clock, no I/O, no queue. What was granted at `t` counts until `t + per`, so no half-open interval of
-`per` microseconds ever holds more than `amount`.
+clock, no I/O, no queue. A grant at `t` counts until `t + per`, so no half-open interval of `per`
+microseconds ever holds more than `amount`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SlidingWindowRule:
         self.log = OrderedDict()
 
     def refresh(self, t: int) -> None:
-        """Forget what no longer counts at `t`."""
+        """Forget the entries that no longer count at `t`."""
         log = self.log
         while log:
             moment, cost = next(iter(log.items()))
@@ -124,5 +124,5 @@ class SlidingWindowRule:
         return self.capacity - self.used
 
     def adopt(self, old: SlidingWindowRule, t: int) -> None:
-        """The log stays: what was granted still counts, for the new period (T9)."""
+        """The log stays: earlier grants still count, for the new period (T9)."""
         self.log, self.used, self.gone = old.log, old.used, t

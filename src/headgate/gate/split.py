@@ -1,7 +1,7 @@
-"""Shares: what is left of a name's limits for one of several processes that cannot ask each other.
+"""Shares: the part of a name's limits for one of several processes that cannot ask each other.
 
-Here lives the division of each kind of rule. All shares together never allow more than the whole:
-what cannot be divided evenly is left out. Who enforces a share, and when, is the store's to know.
+Here lives the division of each kind of rule. All shares together never allow more than the whole: a
+remainder of the division is left out. The store knows which process enforces a share, and when.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headgate.gate.token_bucket import TokenBucketRule
 
 @lru_cache(maxsize=1024)
 def share_of(program: str, processes: int) -> Declaration:
-    """What each of so many `processes` may do under the limits of `program`.
+    """The limits of each of `processes` processes under the limits of `program`.
 
-    Raises ValueError where there is not one for each.
+    Raises ValueError if there is not one for each.
     """
     rules = [parsed(text) for text in program.split(";")]
     for rule in rules:

@@ -2,7 +2,7 @@
 
 Here lives the arithmetic of `Rate`, smooth or in steps; no clock, no I/O, nothing about queues.
 
-The level is counted in parts of a token: one token is `price` parts, every `tick` microseconds
+The level is counted in parts of a token. One token is `price` parts, every `tick` microseconds
 bring `gain` parts, and `size` parts fill the bucket. A bucket in steps is the same bucket with a
 long tick. Nothing is ever divided, so nothing drifts (T11).
 """
@@ -65,7 +65,7 @@ class TokenBucketRule:
     def open(self, t: int) -> None:
         """Begin at `t`, as a new bucket.
 
-        What was granted before is none of its own: to give that back brings it nothing (T9).
+        Earlier grants do not belong to this bucket: giving them back returns nothing (T9).
         """
         self.level = self.start
         self.at = self.taken = t
@@ -102,8 +102,8 @@ class TokenBucketRule:
         self.level -= cost * self.price
 
     def note(self, t: int) -> None:
-        """Remember how full the bucket was before what is taken at `t`: what is given back of an
-        earlier take could run over there.
+        """Remember how full the bucket was before the take at `t`: tokens of an earlier take that
+        come back could overflow there.
 
         The marks fall: one that is no higher than a later one says nothing. One that is hardly
         lower than the one before it is taken for as high, and can only keep back too much.
@@ -178,8 +178,8 @@ class TokenBucketRule:
         self.undo(max(-extra * self.price, lowest - self.level), t)
 
     def drain(self, left: int, since: int, now: int) -> None:
-        """At `since` there were no more than `left`: by now there are no more than that and what
-        has come since.
+        """At `since` there were no more than `left`: by now there are no more than that and the
+        refill since.
         """
         self.refresh(now)
         ticks = -((since - now) // self.tick)
@@ -211,14 +211,15 @@ class TokenBucketRule:
         return self.gain / self.price / self.tick
 
     def adopt(self, old: TokenBucketRule, t: int) -> None:
-        """Go on from where a bucket of other numbers stood: as many tokens, nothing minted (T9).
+        """Go on from the level of a bucket with other numbers: as many tokens, and no extra ones
+        (T9).
 
-        Of the step that runs, as much has gone by as the former rate would have brought by now, so
-        that changes in quick succession put no step off for ever; and what is left of it comes at
+        The elapsed part of the running step is the part that the former rate would have brought by
+        now. So quick successive changes postpone no step for ever. The rest of the step comes at
         the new rate.
         """
         old.refresh(t)
         self.level = min(self.size, int(old.level / old.price * self.price // 1))
         self.at = t - min(self.tick - 1, int((t - old.at) * (old.pace() / self.pace()) // 1))
         self.taken = old.taken
-        self.top = self.size  # what was taken before keeps what it did not need
+        self.top = self.size  # earlier takes keep the parts that they did not need

@@ -1,7 +1,7 @@
 """aiohttp: a client middleware that passes limiters first, `limit`, and the classic `RateLimiter`.
 
-`limit` puts the middleware into a session that exists. Here lives what is special to aiohttp: a
-call lasts as long as it has its connection.
+`limit` puts the middleware into a session that exists. Here lives the part that is special to
+aiohttp: a call lasts as long as it has its connection.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ def middleware(
     feedback: bool = True,
     adopt: bool = False,
 ) -> ClientMiddlewareType:
-    """Return a middleware that limits what passes it.
+    """Return a middleware that limits the requests which pass it.
 
         ClientSession(middlewares=(middleware(Limiter("api", "100/minute")),))
 
-    Each request that goes out acquires from each limiter, in the order named: each redirect, and
-    each retry by aiohttp or by a middleware before this one. So name this one last. The permits are
-    held until the body has been read or the response closed, of a websocket until it is closed, and
-    go back on errors. The wait counts towards `ClientTimeout(total=...)`, 300 s if unsaid, and
+    Each request that goes out acquires from each limiter, in the order named. Each redirect counts,
+    and each retry by aiohttp or by a middleware before this one. So name this one last. The permits
+    are held until the body has been read or the response closed, of a websocket until it is closed.
+    They go back on errors. The wait counts towards `ClientTimeout(total=...)`, 300 s if unsaid, and
     towards no other time-out. Where it may take long, write `ClientTimeout(total=None,
     sock_connect=..., sock_read=...)`. `middlewares=` of a single request replaces those of the
     session, also this one.
     `key`: "host", or a function of the request that returns a text: each host or text has a state
     of its own.
-    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them
-    ("/health"), both ("host/health"), or functions of the request.
-    `feedback`: apply what the server answers to all that use these limiters. A refusal for a time
+    `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below
+    them ("/health"), both ("host/health"), or functions of the request.
+    `feedback`: apply the server's responses to all that use these limiters. A refusal for a time
     (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
     see docs/http.md. False: responses change nothing.
     `adopt`: a limit that the server states replaces the one that counts requests, as
     `Limiter.update` does.
 
-    Raises ValueError or TypeError for arguments that can never work; a request raises what
-    `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
+    `Limiter.acquire`, before it is sent.
     """
     apply = choose_feedback("middleware", feedback, adopt)
     return make_middleware(LimiterChain("middleware", limiters, key, exempt, find_place, apply))
@@ -146,9 +146,9 @@ class RateLimiter:
         async with client.get(...) as resp: ...
 
     A token bucket that starts full. Each request that goes out takes a token, in order of arrival:
-    redirects, what aiohttp sends again, and the request that opens a websocket. The wait for the
-    first token is no part of the session's time-outs; the wait for a redirect's token counts
-    towards `ClientTimeout(total=...)`. What the session itself sends is not limited.
+    redirects, requests that aiohttp sends again, and the request that opens a websocket. The wait
+    for the first token is no part of the session's time-outs; the wait for a redirect's token
+    counts towards `ClientTimeout(total=...)`. Requests of the session itself are not limited.
     `rate`: tokens a second, an int or a float above 0; `max_tokens`: the capacity, an int from 1.
     `name`, `store`: where the bucket is, as in `Limiter`; all objects of one name share it. Unsaid,
     this object has a bucket of its own.
@@ -262,7 +262,7 @@ TURN: ContextVar[Turn | None] = ContextVar("headgate.http.aiohttp.TURN", default
 
 
 async def limit_by_turn(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """The middleware in the session of every wrapper: it limits only what a wrapper sends."""
+    """The middleware in the session of every wrapper: it limits only requests that a wrapper sends."""
     turn = TURN.get()
     if turn is not None:
         await turn.take()

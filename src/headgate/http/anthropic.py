@@ -45,15 +45,15 @@ def limit(
     Each attempt on the wire is one request, the SDK's own retries included. Attempts at messages
     and completions also ask for their estimated `input_tokens`, `output_tokens` and `tokens`, as
     far as a limiter counts them. When the body was read or closed, streams included, the usage in
-    the response is settled and learned from; tokens read from a cache do not count. Without a usage
+    the response is settled and learned from. Tokens read from a cache do not count. Without a usage
     the estimate stands; a refused attempt (4xx) took no tokens.
-    `estimates`: what was learned, to look at or to share; unsaid, the client has its own.
+    `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.
     `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
 
-    Raises ValueError or TypeError for arguments that can never work; a call raises what
-    `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work. A call raises the errors of
+    `Limiter.acquire`, before it is sent.
     """
     chain = TokenChain(limiters, ANTHROPIC, estimates, key, exempt, feedback, adopt)
     limit_sdk(client, (anthropic.Anthropic, anthropic.AsyncAnthropic), limit_with, chain)

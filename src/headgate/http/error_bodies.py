@@ -1,4 +1,4 @@
-"""The bodies of refusals: which of them are read, how they are decoded, and what they say.
+"""The bodies of refusals: which of them are read, how they are decoded, and their statements.
 
 Pure: bytes come in, and words and numbers go out. The module of a client reads the body.
 """
@@ -17,7 +17,7 @@ AMBIGUOUS = {403, 429}
 MOST_READ = 65_536  # bytes of a refusal that are read; refusals are short
 LONGEST_READ = 5.0  # seconds; after that the headers have to do
 MOST_DECODED = 1_000_000  # bytes that a compressed body may become
-CODINGS = {"gzip", "x-gzip", "deflate"}  # what zlib reads
+CODINGS = {"gzip", "x-gzip", "deflate"}  # codings that zlib reads
 GZIP_OR_ZLIB = zlib.MAX_WBITS | 32  # zlib tells them apart by their first bytes
 
 NO_CREDIT_CODES = {
@@ -61,7 +61,7 @@ def find_header(headers: Headers, name: str) -> str:
     return next(values, "")
 
 
-# What a body says ------------------------------------------------------------------------------
+# Reading a body --------------------------------------------------------------------------------
 
 
 def find_codes(body: Any) -> set[str]:
@@ -86,7 +86,7 @@ def is_secondary(body: Any) -> bool:
 
 
 def find_refill(body: Any) -> float | None:
-    """Return when Shopify's GraphQL bucket will hold what the query costs, in seconds."""
+    """Return the seconds until Shopify's GraphQL bucket holds the cost of the query."""
     cost = find_number(body, "extensions", "cost", "requestedQueryCost")
     left = find_number(body, "extensions", "cost", "throttleStatus", "currentlyAvailable")
     rate = find_number(body, "extensions", "cost", "throttleStatus", "restoreRate")

@@ -1,6 +1,6 @@
 """Applies the server's limits, as a response states them, to the limiters of the call.
 
-So they hold for all programs that use these limiters. Here live the choice of what to do, and the
+So they hold for all programs that use these limiters. Here live the choice of the reaction, and the
 rule that a failure here never reaches the call. rate_limit_headers.py reads the response.
 """
 
@@ -28,7 +28,7 @@ UNIT = "requests"  # each call of a client takes one
 
 
 def choose_feedback(call: str, feedback: bool, adopt: bool = False) -> ApplyFeedback | None:
-    """Return what to do with each response, if anything."""
+    """Return the function that applies each response, if any."""
     if flag(call, "adopt", adopt) and not flag(call, "feedback", feedback):
         raise ValueError(
             f"{call}(feedback=False, adopt=True): a limit that is not read cannot be adopted; "
@@ -68,7 +68,7 @@ def log_failures() -> Iterator[None]:
 
 
 def apply_answer(granted: Granted, answer: Answer) -> None:
-    """Pause for a refusal that has a time; drain what the server says is left."""
+    """Pause for a refusal that has a time; drain to the remaining budget that the server states."""
     budgets = [
         budget for budget in answer.budgets if budget.unit == UNIT and budget.remaining is not None
     ]
@@ -80,7 +80,7 @@ def apply_answer(granted: Granted, answer: Answer) -> None:
 
 
 def drain(permit: Permit, budget: Budget, alone: bool) -> None:
-    """Apply what is left of `budget`, if it is a limit of this limiter: one of the same size.
+    """Apply the remainder of `budget`, if it is a limit of this limiter: one of the same size.
 
     If the server states no size, it is the limiter's only limit on requests, and `budget` is the
     only one of the response (`alone`).

@@ -71,8 +71,8 @@ def limit(
 
     The arguments are those of `headgate.http.httpx.limit`. Called again, it adds limiters.
 
-    Raises ValueError or TypeError for arguments that can never work; a request raises what
-    `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
+    `Limiter.acquire`, before it is sent.
     """
     place, apply = httpx_transports.find_place, choose_feedback("limit", feedback, adopt)
     if not limit_with(client, LimiterChain("limit", limiters, key, exempt, place, apply)):

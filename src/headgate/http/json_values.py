@@ -21,7 +21,7 @@ def parse_object(body: bytes | bytearray | str) -> dict[str, Any]:
 
 
 def find(value: Any, *path: str) -> Any:
-    """Return what stands at `path`, or None."""
+    """Return the value at `path`, or None."""
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
     return value

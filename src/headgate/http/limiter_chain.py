@@ -45,12 +45,12 @@ class CallPermits:
         self._apply_feedback = apply_feedback
 
     def apply_feedback(self, status: int, headers: Any, body: bytes = b"") -> None:
-        """Apply what a response says to the limiters of the call. Never raises."""
+        """Apply a response to the limiters of the call. Never raises."""
         if self._apply_feedback is not None and self._granted:
             self._apply_feedback(self._granted, status, headers, body)
 
     def needs_body(self, status: int, headers: Any) -> bool:
-        """Return whether the body of this response may say what its headers do not."""
+        """Return whether the body of this response may say more than its headers."""
         return (
             self._apply_feedback is not None
             and bool(self._granted)
@@ -104,7 +104,7 @@ class LimiterChain(Generic[R]):
         find_place: Callable[[R], Place],
         apply_feedback: ApplyFeedback | None = None,
     ) -> None:
-        """`call`: what the user called, for error messages."""
+        """`call`: the user's call, for error messages."""
         self._limiters = check_limiters(call, limiters)
         self._key = check_key(call, limiters, key)
         self._exempt = check_exempt(call, exempt)
@@ -159,7 +159,7 @@ class LimiterChain(Generic[R]):
 
 
 def give_back(permits: Iterable[Permit]) -> None:
-    """Release permits of a call that was not sent, and refund what their rates have counted."""
+    """Release permits of a call that was not sent, and refund their rates."""
     for permit in permits:
         refund(permit)
         permit.release()

@@ -46,13 +46,13 @@ def limit(
     `input_tokens` and `output_tokens`, as far as a limiter counts them. When the body was read or
     closed, streams included, the usage in the response is settled and learned from. Without a usage
     the estimate stands; a refused attempt (4xx) took no tokens.
-    `estimates`: what was learned, to look at or to share; unsaid, the client has its own.
+    `estimates`: the learned estimates, to look at or to share; unsaid, the client has its own.
     `key`: "model", "host", or a function of the request that returns a text: each has a state of
     its own.
     `exempt`, `feedback` and `adopt`: as in `headgate.http.httpx.limit`.
 
-    Raises ValueError or TypeError for arguments that can never work; a call raises what
-    `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work. A call raises the errors of
+    `Limiter.acquire`, before it is sent.
     """
     chain = TokenChain(limiters, OPENAI, estimates, key, exempt, feedback, adopt)
     limit_sdk(client, (openai.OpenAI, openai.AsyncOpenAI), limit_with, chain)

@@ -68,8 +68,8 @@ class Answer:
     """All limits of a server, as one response states them.
 
     `verdict`: "passed", "throttled" (a limit was met: wait), "overloaded" (the server is busy: back
-    off) or "exhausted" (a quota or a spend cap: do not wait). `retry_after`: seconds to wait before
-    the next call, if the server refused this one and said so.
+    off) or "exhausted". The last means a quota or a spend cap: do not wait. `retry_after`: seconds
+    to wait before the next call, if the server refused this one and said so.
     """
 
     verdict: Verdict = "passed"
@@ -83,7 +83,7 @@ class Answer:
 
     @property
     def tightest(self) -> Budget:
-        """The budget with the smallest share left; an empty one if none says what is left."""
+        """The budget with the smallest share left; an empty one if none states a remainder."""
         known = [budget for budget in self.budgets if budget.remaining is not None]
         return min(known, key=share_left, default=Budget())
 
@@ -106,11 +106,11 @@ class Answer:
 def read(
     status: int, headers: Headers, body: bytes | str = b"", *, now: float | None = None
 ) -> Answer:
-    """Read what a response says about its server's limits. Never raises for what a server sent.
+    """Read the limits of a server from its response. Never raises for content that a server sent.
 
-    `body`, if you have it, tells a spend cap from a rate, and holds what GraphQL servers say.
-    Without it the headers have to do. `now`: seconds since 1970, for moments in a response without
-    a `Date` of its own; unsaid, the clock of this machine.
+    `body`, if you have it, tells a spend cap from a rate, and holds the statements of GraphQL
+    servers. Without it the headers have to do. `now`: seconds since 1970, for moments in a response
+    without a `Date` of its own; unsaid, the clock of this machine.
     """
     fields = join_fields(headers)
     parsed = parse_object(body) if len(body) <= LARGEST_BODY else {}
@@ -169,7 +169,7 @@ def is_throttled_403(fields: Fields, body: Any, budgets: Iterable[Budget]) -> bo
 
 
 def find_wait(fields: Fields, body: Any, budgets: Iterable[Budget], now: float) -> float | None:
-    """Return the server's own word, or else what follows from its budgets."""
+    """Return the server's own statement, or else the wait that follows from its budgets."""
     wait = header_values.parse_milliseconds(fields.get("retry-after-ms", ""))
     if wait is not None:
         return wait

@@ -1,7 +1,7 @@
 """requests: an adapter that passes limiters first, and `limit`, which puts it into a session.
 
-Here lives what is special to requests and urllib3: when a call is over, and that urllib3 retries by
-itself within one call of an adapter.
+Here lives the part that is special to requests and urllib3: when a call is over, and that urllib3
+retries by itself within one call of an adapter.
 """
 
 from __future__ import annotations
@@ -102,16 +102,16 @@ def limit(
     those that were added last first. An adapter that is mounted afterwards is not limited.
     `key`: "host", or a function of the request that returns a text: each host or text has a state
     of its own.
-    `exempt`: what is not limited: hosts ("localhost", "*.host"), paths with all below them
-    ("/health"), both ("host/health"), or functions of the request.
-    `feedback`: apply what the server answers to all that use these limiters. A refusal for a time
+    `exempt`: requests that are not limited: hosts ("localhost", "*.host"), paths with all below
+    them ("/health"), both ("host/health"), or functions of the request.
+    `feedback`: apply the server's responses to all that use these limiters. A refusal for a time
     (429 or 503 with Retry-After, and similar) pauses them; a smaller remaining budget drains them:
     see docs/http.md. False: responses change nothing.
     `adopt`: a limit that the server states replaces the one that counts requests, as
     `Limiter.update` does.
 
-    Raises ValueError or TypeError for arguments that can never work; a request raises what
-    `Limiter.acquire` does, before it is sent.
+    Raises ValueError or TypeError for arguments that can never work. A request raises the errors of
+    `Limiter.acquire`, before it is sent.
     """
     apply = choose_feedback("limit", feedback, adopt)
     chain = LimiterChain("limit", limiters, key, exempt, find_place, apply)

@@ -1,8 +1,8 @@
 """Estimates of the tokens that calls to a language model take, learned from the calls before.
 
-Pure: numbers come in and go out. Here is no client, no clock and no store. Nothing is locked: what
-is known of a model is one value, replaced as a whole, so any thread and any finalizer may learn. Of
-two threads that learn at once, one observation may be lost.
+Pure: numbers come in and go out. Here is no client, no clock and no store. Nothing is locked: the
+estimates of a model are one value, replaced as a whole, so any thread and any finalizer may learn.
+Of two threads that learn at once, one observation may be lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHARACTERS_PER_TOKEN = 4  # of English text, by the providers' own rule of thumb
 FIRST_OUTPUT = 512  # the estimate for a response before the first one of its model
 SHARE = 0.9  # of the responses that should take at most their estimate
 RECENT = 64  # calls from which a model's output is estimated; older ones are forgotten
-FORGET = 1 / 8  # of what is known of a model's input, with each call
+FORGET = 1 / 8  # of the learned input of a model, with each call
 PRIOR = 400  # characters: the weight of the rule of thumb at the start
 
 Pair: TypeAlias = tuple[int, int]  # estimated, used

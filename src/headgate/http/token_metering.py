@@ -74,7 +74,7 @@ class TokenChain(Generic[R], LimiterChain[R]):
         asked = self._read(request)
         if asked is None:
             return ONE_OF_EACH
-        # Whatever the caller accepts: the response has to be read here, too.
+        # The caller may accept other codings, but the response has to be read here, too.
         request.headers["accept-encoding"] = CODINGS
         return TokenCost(asked, self._dialect, self._estimates)
 
@@ -91,7 +91,7 @@ class TokenChain(Generic[R], LimiterChain[R]):
 
 
 class TokenCost(CallCost):
-    """The estimated tokens of one attempt, and what is charged in the end."""
+    """The estimated tokens of one attempt, and the tokens that are charged in the end."""
 
     def __init__(self, asked: Asked, dialect: Dialect, estimates: Estimates) -> None:
         self.dialect = dialect
@@ -101,7 +101,7 @@ class TokenCost(CallCost):
         self._output = estimates.output(asked.model, asked.most) if asked.answers else 0
 
     def units(self, limiter: Limiter) -> dict[str, Any]:
-        """Return the estimate in the units of `limiter`, at most what it can hold.
+        """Return the estimate in the units of `limiter`, at most its capacity.
 
         The call's real usage is settled in any case.
         """
@@ -117,7 +117,7 @@ class TokenCost(CallCost):
         return MeteredPermits(self, granted, apply_feedback)
 
     def settle(self, permits: Sequence[Permit], used: Usage) -> None:
-        """Settle `used`. What it does not say stands as it was estimated."""
+        """Settle `used`. Units that it does not state keep their estimate."""
         if used == Usage():
             return
         amounts = self._amounts(used)

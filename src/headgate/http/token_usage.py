@@ -1,8 +1,8 @@
 """Reads the tokens of requests to a language model, and the usage in its responses.
 
 Both are JSON; a streamed response is events in JSON. Pure: bytes come in and numbers go out, and no
-client is known here. What cannot be read is ignored, and nothing that was sent raises. The words of
-a provider are a `Dialect`, which stands in the module of its client.
+client is known here. Unreadable content is ignored, and no sent content raises. The words of a
+provider are a `Dialect`, which stands in the module of its client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headgate.http.token_estimates import CHARACTERS_PER_TOKEN
 LARGEST = 4_000_000  # bytes of a response, or of one event of a stream, that are read
 # Tokens of one kind: a larger count is taken for an error. Several kinds can still be added up.
 MOST = 2**50
-CODINGS = "gzip, deflate"  # what zlib reads
+CODINGS = "gzip, deflate"  # codings that zlib reads
 
 TEXTS = ("messages", "input", "prompt", "system", "instructions", "tools")  # a request's input
 BLOBS = {"data", "file_data"}  # pictures, sound, files: no characters to count
@@ -62,7 +62,7 @@ class Dialect:
     output: CountTokens
 
     def read_request(self, method: str, path: str, body: bytes) -> Asked | None:
-        """Return None for a call that takes no tokens, or does not say what it asks for."""
+        """Return None for a call that takes no tokens, or does not state its needs."""
         if method != "POST" or not path.endswith(self.answering + self.silent):
             return None
         request = parse_object(body)
@@ -92,7 +92,7 @@ class Headers(Protocol):
 
 
 class UsageReader:
-    """Reads the body of one response, chunk by chunk, for what it says about its usage."""
+    """Reads the body of one response, chunk by chunk, for the usage that it states."""
 
     def __init__(self, dialect: Dialect, headers: Headers, *, coded: bool = True) -> None:
         """`coded`: the chunks are still compressed, as the headers say."""
@@ -118,7 +118,7 @@ class UsageReader:
             self._stop()
 
     def usage(self) -> Usage:
-        """Return the usage; of a stream that was left early, what it had said until then."""
+        """Return the usage; of a stream that was left early, the usage stated until then."""
         if not self._is_stream:
             self._read_message(self._rest)
             self._rest = bytearray()

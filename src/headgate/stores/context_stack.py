@@ -1,5 +1,5 @@
-"""The callers inside the blocks of a queue, and their permits: what `async with` and `with` have to
-remember between their two ends.
+"""The callers inside the blocks of a queue, and their permits: the memory of `async with` and
+`with` between their two ends.
 
 This module pairs entering and leaving, for any number of tasks and threads at once. It asks for
 nothing and grants nothing.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class Inside:
-    """Permits by the task or thread that entered with them, the last first; and how many are inside
-    who hold nothing.
+    """Permits by the task or thread that entered with them, the last first; and the number of
+    callers inside that hold nothing.
     """
 
     __slots__ = ("_entered", "_passed")
@@ -50,7 +50,7 @@ class Inside:
         return [permit for task in gone for permit in self._entered[task]]
 
     def leave(self) -> None:
-        """Return what was entered with."""
+        """Return the permit of the last entry."""
         permit = self.left()
         if permit is not None:
             permit.release()

@@ -1,9 +1,9 @@
-"""What a limiter does while its store cannot be asked: let calls pass, or hold them to this
+"""The fallback of a limiter while its store cannot be asked: let calls pass, or limit them to this
 process's share of the limits.
 
-Here lives the choice between the store and the way without it, made anew by every acquire, and who
-is told of it. Nothing is limited here: shares are lines of a memory store of their own, one for
-each store whose place they take.
+Every acquire chooses anew between the store and the fallback, here. The log gets the change from
+here. Nothing is limited here: shares are queues of a memory store of their own, one for each store
+that they replace.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", Permit, Permit | Refusal)
 MODES = ("raise", "open", "local")
 UNFENCED = (
-    0  # below every fence of a store: a resource that looks at fences refuses who came without one
+    0  # below every fence of a store: a resource that checks fences refuses a caller without one
 )
 # A store that answers counts as back after so many seconds without a failure: a flapping server
 # fills no log.
@@ -49,7 +49,7 @@ CALM = 1.0
 
 
 class Asked(Protocol):
-    """What an acquire may be asked of: a store's line, or what stands in for it."""
+    """The object that answers an acquire: a store's queue, or its replacement."""
 
     async def acquire(self, request: Request) -> Permit: ...
     def acquire_sync(self, request: Request) -> Permit: ...
@@ -145,7 +145,7 @@ class FallbackQueue:
         await self._queue.areset()
 
     def drain(self, unit: str, left: int, limit: int = 0, since: int = 0) -> None:
-        """What is left for all says nothing of a share."""
+        """The remaining budget of all processes says nothing about a share."""
         self._queue.drain(unit, left, limit, since)
 
     def _follow(self, declared: Declaration) -> None:
@@ -229,7 +229,7 @@ class FallbackQueue:
         return self._store.away(self._queue.key) or not self.declared.program
 
     async def astatus(self, own: Declaration | None = None) -> Status:
-        """Of what holds at present."""
+        """The status of the limits that hold at present."""
         lost = self._absence.cause
         if not self._store.away(self._queue.key):
             try:
@@ -263,8 +263,8 @@ class FallbackStore:
 
 
 class Absence:
-    """Whether a limiter does without its store, and why; the log is told once when that begins, and
-    once when it is over.
+    """Whether a limiter works without its store, and why; it logs one line when that begins, and
+    one when it is over.
     """
 
     def __init__(self, limiter: str, store: str, way: str) -> None:
@@ -289,8 +289,8 @@ class Absence:
             )
 
     def ends(self, away: Callable[[str], bool]) -> None:
-        """The store has answered: which may be away in part, so that only who asks for other keys
-        is answered.
+        """The store has answered. Some of its servers may be unavailable, so only callers that ask
+        for other keys get their answer.
         """
         if self.now:
             self.now, self.cause = False, None
@@ -301,8 +301,8 @@ class Absence:
                 log(logging.WARNING, "%s is back at its store, %s.", limiter, store)
 
 
-# All limiters of one name in one store that go the same way are told of as one: some programs make
-# one for each request.
+# All limiters of one name in one store with the same fallback share one log line: some programs
+# make a limiter for each request.
 _absences: WeakKeyDictionary[RemoteStore, dict[tuple[str, str], Absence]] = WeakKeyDictionary()
 MOST = 1024  # of them that are remembered in each store
 
@@ -323,7 +323,7 @@ def absence_of(store: RemoteStore, name: str, way: Way) -> Absence:
 
 
 class Way(Protocol):
-    """What stands in for a store; its text says so in a log."""
+    """The replacement of a store; its text says so in a log."""
 
     def check(self, name: str, declared: Declaration) -> None: ...
     def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None: ...
@@ -340,19 +340,19 @@ class Open:
     """Nothing is limited."""
 
     def check(self, name: str, declared: Declaration) -> None:
-        """Whatever the limits are."""
+        """Any limits are accepted."""
 
     def check_known(self, name: str, declared: Declaration, cause: StoreError) -> None:
-        """Whatever the limits are, and whether or not they are known."""
+        """Any limits are accepted, known or not."""
 
     def follow(self, name: str, former: Declaration, declared: Declaration) -> None:
-        """Whatever the limits were."""
+        """Any former limits are accepted."""
 
     def pause(self, name: str, declared: Declaration, time: int) -> None:
-        """Nothing holds anybody."""
+        """No caller waits here."""
 
     def resume(self, name: str, declared: Declaration) -> None:
-        """No pause holds anybody."""
+        """No pause delays a caller here."""
 
     def reset(self, name: str, declared: Declaration) -> None:
         """Nothing is counted."""
@@ -367,7 +367,7 @@ class Open:
 
 
 class OpenQueue:
-    """Passes everybody at once, with permits that hold nothing: there is nothing to give back."""
+    """Passes every caller at once, with permits that hold nothing, so none has to come back."""
 
     def __init__(self, name: str, declared: Declaration, cause: StoreError | None) -> None:
         self.name = name
@@ -429,7 +429,7 @@ class Local:
         this program disagreed.
         """
         share = known = self._share(name, declared)
-        with suppress(ValueError):  # others have declared what cannot be divided
+        with suppress(ValueError):  # other processes have declared limits that cannot be divided
             known = self._share(name, former)
         self._store.open_queue(name, known).update(share)
 
@@ -495,11 +495,11 @@ _shares: WeakKeyDictionary[RemoteStore, MemoryStore] = WeakKeyDictionary()
 def with_fallback(
     store: Store, name: str, declared: Declaration, on_store_error: str, processes: int | None
 ) -> Store:
-    """`store`, and what the limiter `name` does while it cannot be asked. A memory store always
-    can.
+    """`store`, and the fallback of the limiter `name` while the store cannot be asked. A memory
+    store always can.
 
-    Only the limits as the user wrote them are refused here: what others declare for the name later
-    is no mistake of this program.
+    Only the limits as the user wrote them are refused here. Limits that other processes declare for
+    the name later are no mistake of this program.
     """
     check_fallback(on_store_error, processes)
     if on_store_error == "raise" or isinstance(store, MemoryStore):
@@ -537,7 +537,7 @@ def check_fallback(mode: object, processes: object) -> None:
 
 
 def rest_of(request: Request, start: float) -> Request:
-    """The same with what is left of its `max_sleep`."""
+    """The same request with the rest of its `max_sleep`."""
     if request.max_sleep is None:
         return request
     rest = copy(request)
@@ -560,7 +560,7 @@ def telling_once(request: Request, on_wait: OnWait) -> Request:
 
 
 def unfenced(answer: T, start: float) -> T:
-    """What was granted without the store has no fence of it; it has waited since `start`."""
+    """A grant without the store has no fence of the store; the caller has waited since `start`."""
     if isinstance(answer, Permit):
         answer.fence, answer.waited = UNFENCED, monotonic() - start
     return answer

@@ -59,7 +59,7 @@ class Known:
         self.learn_sync()
         act()
 
-    # Coroutines of what never waits ---------------------------------------------------------------
+    # Coroutines of operations that never wait -----------------------------------------------------
 
     async def astatus(self, own: Declaration | None = None) -> Status:
         return self.status(own)

@@ -1,8 +1,8 @@
-"""What a process declares one name with, and the sentences that are logged when two places or two
-processes disagree.
+"""The declarations of a process for one name, and the log lines for two places or two processes
+that disagree.
 
-Here lives the memory of the last few declarations; what holds is the line's to know, and between
-processes the script's.
+Here lives the memory of the last few declarations. The queue knows the limits that hold, and the
+script decides between processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOLD = 60_000_000
 REMEMBERED = 8  # of the texts of one name
 MOST_TOLD = 1024  # disagreements that are known to have been logged
 
-_told: dict[tuple[str, frozenset[str]], float] = {}  # what was logged, and when
+_told: dict[tuple[str, frozenset[str]], float] = {}  # the logged lines, and when
 
 
 class Declarations:
@@ -41,13 +41,13 @@ class Declarations:
         self.overruling = ""
 
     def update(self, program: str) -> None:
-        """Whatever held until now is overruled by `program`, for as long as that holds."""
+        """`program` overrules the limits that held until now, for as long as those hold."""
         if self.overruling not in ("", program, self.last) and self.overruling not in self._former:
             self._replaced(self.overruling, True)
         self.overruling = program
 
     def updated(self, present: str) -> bool:
-        """Whether what holds at present is an update of this process."""
+        """Whether the present limits are an update of this process."""
         return present == self.overruling
 
     def overruled(self, program: str, present: str) -> bool:
@@ -68,7 +68,8 @@ class Declarations:
         """
         former = {each: was for each, was in self._former.items() if each not in (program, back)}
         former[program] = updated
-        if len(former) > REMEMBERED:  # no part of the program declares what it has only updated to
+        # no part of the program declares limits that it has only updated to
+        if len(former) > REMEMBERED:
             updates = (each for each, only_updated in former.items() if only_updated)
             del former[next(updates, next(iter(former)))]
         self._former = former
@@ -83,7 +84,7 @@ class Place(NamedTuple):
 
 
 Written = dict[str, Place | None]  # by name; None: its disagreement was logged
-MOST_WRITTEN = 4096  # names of one store whose places are remembered
+MOST_WRITTEN = 4096  # the number of names of one store whose places are remembered
 
 
 def note_limits(written: Written, name: str, program: str) -> None:
@@ -134,7 +135,7 @@ def warn_of_places(name: str, first: Place, second: Place) -> None:
 
 
 def warn_of_processes(name: str, declared: str, holds: str) -> None:
-    """Another process disagrees, and what it has declared holds for now."""
+    """Another process disagrees, and its declaration holds for now."""
     tell(
         name,
         declared,

@@ -1,7 +1,7 @@
 """The event loop of a caller: whether asyncio runs it, in which order its tasks begin, and whether
 a thread may block it.
 
-Here lives what the memory store asks about loops. No limit is decided here.
+Here live the questions of the memory store about loops. No limit is decided here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The choice of a store from what the user wrote. redis-py is imported only for a Redis store."""
+"""The choice of a store from the user's argument. redis-py is imported only for a Redis store."""
 
 from __future__ import annotations
 
@@ -61,9 +61,7 @@ def _found(where: StoreLike) -> Store:
 
 
 def check_portable(call: str, where: StoreLike) -> None:
-    """TypeError for a store that another process cannot find: what is pickled names its store by a
-    URL.
-    """
+    """TypeError for a store that another process cannot find: a pickle names its store by a URL."""
     if not (where is None or isinstance(where, str)):
         raise TypeError(
             f"{call} cannot be pickled: its store is a {type(where).__name__} object, which "

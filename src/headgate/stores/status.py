@@ -1,4 +1,4 @@
-"""What a limiter says about itself.
+"""The status of a limiter.
 
 Here live the values that `status()` returns, the same for every store, and how they are read off a
 gate's numbers.
@@ -27,9 +27,8 @@ KINDS = {"bucket": "Rate", "window": "Window", "quota": "Quota", "slots": "Concu
 class LimitStatus:
     """One limit: of `capacity` units, `used` are in use and `left` are free (below zero: a debt).
 
-    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` itself, as it holds in the store: as
-    this process has written it, or else a limit that means the same. It does not count in a
-    comparison.
+    `limit` is the `Concurrency`, `Rate`, `Window` or `Quota` that holds in the store: as this
+    process has written it, or else a limit that means the same. It does not count in a comparison.
     """
 
     kind: str
@@ -68,7 +67,7 @@ class Status:
 
 
 def unused(name: str, declared: Declaration, paused: int = 0) -> Status:
-    """Of a name whose limits no process has declared: what `declared` would be."""
+    """The status of a name whose limits no process has declared: as if `declared` were."""
     gate = Gate(declared.rules(), 0)
     if paused:
         gate.pause(0, paused)

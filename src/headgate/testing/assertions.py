@@ -28,7 +28,7 @@ from headgate.validation import instant, microseconds, positive_int, rational, s
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: its begin and end in seconds since 1970, and what it took of each unit."""
+    """One call: its begin and end in seconds since 1970, and its cost in each unit."""
 
     begin: float
     end: float = math.inf
@@ -125,7 +125,7 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
     """Check, for each call, the worst of the intervals that end with it.
 
     One pass finds its begin: an interval that begins later takes at least as much of the limit,
-    whatever follows. A limit with steps is checked from each begin, because a step may fall
+    with any later calls. A limit with steps is checked from each begin, because a step may fall
     anywhere.
     """
     moments = [microseconds(call.begin) for call in calls]
@@ -148,12 +148,12 @@ def _assert_no_interval_is_over(calls: list[Call], limit: Rate | Window | Quota)
 
 
 def _gained(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:
-    """Return how much of what was taken since `begin` has come back by `end`."""
+    """Return how much of the units taken since `begin` has come back by `end`."""
     return _most_between(limit, begin, end) - _most_between(limit, begin, begin)
 
 
 def _most_between(limit: Rate | Window | Quota, begin: int, end: int) -> float | Fraction:
-    """Return what the limit allows between two moments, both included."""
+    """Return the most that the limit allows between two moments, both included."""
     span, per = end - begin, microseconds(limit.per) + microseconds(limit.slack)
     match limit:
         case Window():

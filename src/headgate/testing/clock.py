@@ -187,7 +187,7 @@ class ManualClock(Clock):
             return bool(self._timers)
 
     def _step(self, until: float = math.inf) -> bool:
-        """Move to the next moment of a timer and run what is due.
+        """Move to the next moment of a timer and run the due calls.
 
         False when there is none up to `until`.
         """
@@ -240,7 +240,7 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> 
 
 
 def _microseconds(call: str, duration: float) -> int:
-    """Return whole microseconds. What float arithmetic leaves of `0.3 - 0.1 * 3` is no time."""
+    """Return whole microseconds. The remainder of float arithmetic in `0.3 - 0.1 * 3` is no time."""
     if isinstance(duration, float) and abs(duration) < MICROSECOND / 2:
         return 0
     return microseconds(seconds(call, "seconds", duration, zero=True))

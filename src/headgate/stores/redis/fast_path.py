@@ -2,8 +2,8 @@
 
 It does not go through the portal's loop. There is one blocking connection for each process and
 server, used by one thread at a time. A thread that finds it in use goes through the portal. So does
-every acquire that has to wait, or whose server is not known or has changed. Only the quick script
-travels here, so no acquire is ever left behind in the queue.
+every acquire that has to wait. So does an acquire whose server is not known or has changed. Only
+the quick script travels here, so no acquire is ever left behind in the queue.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LimitSync:
     def limits_for_call(
         self, asks: bool = True, operations: list[Operation] | None = None
     ) -> tuple[Declaration, int]:
-        """The limits that a call names, and what it says of them.
+        """The limits that a call names, and their standing in the call.
 
         A call that `asks` for permits declares the limits of this process. Read the fields in the
         reverse order of their writing: then older limits never travel as an update.
@@ -128,8 +128,8 @@ class LimitSync:
             return False
         self.declared, self.declares, self._turned_down = holds, KNOWN, ours
         self._until, self._comes_again = until, wait >= 0
-        # An update is meant to hold, whatever the code of other processes declares. Adopted limits
-        # are one example. So there is no warning then.
+        # An update is meant to hold against any declaration in the code of other processes. Adopted
+        # limits are one example. So there is no warning then.
         if wait >= 0:
             warn_of_processes(self.name, program, holds.program)
         return True

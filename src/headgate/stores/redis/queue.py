@@ -386,7 +386,8 @@ class RedisQueue:
     def _check_held_here(self, loop: asyncio.AbstractEventLoop, request: Request) -> None:
         """Raise RuntimeError if the caller would wait for ever.
 
-        The caller is about to block `loop`, and tasks of that loop hold what it waits for.
+        The caller is about to block `loop`, and tasks of that loop hold the permits that it waits
+        for.
         """
         session = self._store.known_session(self, loop)
         if session is None or request.max_sleep is not None:

@@ -13,7 +13,7 @@ FastAcquire = {}
 
 local COSTS = 5 -- the costs follow this argument
 
--- Whether all rules have what the request costs, at `now`.
+-- Whether all rules have the cost of the request, at `now`.
 local function is_ready(now)
   if gate.queued > 0 or gate.not_before > now then return false end
   if gate.next_expiry > 0 and gate.next_expiry <= now then return false end

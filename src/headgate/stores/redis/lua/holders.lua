@@ -28,7 +28,8 @@ function Holders.remove(ids)
   return held
 end
 
--- Releases what expired leases held. Renewals do not move `next_expiry`, so it may be too early.
+-- Releases the permits of expired leases. Renewals do not move `next_expiry`, so it may be too
+-- early.
 function Holders.expire()
   if gate.next_expiry == 0 or gate.next_expiry > gate.t then return end
   for _, id in ipairs(Membership.expired_holders(gate.t)) do
@@ -55,7 +56,7 @@ function Holders.renew(id, its_lease)
   return true
 end
 
--- Releases what a session holds, except for the numbers in `kept`. The session is over, and an
+-- Releases the permits of a session, except for the numbers in `kept`. The session is over, and an
 -- older state came back, so its releases were lost.
 function Holders.keep_only(session, kept)
   local known, removed, beginning = {}, {}, session .. ':'

@@ -1,5 +1,6 @@
--- From the text of a declaration to its rules. A rule is a table of what changes from call to call.
--- Its metatable has what was declared, and the metatable of that has the functions of its kind.
+-- From the text of a declaration to its rules. A rule is a table of the values that change from
+-- call to call. Its metatable has the declared values, and the metatable of that has the functions
+-- of its kind.
 
 Limits = {}
 

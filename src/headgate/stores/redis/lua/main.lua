@@ -156,7 +156,7 @@ function Main.run(its_keys, its_args)
   if gate.queued > 0 then Queue.sweep() end
   local answers = Operations.run()
   local head = advance()
-  while Outbox.send() do -- a session is suspect now: what it was granted may have ended
+  while Outbox.send() do -- a session is suspect now: its grants may have ended
     Holders.expire()
     head = advance()
   end

@@ -1,5 +1,5 @@
 -- Waiters, holders and sessions: one sorted set, in which each of the three has a range of scores.
--- Only this file knows what a score means. Other files use places, moments and ranks.
+-- Only this file knows the meaning of a score. Other files use places, moments and ranks.
 --
 --   member      score                           text
 --   waiter      -2^52 + place                   session:number:asked

@@ -52,8 +52,8 @@ local function hold(first, count, asked, t)
 end
 
 -- How many of `left` acquires get the answer of the first, as if they came one by one. A request
--- that passes or waits changes what the next one gets. A request that waits without `max_sleep`
--- changes it only if the queue was empty.
+-- that passes or waits changes the answer for the next one. A request that waits without
+-- `max_sleep` changes it only if the queue was empty.
 local function decided_alike(kind, left, max_sleep, max_waiters)
   if kind == 'grant' or (kind == 'wait' and (max_sleep or gate.queued == 0)) then return 1 end
   return kind == 'wait' and max_waiters and min(left, max_waiters - gate.queued) or left
@@ -146,8 +146,8 @@ function verbs.settle(t, extras)
   answer('done', 1, 1)
 end
 
--- drain unit limit left since: what the service has said. Limit 0: any limit of that unit. Since 0:
--- now.
+-- drain unit limit left since: the remaining budget that the service states. Limit 0: any limit of
+-- that unit. Since 0: now.
 function verbs.drain(unit, limit, left, since)
   Gate.drain(unit, limit, left, since)
   answer('done', 1, 1)
@@ -161,14 +161,14 @@ function verbs.pause(time)
   answer('done', 1, 1)
 end
 
--- resume: a pause ends. At its end this call grants what the pause delayed.
+-- resume: a pause ends. At its end this call makes the grants that the pause delayed.
 function verbs.resume()
   if Gate.pause_left() > 0 then Outbox.add_pause(0) end
   Gate.resume()
   answer('done', 1, 1)
 end
 
--- reset: the limits forget what they have counted.
+-- reset: the limits forget their counts.
 function verbs.reset()
   Gate.reset()
   answer('done', 1, 1)
@@ -203,8 +203,8 @@ function verbs.update(former)
   answer('done', 1, 1)
 end
 
--- status asked: how many wait, when a request that comes now could pass, how long a pause lasts,
--- and what is left of each limit.
+-- status asked: the number of waiters, when a request that comes now could pass, how long a pause
+-- lasts, and the rest of each limit.
 function verbs.status(asked)
   end_run()
   local costs = RequestId.costs_of(asked)

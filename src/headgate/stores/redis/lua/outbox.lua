@@ -10,9 +10,9 @@
 Outbox = {}
 
 local NOTIFIED = 1000 -- the most sessions that a pause is published to (S9)
-local pause_text -- what this call says of a pause; later reservations do not change it
-local unread -- what was kept for the session that calls
-local boxes -- what this call grants, by session
+local pause_text -- the words of this call about a pause; later reservations do not change it
+local unread -- the items that were kept for the session that calls
+local boxes -- the grants of this call, by session
 -- The run of requests that is being counted: it becomes one item.
 local run_session, run_number, run_count, run_t, run_fence, run_lease
 
@@ -101,8 +101,8 @@ local function pause_left()
   return pause_text or (left > 0 and ' !' .. Numbers.text(left)) or ''
 end
 
--- The name of a session ends with "s" if the session subscribes to sharded channels: one for each
--- name, on the server that keeps the name. Other sessions subscribe to the channel of their client.
+-- The name of a session ends with "s" if the session subscribes to sharded channels. Each name has
+-- one, on the server that keeps the name. Other sessions subscribe to the channel of their client.
 local SHARDED = string.byte('s')
 
 -- Returns how many connections to this server received the text, or an error if the user may not
@@ -120,7 +120,7 @@ local function publish(session, text)
   return redis.pcall('PUBLISH', 'headgate:' .. link, text)
 end
 
--- What this call granted to a session ends when the session does: in the items and in the leases.
+-- The grants of this call to a session end when the session does: in the items and in the leases.
 local function shorten(session, box, lease)
   local ends = {}
   for i, text in ipairs(box) do
@@ -140,8 +140,7 @@ local function suspect(session, box)
   return t
 end
 
--- Keeps and publishes what the other sessions were granted. Returns whether a session is suspect
--- now.
+-- Keeps and publishes the grants to other sessions. Returns whether a session is suspect now.
 function Outbox.send()
   end_run()
   local suspected, own = false, boxes and boxes[SESSION]
@@ -164,7 +163,7 @@ function Outbox.send()
   return suspected
 end
 
--- What the reply brings: items that were kept, items of this call, and the pause.
+-- The content of the reply: items that were kept, items of this call, and the pause.
 function Outbox.own()
   local own = boxes and boxes[SESSION]
   local items = own and #own > 0

@@ -1,4 +1,5 @@
--- The data model of one name, and what all parts share: keys, arguments, constants and tables.
+-- The data model of one name, and the parts that all files share: keys, arguments, constants and
+-- tables.
 --
 -- HASH, `headgate:{name}`
 --   field       meaning                                                      written by
@@ -13,8 +14,8 @@
 --   m<session>  the outbox: grants that its next reply brings                outbox
 --
 -- MEMBERS, `headgate:{name}:who`: a sorted set of waiters, holders and sessions (membership.lua).
--- LOG, `headgate:{name}:log`: a sorted set with what windows counted (window_log.lua). It is there
---   only if a limit is a window.
+-- LOG, `headgate:{name}:log`: a sorted set with the entries that windows counted (window_log.lua).
+--   It is there only if a limit is a window.
 --
 -- `gate` is the state during a call. All moments are microseconds of the server's clock.
 --   program, rules              the declaration as text, and a rule for each limit
@@ -34,9 +35,10 @@
 --
 -- Allocation dominates the cost of a call. A small table costs as much as 20 additions, and a
 -- number that becomes text as much as 40 (python -m benchmarks.server_cost). So a table is made
--- when it is needed, and what is needed again is kept.
+-- when it is needed, and a value that is needed again is kept.
 --
--- A server loads this text once and calls it many times. Each call resets what the one before left.
+-- A server loads this text once and calls it many times. Each call resets the values of the call
+-- before.
 
 local NEVER = 9007199254740992 -- 2^53: no moment
 local MOST = 4503599627370496 -- 2^52: the most of anything that is counted
@@ -44,7 +46,8 @@ local FORMAT = 4 -- of the state: other numbers need another format
 local WAITER, KEEP, CLEANUP = 10000000, 30000000, 100
 local UNHEARD = 4000000 -- a session that receives no notification lives so long after its last call
 local HOLD, FORMER, DAY = 60000000, 8, 86400000000
-local DECLARED, UPDATED = '1', '2' -- the limits of this call hold; they hold whatever was declared
+-- the limits of this call hold; they hold against any declaration
+local DECLARED, UPDATED = '1', '2'
 local ASKED, OFFERED = '3', '4' -- a look creates no name; any declaration replaces an offer
 local REMEMBERED = 100 -- how many declarations and states are kept in memory between calls
 

@@ -1,4 +1,4 @@
--- The queue: requests in the order of their places. What changes at the head is written together.
+-- The queue: requests in the order of their places. Changes at the head are written together.
 
 Queue = {}
 
@@ -86,7 +86,7 @@ function Queue.head()
   return nil
 end
 
--- The first request whose session is not about to expire: a session that waits calls so often that
+-- The first request whose session is not about to expire. A session that waits calls so often that
 -- it has more than UNHEARD left. That session looks at the head in place of the head's own.
 function Queue.first_awake(head)
   local ids = { head }

@@ -3,8 +3,8 @@
 
 Repair = {}
 
--- Adds what is held to the rules that are marked in `opened`. A concurrency limit that is new here
--- may have been here before, and its permits are still held (S1).
+-- Adds the held permits to the rules that are marked in `opened`. A concurrency limit that is new
+-- here may have been here before, and its permits are still held (S1).
 function Repair.count_holders(opened)
   if not next(opened) then return end
   Membership.each_holder(function(id)
@@ -33,9 +33,9 @@ local function repair_holders(held)
   gate.held, gate.next_expiry = held, Membership.first_lease_end()
 end
 
--- A state that is remembered was left by a complete call, and a sum shows what was lost since then.
--- For any other state all members are counted. What the holders cost is what is held. If waiters
--- were lost, sessions that waited before `restarted_at` have to queue again.
+-- A remembered state was left by a complete call, and a sum shows the losses since then. For any
+-- other state all members are counted. The sum of the holders' costs is the number that is held. If
+-- waiters were lost, sessions that waited before `restarted_at` have to queue again.
 function Repair.run()
   local count = Membership.count()
   if not gate.sessions or count ~= gate.queued + gate.held + gate.sessions then

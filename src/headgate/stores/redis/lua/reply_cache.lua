@@ -1,5 +1,6 @@
--- The record of each session: until when it is alive, the number of its last call, the moment of
--- that call if the server notifies the session (or 0), the run of that server, and the last reply.
+-- The record of each session: until when it is alive, the number of its last call, and the moment
+-- of that call. The moment is 0 if the server does not notify the session. Then come the run of
+-- that server and the last reply.
 --
 -- A session numbers its calls. A call that arrives twice gets the reply from the record. A call
 -- that arrives after a later one changes nothing (S3, T10).
@@ -34,8 +35,8 @@ function ReplyCache.unpack(record)
   return alive_until, number, run == RUN and notified_at or 0, at
 end
 
--- Returns the reply, if this call was made before or comes too late; otherwise nil, until when the
--- session is alive, and the number of its last call.
+-- Returns the reply, if this call was made before or comes too late. Otherwise returns nil, until
+-- when the session is alive, and the number of its last call.
 function ReplyCache.recall(record)
   if not record then return nil, 0 end
   local alive_until, last, _, at = ReplyCache.unpack(record)
@@ -45,7 +46,7 @@ end
 
 -- Whether the session received the last reply that is kept here. If not, then the state is an older
 -- one, or the name was lost and a copy of an earlier call was carried out. In both cases the
--- session may have lost its place, and it may have released what is held here (L5).
+-- session may have lost its place, and it may have released permits that are held here (L5).
 function ReplyCache.was_received(record, beginning)
   local reply = SESSION .. ' ' .. beginning .. ' '
   return record and string.find(record, reply, REPLY, true) == REPLY

@@ -1,4 +1,4 @@
--- Request ids, "session:number:asked", and what each request costs.
+-- Request ids, "session:number:asked", and the cost of each request.
 
 RequestId = {}
 

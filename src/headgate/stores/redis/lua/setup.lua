@@ -1,4 +1,5 @@
--- What a call does that finds nothing of the name, or other limits: the first state, and new rules.
+-- The work of a call that finds nothing of the name, or other limits: the first state, and new
+-- rules.
 
 Setup = {}
 

@@ -1,7 +1,7 @@
 -- The log of a name's windows: one sorted set, with four ranges of scores. Each window has a slot,
--- which is one of the ranges. Only this file knows what a score means. An entry is "score:cost",
--- one for each moment. The last entry, "end", belongs to no window: it keeps the log from being
--- empty.
+-- which is one of the ranges. Only this file knows the meaning of a score. An entry is
+-- "score:cost", one for each moment. The last entry, "end", belongs to no window: it keeps the log
+-- from being empty.
 
 WindowLog = {}
 

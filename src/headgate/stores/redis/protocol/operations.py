@@ -1,7 +1,7 @@
 """The operations of a session: all its requests but the acquires.
 
-Each type says how it is written, what the call that carries it needs, and what happens when the
-server is away or refuses it.
+Each type says how it is written, and the needs of the call that carries it. It also says the effect
+when the server is unavailable or refuses it.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ class Look(Operation):
 
 @dataclass(slots=True, eq=False)
 class AskStatus(Look):
-    """The limits, and what is left of them."""
+    """The limits, and the rest of each."""
 
     verb = "status"
 

@@ -138,7 +138,7 @@ def parse_reply(reply: bytes | None, session_id: str, number: int, program: str)
 
 
 def parse_done(words: list[str], program: str) -> Done:
-    """Read what follows "ok": "now head mine answer... | outbox..."."""
+    """Read the words after "ok": "now head mine answer... | outbox..."."""
     now, rest = int(words[0]), iter(words[3:])
     answers = list(read_answers(rest, program, now))
     return Done(now, int(words[1]) if words[2] == "1" else None, answers, read_outbox(rest, now))

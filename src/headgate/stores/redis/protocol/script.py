@@ -20,7 +20,8 @@ KINDS = {  # the file of each kind of limit, by the word for it in a declaration
     "slots": "concurrency",
 }
 LUA = "stores/redis/lua"
-QUICK = (  # what fast_acquire.lua needs: a server without functions makes it anew for each call
+# the parts that fast_acquire.lua needs: a server without functions makes it anew for each call
+QUICK = (
     "numbers",
     "membership",
     "window_log",

@@ -66,7 +66,7 @@ class Client:
         # These senders come from loops that have ended. This loop may have one of the same key.
         self.adopted: WeakSet[Sender] = WeakSet()
         self._closed = False
-        # The portal has taken over what the sessions must deliver and hold.
+        # The portal has taken over the sessions' permits and the operations that they must deliver.
         self.ended = False
         # `end` holds this lock. It is reentrant: a signal handler may end the client, too.
         self._ending = threading.RLock()
@@ -275,7 +275,7 @@ class Client:
     # Ending ---------------------------------------------------------------------------------------
 
     async def _run_lifecycle(self) -> None:
-        """Wait until the loop ends. Then let its tasks end, and send what they released.
+        """Wait until the loop ends. Then let its tasks end, and send their releases.
 
         Later releases go through the portal.
         """
@@ -299,7 +299,8 @@ class Client:
         self._lifecycle.cancel()
 
     def end(self) -> None:
-        """Make no more calls here. The portal takes over what the sessions must deliver and hold.
+        """Make no more calls here. The portal takes over the sessions' permits and the operations
+        that they must deliver.
 
         Several threads may end the client of a closed loop. Each returns only when the portal has
         taken over.

@@ -27,7 +27,7 @@ _warned: set[str] = set()
 
 
 class Eviction:
-    """Checks what one server does when its memory is full."""
+    """Checks the eviction policy of one server for a full memory."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 A node sends calls and receives replies. It loads the library if the server lacks it. Calls to a
 server that is not ready wait in the node. A connection that stays silent for too long is cut. The
-client decides where a call goes instead, and what becomes of the calls of a lost connection.
+client decides where a call goes instead, and handles the calls of a lost connection.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ class Call(Generic[T]):
         return cast(T, news.result)
 
     def fork(self) -> None:
-        """In the child of a fork: wake the thread, in whatever state it waits."""
+        """In the child of a fork: wake the thread, in any state of its wait."""
         self.of_parent = True
         self._messages.put(None)
 

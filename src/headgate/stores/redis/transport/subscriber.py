@@ -1,4 +1,4 @@
-"""The subscriptions of a client: notifications of what other processes grant to this one.
+"""The subscriptions of a client: notifications of grants that other processes make to this one.
 
 A subscription has a connection of its own, beside the connection for calls to the same server. It
 ends when the client leaves the server. It outlasts a lost connection for calls, so a notification
@@ -101,7 +101,9 @@ class Subscriptions:
             self.look(subscriber.keys)
 
     def look(self, keys: Iterable[str]) -> None:
-        """Let the sessions of `keys` ask for what they missed while they were not subscribed."""
+        """Let the sessions of `keys` ask for the notifications that they missed while they were not
+        subscribed.
+        """
         for key in list(keys):
             if key in self._client.senders:
                 self._client.senders[key].look()
