@@ -1,8 +1,8 @@
 """Connections that a process holds while many of its tasks wait, by the server's own CLIENT LIST.
 
-One permit is held, `waiters` tasks ask for the next, and what the server lists more than before is
-counted until it stays the same. A peer whose pool refuses callers is counted with those that
-remain, and its refusals are said.
+One permit is held, and `waiters` tasks ask for the next. The server's additional connections are
+counted until their number stays the same. A peer whose pool refuses callers is counted with those
+that remain, and its refusals are shown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Count:
     name: str
     connections: int = 0
     refused: int = 0
-    says: str = ""  # of those who were refused, the first; or why nothing could be counted
+    says: str = ""  # the first error of a refused caller; or why nothing could be counted
     failed: bool = False
 
     @property

@@ -1,5 +1,5 @@
-"""Who can be waited for across processes: the semaphores of capacity 1 on Redis, for the works that
-are no loop with a clock in it.
+"""The entrants across processes: the semaphores of capacity 1 on Redis, for the works that are no
+loop with a clock in it.
 
 Data only: the openings are those of the rows.
 """

@@ -23,7 +23,7 @@ from tests.clusters import Cluster
 from tests.sentinels import Sentinels
 from tests.servers import ServerMissing
 
-ADVISED = 3000  # milliseconds: what docs/redis.md advises
+ADVISED = 3000  # milliseconds: the advice of docs/redis.md
 DEFAULTS = {"Cluster": 15_000, "Sentinel": 30_000}  # Redis's own
 ROUNDS = 3
 CALM = 2.0  # seconds of work before the fault, and after it

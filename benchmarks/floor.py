@@ -1,4 +1,4 @@
-"""`python -m benchmarks.floor`: what a round trip with a small script costs, and where its time
+"""`python -m benchmarks.floor`: the cost of a round trip with a small script, and where its time
 goes.
 
 The same EVALSHA by three clients, and headgate beside them, one call after another. Contestants
@@ -72,7 +72,7 @@ class Way:
 
 @dataclass
 class Cost:
-    """What turns took, microseconds each."""
+    """The cost of turns, microseconds each."""
 
     way: Way
     each: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Cost:
 
     def parts(self) -> tuple[float, float, float, float, float]:
         """Script, the server's rest, the client's user and kernel time: means, because clocks of
-        CPU tick; and what is left.
+        CPU tick; and the remainder.
         """
         script, server, user, kernel = (
             sum(part) / len(part) for part in (self.script, self.server, self.user, self.kernel)
@@ -205,7 +205,7 @@ def script_time(server: Redis) -> tuple[int, int]:
 
 
 def server_cpu(server: Redis) -> float:
-    """Of its main thread, where that is told apart."""
+    """Of its main thread, if the server reports it separately."""
     cpu = server.info("cpu")
     return sum(
         float(cpu.get(f"used_cpu_{kind}_main_thread", cpu[f"used_cpu_{kind}"]))

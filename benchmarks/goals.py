@@ -1,8 +1,8 @@
-"""The goals of the design, section 5, in one table at the end of a run: each beside what was
-measured for it.
+"""The goals of the design, section 5, in one table at the end of a run: each beside its measured
+figure.
 
-What a line says is put together here; what it is based on was measured in the rows, in
-`connections` and in `handoff`.
+The text of a line is put together here; its figures were measured in the rows, in `connections` and
+in `handoff`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def line_of(outcome: Outcome, goal: Goal) -> Line:
 
 
 def best(outcome: Outcome, role: Role) -> str:
-    """The best of a role, and its ratio; none where nobody of it takes part."""
+    """The best of a role, and its ratio; none if no member of it takes part."""
     taking_part = [result for result in outcome.results if result.contestant.role is role]
     found: Result | None = outcome.best(role)
     if found is None:

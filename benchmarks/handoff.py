@@ -2,8 +2,8 @@
 between two real processes.
 
 Both read the same monotonic clock, which Linux shares between processes. The unit is the bare round
-trip, measured in the same processes between the hand-offs: an EVALSHA over headgate's own wire, by
-which the goal is judged, and by redis-py, which is slower.
+trip, measured in the same processes between the hand-offs: an EVALSHA. The goal is judged by
+headgate's own connection; redis-py is slower.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KEY = "hand-off"
 TIMES, QUICK_TIMES = 300, 20
 MOST = 3.0  # the goal: bare round trips
-# Seconds: who asks has come to stand in the queue, and all are as idle before a round trip as
+# Seconds: the caller that asks has joined the queue, and all are as idle before a round trip as
 # before a hand-off.
 PAUSE = 0.01
 TOO_LONG = 20.0  # seconds for one answer of a side
@@ -41,7 +41,7 @@ ENTRANTS = (*SEMAPHORES, Entrant(FLOOR, alone.baton))
 
 
 class SideError(Exception):
-    """A side could not do what it was told; the text is its reason."""
+    """A side could not follow its order; the text is its reason."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ def handed_over(entrant: Entrant, url: str, name: str, times: int) -> Handed:
         try:
             giver, taker = (stack.enter_context(side(entrant.name, url, name)) for _ in range(2))
             told(giver, "enter")
-            for number in range(times + 1):  # the first opens what is opened once
+            for number in range(times + 1):  # the first turn sets up everything that is set up once
                 one(giver, taker, handed, counts=number > 0)
                 giver, taker = taker, giver
         except (SideError, EOFError) as error:
@@ -117,7 +117,7 @@ def answer(pipe: Connection) -> float:
 
 @contextmanager
 def side(entrant: str, url: str, name: str) -> Iterator[Connection]:
-    """A process that enters and leaves when it is told, and says at which moment it did."""
+    """A process that enters and leaves on order, and says at which moment it did."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=play, args=(theirs, entrant, url, name), daemon=True)
@@ -167,7 +167,7 @@ async def answering(pipe: Connection, entry: Any, calls: dict[str, Any]) -> None
             pipe.send(perf_counter() - start)
 
 
-# What is shown ------------------------------------------------------------------------------------
+# Output ----------------------------------------------------------------------------------------
 
 
 def percentile(seconds: Sequence[float], percent: int) -> float:

@@ -1,4 +1,4 @@
-"""The facts of the machine and the versions of everybody, as they are at this moment."""
+"""The facts of the machine and all versions, as they are at this moment."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.many_keys`: a million keyed limiters of one process in one Redis: what each
-costs, and what is left.
+"""`python -m benchmarks.many_keys`: a million keyed limiters of one process in one Redis: the cost
+of each, and the remains.
 
-What lives here: making keys, batch by batch, and reading what the server and this process hold
-then. Exit status: 1 when a key has no TTL or outlives it, when this process grew with the keys, or
-held more than 3 connections; 2 when nothing could be measured.
+Here keys are made, batch by batch, and the memory of the server and of this process is read then.
+Exit status: 1 when a key has no TTL or outlives it, when this process grew with the keys, or held
+more than 3 connections. 2 when nothing could be measured.
 """
 
 from __future__ import annotations
@@ -37,14 +37,16 @@ CONNECTIONS = 3  # the most: the goal
 LEAK, NOISE = (
     16,
     8_000_000,
-)  # bytes a key by which this process may grow after the first tenth, and what is noise in any case
+    # bytes a key by which this process may grow after the first tenth, and a size that is noise in
+    # any case
+)
 BEYOND = 5.0  # seconds after the last TTL: then nothing may be left
-SPARE = "SLACK = 60000000"  # what the script adds to a TTL, to write it seldom
+SPARE = "SLACK = 60000000"  # the script adds this to a TTL, to write it seldom
 
 
 @dataclass
 class Findings:
-    """What is wrong, said at the end."""
+    """The faults that were found, reported at the end."""
 
     wrong: list[str] = field(default_factory=list)
 
@@ -148,9 +150,7 @@ async def entered(limiter: Limiter) -> None:
 async def at_once(
     work: Callable[[Limiter], Coroutine[Any, Any, Any]], limiters: Iterable[Limiter]
 ) -> list[Any]:
-    """The work for all of them, so many in one turn of the loop; nothing is kept but what it
-    returns.
-    """
+    """The work for all of them, so many in one turn of the loop; only its results are kept."""
     results: list[Any] = []
     for batch in batches(iter(limiters)):
         results += await asyncio.gather(*map(work, batch))
@@ -211,7 +211,7 @@ async def live_keys(url: str, server: Redis, live: int, found: Findings) -> None
     permits: list[Permit] = await at_once(permit_of, limiters)
     row("one permit held")
     waiting = [asyncio.create_task(permit_of(each)) for each in limiters]
-    await at_once(status_of, limiters)  # they are asked behind those who wait
+    await at_once(status_of, limiters)  # they are asked behind the waiters
     row("one permit held, one waiter")
     found.check(
         connections(server) <= CONNECTIONS,
@@ -282,7 +282,7 @@ def leave_keys(url: str, brief: int) -> None:
 
 
 def hurry() -> None:
-    """The constants of tests/faults/haste.py, and what is added to a TTL, too."""
+    """The constants of tests/faults/haste.py, and the time that the script adds to a TTL."""
     from headgate.stores.redis.protocol import script
     from tests.faults import haste
 
@@ -301,7 +301,7 @@ async def left_behind(url: str, brief: int) -> None:
     await at_once(entered, (limiter[f"tenant-{number}"] for number in range(brief)))
 
 
-# What is held -------------------------------------------------------------------------------------
+# Held memory -----------------------------------------------------------------------------------
 
 
 def used(server: Redis) -> int:

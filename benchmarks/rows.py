@@ -1,5 +1,5 @@
-"""The rows: which work, by whom, how often. A row is data; how it is done is in shapes, by whom in
-peers/.
+"""The rows: which work, by which entrant, how often. A row is data; shapes.py does the work, and
+peers/ has the entrants.
 
 Every peer that can do a row's work is in it, in its documented way; where that fails, also in one
 that works.
@@ -25,7 +25,7 @@ from benchmarks.stage import Contestant, Goal, Opening, Role, Row, Shape
 
 MEMORY_TIMES, MEMORY_QUICK = 20_000, 5_000
 # One after another on Redis: short turns and many of them. Most of such a round trip is waiting for
-# a core to wake, which takes 50 us in one minute of a machine and 300 in the next: only turns that
+# a core to wake. That takes 50 us in one minute of a machine and 300 in the next. Only turns that
 # lie close together have the same weather.
 TURN_TIMES, TURN_ROUNDS = 50, 150
 THREAD_TIMES, THREAD_QUICK = 40_000, 8_000
@@ -38,7 +38,7 @@ NARROW = 2
 # 5.
 BELOW = 1.0
 NEAR_BARE = 1 / 1.15
-AS_FAST = 1 / 1.1  # a tenth is what two halves of one run differ by anyway
+AS_FAST = 1 / 1.1  # two halves of one run differ by a tenth anyway
 ONE_TRIP = "one bare trip for all"
 DECIDED = "the same, decided by our script"
 SEMAPHORE_LEADS = {1: 3.0, 10: 10.0, 100: 20.0}
@@ -264,7 +264,7 @@ def semaphore_row(
     awaited = headgate.semaphore_release_awaited(capacity)
     decided = (
         [floor(DECIDED, alone.semaphore(capacity), shape)] if capacity == AT_ONCE else []
-    )  # no trip for each who leaves
+    )  # no trip for each caller that leaves
     return Row(
         f"{key}-{capacity}",
         f"semaphore on Redis, capacity {capacity}: {title}",

@@ -1,7 +1,7 @@
 """The redis-server of a run: started here on a private port of the loopback, and stopped by its
 process id.
 
-Only starting, asking and stopping lives here; what is measured on the server does not.
+Here the server is only started, asked and stopped; other modules measure on it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_PERSISTENCE = ("--save", "", "--appendonly", "no")
 
 
 class ServerMissingError(Exception):
-    """There is no redis-server to measure on; the text says what to do."""
+    """There is no redis-server to measure on; the text says how to get one."""
 
 
 @contextmanager

@@ -1,9 +1,9 @@
-"""The works: what is done with a limiter while the clock runs. Each shape owns its clock and
-returns seconds.
+"""The works: the use of a limiter while the clock runs. Each shape owns its clock and returns
+seconds.
 
-Everybody in a row goes through the same lines. A shape knows no library; what is entered comes from
-a maker. Clients are opened before; what a shape makes inside or outside of the clock is said in its
-name.
+All entrants in a row go through the same lines. A shape knows no library; its entry comes from a
+maker. Clients are opened before; the name of a shape says which objects it makes inside or outside
+of the clock.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def in_the_loop(shape: Callable[[Maker, str, int], Coroutine[Any, Any, float]]) 
 async def entered_in_turn(make: Maker, name: str, times: int) -> float:
     """`async with`, one after another, on one instance made before the clock starts."""
     entry = make(name)
-    async with entry:  # the first entry sets up what is set up once
+    async with entry:  # the first entry sets up everything that is set up once
         pass
     start = perf_counter()
     for _ in range(times):
@@ -63,7 +63,7 @@ async def entered_in_turn(make: Maker, name: str, times: int) -> float:
 
 @in_the_loop
 async def called_in_turn(make: Maker, name: str, times: int) -> float:
-    """The same for what is awaited and not entered."""
+    """The same for calls that are awaited and not entered."""
     call: Callable[[], Awaitable[None]] = make(name)
     await call()
     start = perf_counter()
@@ -121,7 +121,7 @@ async def made_and_entered_by_the_hundred(make: Maker, name: str, times: int) ->
 
 @in_the_loop
 async def entered_at_once(make: Maker, name: str, times: int) -> float:
-    """Many tasks enter one instance, after a first crowd that opened what is opened once and is not
+    """Many tasks enter one instance, after a first crowd that sets up everything once and is not
     timed.
     """
     entry = make(name)
@@ -136,7 +136,7 @@ async def entered_at_once(make: Maker, name: str, times: int) -> float:
 
 @in_the_loop
 async def called_at_once(make: Maker, name: str, times: int) -> float:
-    """The same for what is awaited and not entered."""
+    """The same for calls that are awaited and not entered."""
     call: Callable[[], Coroutine[Any, Any, None]] = make(name)
     await all_at_once(call, times)
     return await all_at_once(call, times)
@@ -193,6 +193,6 @@ def no_answer() -> RunFailedError:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one short line: what it is and the first line of what it says."""
+    """An error in one short line: its type and the first line of its text."""
     says = str(error).strip().splitlines()
     return f"{type(error).__name__}: {says[0]}" if says else type(error).__name__

@@ -1,4 +1,4 @@
-"""What every contestant is given, and what a row, a contestant and a goal are.
+"""The stage of every contestant, and the types of a row, a contestant and a goal.
 
 Plain data and its types only: nothing here measures, prints or knows a library by name.
 """
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# One setting for everybody: so many tokens that nobody ever waits. What is timed is the way to a
-# grant.
+# One setting for all entrants: so many tokens that no caller ever waits. Only the way to a grant is
+# timed.
 PLENTY = 1_000_000
 PERIOD = 3600
 
@@ -43,8 +43,8 @@ class Stage:
 Maker = Callable[[str], Any]
 Opening = Callable[[Stage], AbstractContextManager[Maker]]
 
-# A shape does the row's work once with what the maker makes, `times` times over, and returns the
-# seconds.
+# A shape does the row's work once with the entries of the maker, `times` times over, and returns
+# the seconds.
 Shape = Callable[[Stage, Maker, str, int], float]
 
 

@@ -1,7 +1,7 @@
 """How a run is shown: a table a row, as soon as it is measured, and the verdict. Neater where rich
 is there.
 
-Only words and columns live here; what a figure means is decided in timing.
+Only words and columns live here; timing.py decides on the meaning of a figure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The measurement: contestants take turns, round by round, and are compared within each round.
 
 Nothing here knows a library or how a figure is shown. A contestant that fails is reported with its
-error and sits out the rest of its row; nobody is dropped in silence.
+error and sits out the rest of its row; none is dropped in silence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from benchmarks.stage import Contestant, Maker, Role, Row, Stage
 
 QUICK_ROUNDS = 3
 SETTLE = (
-    0.005  # a pause before each turn: what the one before left in flight is not charged to the next
+    # a pause before each turn: calls in flight of the turn before are not charged to the next
+    0.005
 )
 
 
@@ -78,12 +79,12 @@ class Outcome:
 
     @property
     def shared(self) -> bool:
-        """Whether a peer did this work at all, so that there is somebody to be ahead of."""
+        """Whether a peer did this work at all, so that there is a peer to compare with."""
         return bool(self.finished(Role.PEER))
 
     @property
     def ahead(self) -> bool:
-        """Ahead of every peer that finished; not ahead of anybody when headgate itself failed."""
+        """Ahead of every peer that finished; not ahead of any when headgate itself failed."""
         return self.ours.finished and all(
             self.ratio(peer) > 1.0 for peer in self.finished(Role.PEER)
         )
@@ -96,12 +97,14 @@ class Outcome:
 
     @property
     def mark(self) -> Result | None:
-        """Whom the goal speaks of: the best of its role."""
+        """The subject of the goal: the best of its role."""
         return None if self.row.goal is None else self.best(self.row.goal.role)
 
     @property
     def lead(self) -> float | None:
-        """How far ahead of the goal's mark, where there is a goal and all who matter finished."""
+        """How far ahead of the goal's mark, if there is a goal and all entrants that matter
+        finished.
+        """
         return None if self.mark is None else self.ratio(self.mark)
 
     @property
@@ -179,7 +182,7 @@ def take_turn(result: Result, number: int, stage: Stage, make: Maker, times: int
 
 @contextmanager
 def collector_out_of_the_way() -> Iterator[None]:
-    """Garbage is collected before each turn and not during it, for everybody alike (as timeit
+    """Garbage is collected before each turn and not during it, for all entrants alike (as timeit
     does).
     """
     gc.collect()

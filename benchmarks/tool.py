@@ -1,7 +1,6 @@
-"""How the tools beside the rows begin and end: on a private server that is gone afterwards,
-whatever happens.
+"""How the tools beside the rows begin and end: on a private server that always ends with them.
 
-What a tool measures is its own; this knows no library and no figure.
+Each tool measures by itself; this module knows no library and no figure.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ NOTHING_MEASURED = 2
 
 
 def on_private_server(work: Callable[[str], bool]) -> int:
-    """The exit status: 0 when `work`, given a server's URL, says that all is well; 1 when it is
-    not; 2 when there is no server.
+    """The exit status: 0 when `work`, given a server's URL, reports success; 1 when it does not; 2
+    when there is no server.
     """
     # A kill must not leave a redis-server behind: it becomes an exit, which every `finally` sees.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

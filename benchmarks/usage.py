@@ -1,6 +1,6 @@
-"""What a server has done, by its own INFO: scripts, announcements, CPU and connections.
+"""The work of a server, by its own INFO: scripts, notifications, CPU and connections.
 
-Only reading and subtracting live here; what is made of the figures is each tool's.
+Only reading and subtracting live here; each tool uses the figures in its own way.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SCRIPTS = ("evalsha", "eval", "fcall")
 
 @dataclass(frozen=True)
 class Stats:
-    """What the server has done: calls of scripts, their microseconds, commands inside,
-    announcements, and its own CPU seconds.
+    """The work of the server: calls of scripts, their microseconds, commands inside, notifications,
+    and its own CPU seconds.
     """
 
     calls: int = 0

@@ -1,7 +1,7 @@
 """The calls of one process, with headgate or without: the one difference is which `limiter` they
 enter.
 
-Run as `python -m demo.calls` this file is one of several workers: an order comes in as a line of
+Run as `python -m demo.calls` this file is one of several workers. An order comes in as a line of
 JSON, the replies go out as one status a line. Nothing here counts or draws.
 """
 
@@ -22,10 +22,10 @@ from headgate import Concurrency, HeadgateError, Limiter, Window
 
 RULES = Rules()
 
-# A grant counts when the call leaves, the server counts when it arrives: slack covers what the way
-# varies by. Measured at the server on 2 busy cores, calls came up to 13 ms closer together than
-# they were granted, from one process as from 4, and once 18 ms. Every period grows by it: 2.5% of
-# the 5% that the demo allows itself.
+# A grant counts when the call leaves, the server counts when it arrives: slack covers the variation
+# of the travel time. Measured at the server on 2 busy cores, calls came up to 13 ms closer together
+# than they were granted, from one process as from 4, and once 18 ms. Every period grows by it: 2.5%
+# of the 5% that the demo allows itself.
 SLACK = 0.025
 
 Entrance = AbstractAsyncContextManager[object]
@@ -54,7 +54,7 @@ class Order:
 
 @asynccontextmanager
 async def entrance(name: str | None, store: str | None) -> AsyncIterator[Entrance]:
-    """What a call enters: the limiter of that name, already connected to its store, or nothing at
+    """The entry of a call: the limiter of that name, already connected to its store, or nothing at
     all.
     """
     if name is None:
@@ -70,7 +70,7 @@ async def make_calls(order: Order, limiter: Entrance, reply: Callable[[int], Non
     """Starts all calls at the same time; `reply` hears the status of each as it comes back."""
     connections = aiohttp.TCPConnector(
         limit=0
-    )  # no limit: aiohttp's own would hide what happens without headgate
+    )  # no limit: aiohttp's own would hide the effects of having no headgate
     async with aiohttp.ClientSession(connector=connections) as session:
 
         async def call() -> None:
@@ -78,7 +78,7 @@ async def make_calls(order: Order, limiter: Entrance, reply: Callable[[int], Non
                 await response.read()
             reply(response.status)
 
-        # Each connection is open before the first call: a grant counts when the call leaves, and
+        # Each connection is open before the first call. A grant counts when the call leaves, and
         # connecting takes as long as all of the slack when a machine is busy.
         await asyncio.gather(*(connect(session, order.url) for _ in range(RULES.at_once)))
         await asyncio.gather(*(call() for _ in range(order.calls)))
@@ -91,8 +91,8 @@ async def connect(session: aiohttp.ClientSession, url: str) -> None:
 
 
 async def work() -> None:
-    """One worker: takes its order, says when it is loaded and connected, and calls when it is told
-    to go.
+    """One worker: it takes its order, says when it is loaded and connected, and calls after the
+    word to go.
     """
     order = Order.from_line(sys.stdin.readline())
     async with entrance(order.name, order.store) as limiter:

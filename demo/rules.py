@@ -1,8 +1,8 @@
-"""What the demo's server allows, decided without I/O and without a clock: the time of arrival is an
-argument.
+"""The limits of the demo's server, decided without I/O and without a clock: the time of arrival is
+an argument.
 
-The server and the demo's idea of the best possible time both come from here, and neither knows
-headgate: what is judged must not be the judge.
+The server and the demo's idea of the best possible time both come from here. Neither knows
+headgate: the subject of the test must not be its judge.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The strict HTTP server: `python -m demo.server`. It prints its port and serves until it is
 stopped.
 
-GET / is the call, GET /stats the counts, POST /reset forgets all. What is allowed is decided in
-`rules`; this file only reads the clock, sleeps and answers. It knows nothing of headgate.
+GET / is the call, GET /stats the counts, POST /reset forgets all. `rules` decides which call is
+allowed; this file only reads the clock, sleeps and answers. It knows nothing of headgate.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What the demo puts on the screen: a bar while calls come back, then a table. It draws, and
-decides nothing.
+"""The screen of the demo: a bar while calls come back, then a table. It draws, and decides nothing.
 
 A terminal gets a moving bar, anything else (a log, a pipe) a plain line now and then.
 """

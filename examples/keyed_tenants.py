@@ -1,5 +1,5 @@
-"""One limiter, a separate state for each tenant: who asks too often is refused at once, the others
-notice nothing.
+"""One limiter, a separate state for each tenant: a tenant that asks too often is refused at once,
+and the others notice nothing.
 
 The service knows some words; its customers come as (tenant, word). Run it: `python
 examples/keyed_tenants.py`

@@ -1,8 +1,8 @@
-"""Two budgets at once: requests and tokens, taken together; what a call did not use goes back by
-`settle`.
+"""Two budgets at once: requests and tokens, taken together; `settle` gives back the unused part of
+a call.
 
-The model is a local one: it answers a question with the longest words of it. What it took is known
-only afterwards, as with any model, so each call asks for the most it may take. Run it: `python
+The model is a local one: it answers a question with the longest words of it. As with any model, the
+used tokens are known only afterwards, so each call asks for the most it may take. Run it: `python
 examples/llm_budgets.py`
 """
 

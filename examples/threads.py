@@ -1,5 +1,4 @@
-"""Threads and an event loop share one limiter: at most three hash at the same time, whoever they
-are.
+"""Threads and an event loop share one limiter: at most three of them hash at the same time.
 
 Run it: `python examples/threads.py`
 """
@@ -19,7 +18,7 @@ inside = most = 0
 
 
 def digest(number: int) -> str:
-    """Real work, and a count of who does it at the same time."""
+    """Real work, and a count of the workers at the same time."""
     global inside, most
     with lock:
         inside += 1

@@ -31,8 +31,8 @@ async def limited_in_place(service: Strict) -> None:
 
 
 async def classic(service: Strict) -> None:
-    """So many a second, and a burst that the service bears; what is sent by the session itself is
-    not limited.
+    """So many a second, and a burst that the service bears; requests of the session itself are not
+    limited.
     """
     async with RateLimiter(aiohttp.ClientSession(), rate=100, max_tokens=3) as client:
         for _ in range(5):

@@ -1,8 +1,8 @@
 """The Anthropic SDK, in threads: requests, input tokens, output tokens and calls at once limited
 together; streams that are left.
 
-The service bears three calls at once, and says 429 to the first all the same: the SDK tries again,
-and that is one more request. Run it: `python examples/with_anthropic.py`
+The service bears three calls at once, and answers 429 to the first all the same. The SDK tries
+again, and that is one more request. Run it: `python examples/with_anthropic.py`
 """
 
 from __future__ import annotations

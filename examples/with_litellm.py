@@ -23,7 +23,7 @@ llm = Limiter("llm", "1000/hour", "2k tokens/hour", Concurrency(3))
 
 
 def estimate(call: Mapping[str, Any]) -> dict[str, int]:
-    """Five characters to a token, and what answers take by experience."""
+    """Five characters to a token, and the usual size of answers."""
     return {"tokens": sum(len(message["content"]) for message in call["messages"]) // 5 + 60}
 
 

@@ -1,4 +1,5 @@
-"""requests, in threads: one session for all of them; what urllib3 sends again waits its turn again.
+"""requests, in threads: one session for all of them; a request that urllib3 sends again waits its
+turn again.
 
 The service answers 429 to the fourth call at once, and 503 to its first /busy. Run it: `python
 examples/with_requests.py`

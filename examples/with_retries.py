@@ -1,4 +1,4 @@
-"""Tenacity and stamina: callers who may not wait long are refused, and come again when the refusal
+"""Tenacity and stamina: callers that may not wait long are refused, and come again when the refusal
 says.
 
 Run it: `python examples/with_retries.py`

@@ -1,7 +1,7 @@
-"""How bookings move, measured: `python -m benchmarks.bookings`. The decision:
+"""How reservations move, measured: `python -m benchmarks.bookings`. The decision:
 docs/decisions/reservations.md.
 
-What lives here: way (a), everybody booked on arrival and shifts recorded, as a prototype
-(shifts.py, shifts.lua); way (b), headgate itself; the same works for both, and the server's own
-figures. What must not: anything that headgate uses.
+Way (a) reserves for every caller on arrival and records shifts; it is a prototype (shifts.py,
+shifts.lua). Way (b) is headgate itself. Both do the same works, and the server's own figures count.
+headgate uses nothing of this package.
 """

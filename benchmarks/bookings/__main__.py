@@ -1,8 +1,8 @@
-"""`python -m benchmarks.bookings`: both ways to move bookings, the same works, in one run of about
-a minute and a half.
+"""`python -m benchmarks.bookings`: both ways to move reservations, the same works, in one run of
+about a minute and a half.
 
-What lives here: the table. Exit status: 0 when both were right, 1 when a check failed, 2 when
-nothing could be measured.
+Here is the table. Exit status: 0 when both were right, 1 when a check failed, 2 when nothing could
+be measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """One process of a work: `python -m benchmarks.bookings.session SESSION WAY URL NAME CALLERS APART
 GIVE_UP`, started by works.py.
 
-What lives here: callers that ask, every other one that gives up, and then a last one; the same
-lines for both ways. What must not: figures of the server, and any check. It says when it is ready,
-when all have asked, when all who give up have, and then, as JSON, who got through.
+Here are callers that ask, every other one of which gives up, and then a last one; the same lines
+for both ways. Here are no figures of the server, and no checks. The process says when it is ready,
+when all callers have asked, and when all that give up have done so. Then it lists the granted
+callers, as JSON.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ STEP = 1_000_000 // RATE
 
 
 class Through(NamedTuple):
-    """Who got through: in which order by the store, granted for when and gone when (microseconds,
-    the clock of this machine).
+    """A granted caller: its order by the store, the moment of its grant and the moment when it went
+    on (microseconds, the clock of this machine).
     """
 
     session: int
@@ -33,7 +34,7 @@ class Through(NamedTuple):
 
 
 class Side(Protocol):
-    """One way to move bookings."""
+    """One way to move reservations."""
 
     async def open(self) -> None: ...
     async def acquire(self) -> tuple[int, int]: ...
@@ -81,8 +82,8 @@ class Queue:
 async def main(
     session: int, way: str, url: str, name: str, callers: int, apart: float, give_up: float
 ) -> None:
-    """`apart`: seconds between two askers; `give_up`: between two who give up, or less than 0 when
-    nobody does.
+    """`apart`: seconds between two callers that ask; `give_up`: seconds between two that give up,
+    or less than 0 when none does.
     """
     side: Side = Shifts(url, name) if way == "a" else Queue(url, name)
     await side.open()

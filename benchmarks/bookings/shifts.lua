@@ -1,16 +1,20 @@
--- Way (a): everybody is booked on arrival, and a cancel records a shift: "who has a higher number than n moves forward by one step".
+-- Way (a): every caller has a reservation on arrival, and a cancel records a shift: "each number
+-- higher than n moves forward by one step".
 --
--- For one bucket and one token each. `zero` is the moment at which the bucket is empty. Bookings that lie ahead stand one step apart
--- and the last of them at `zero`: so who has k behind him goes at zero - k * STEP, and taking one out moves all behind by one step.
+-- For one bucket and one token each. `zero` is the moment at which the bucket is empty.
+-- Reservations that lie ahead stand one step apart and the last of them at `zero`. So a caller with
+-- k callers behind it goes at zero - k * STEP. Taking one out moves all behind it by one step.
 --
--- KEYS: 1 hash ("state" and each session's last reply), 2 bookings ahead by number, 3 shifts by index.
--- ARGV: 1 microseconds for a token, 2 capacity, 3 session, 4 number of its call, 5 shifts it has heard, 6 how many to book,
--- 7... numbers to cancel. Reply: session call shifts now first from shift..., the i-th booked goes at from + i * STEP, or now.
+-- KEYS: 1 hash ("state" and each session's last reply), 2 reservations ahead by number, 3 shifts by
+-- index. ARGV: 1 microseconds for a token, 2 capacity, 3 session, 4 number of its call, 5 shifts it
+-- has received, 6 how many to reserve, 7... numbers to cancel. Reply: session call shifts now first
+-- from shift..., the i-th booked goes at from + i * STEP, or now.
 
 local HASH, AHEAD, SHIFTS = KEYS[1], KEYS[2], KEYS[3]
 local STEP, SIZE, SESSION, CALL = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local HEARD, COUNT = tonumber(ARGV[5]), tonumber(ARGV[6])
-local KEPT, KEEP = 1000, 60000 -- shifts that are remembered; milliseconds that the keys outlive the last booking
+-- shifts that are remembered; milliseconds that the keys outlive the last reservation
+local KEPT, KEEP = 1000, 60000
 
 local stored = redis.call('HMGET', HASH, 'state', 'r' .. SESSION)
 if stored[2] then
@@ -30,7 +34,7 @@ local function int(number)
   return string.format('%.0f', number)
 end
 
--- Forgets the bookings whose moment has come: nothing moves them any more.
+-- Forgets the reservations whose moment has come: nothing moves them any more.
 local function pass()
   local ahead = math.max(0, math.ceil((zero - now) / STEP))
   redis.call('ZREMRANGEBYRANK', AHEAD, 0, -ahead - 1)

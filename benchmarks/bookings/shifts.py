@@ -1,7 +1,7 @@
-"""Way (a) from the caller's side: a session that books on arrival, sleeps, and moves its sleepers
-when it hears of shifts.
+"""Way (a) from the caller's side: a session that reserves on arrival, sleeps, and moves its
+sleepers when it receives shifts.
 
-What lives here: one session's calls, bookings and shifts, its ears and its heartbeat. It is a
+Here are one session's calls, reservations and shifts, its subscriber and its heartbeat. It is a
 prototype: one bucket, one token each, no refusals, no reconnecting, and shifts are remembered for
 as long as the session lives.
 """
@@ -39,7 +39,7 @@ class Booking:
 class ShiftingBucket:
     """One session of one bucket on Redis.
 
-    At most one call is on its way; who comes meanwhile travels in the next.
+    At most one call is in flight; requests that come meanwhile travel in the next.
     """
 
     def __init__(self, url: str, name: str, step: int, capacity: int) -> None:
@@ -161,8 +161,8 @@ class ShiftingBucket:
             self._talk()
 
     def _learn(self, before: int, numbers: list[int]) -> None:
-        """Shifts `before + 1` and following: what was not heard before moves the sleepers behind
-        it.
+        """Shifts `before + 1` and following: those that were not received before move the sleepers
+        behind them.
         """
         news = numbers[len(self._shifts) - before :]
         self._shifts += news
@@ -173,7 +173,7 @@ class ShiftingBucket:
     # Sleeping
 
     def _let_go(self) -> None:
-        """Let go, in order, whose moment has come, and sleep until the next."""
+        """Wake the sleepers whose moment has come, in order, and sleep until the next."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

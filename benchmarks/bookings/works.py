@@ -1,8 +1,8 @@
-"""The works: four processes ask one bucket of the server, and the server's own figures say what
-that took.
+"""The works: four processes ask one bucket of the server, and the server's own figures show the
+cost.
 
-What lives here: what is done, what is counted and what must hold. What must not: a line that
-differs for one of the two ways.
+Here are the callers' actions, the counts and the checks. Here is no line that differs for one of
+the two ways.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from benchmarks.bookings.session import STEP, Through
 from benchmarks.usage import Stats, stats
 
 SESSIONS = 4
-HORIZON = 50_000  # microseconds: what may be lost is what fits in
+HORIZON = 50_000  # microseconds: the tokens that fit into it may be lost
 
 
 class Work(NamedTuple):
-    """What the callers do; seconds."""
+    """The actions of the callers; seconds."""
 
     title: str
     callers: int
     apart: float = 0.0  # between two askers of one process
-    give_up: float = -1.0  # between two of every other one, who give up; less than 0: nobody does
+    # between two of every other caller, which give up; less than 0: none gives up
+    give_up: float = -1.0
 
 
 WORKS = (
@@ -50,8 +51,8 @@ WORKS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """One work done one way: what the server did while all asked, while some gave up, and in all;
-    and who got through.
+    """One work done one way: the server's work while all asked, while some gave up, and in all; and
+    the granted callers.
     """
 
     work: Work
@@ -66,7 +67,7 @@ class Outcome:
 
     @property
     def lost(self) -> int:
-        """Tokens that nobody got, though somebody waited for them."""
+        """Tokens that no caller got, though one waited for them."""
         return round(self.seconds * 1_000_000 / STEP) - len(self.through)
 
     @property
@@ -75,7 +76,7 @@ class Outcome:
         return max(one.gone - one.moment for one in self.through) / 1000
 
     def failures(self) -> Iterator[str]:
-        """What must hold, and did not."""
+        """The checks that failed."""
         start, moments = self.through[0].moment, [one.moment for one in self.through]
         if any(moment < start + index * STEP for index, moment in enumerate(moments)):
             yield "T1: more was granted than the bucket had"
@@ -123,7 +124,7 @@ def process(words: tuple[object, ...]) -> Iterator[subprocess.Popen[str]]:
 
 
 def together(sessions: list[subprocess.Popen[str]], server: Redis, word: str) -> Stats:
-    """All have come so far: what the server has done until now; and all go on."""
+    """All sessions have come so far: the server's figures until now; and all go on."""
     for session in sessions:
         said = line_of(session).strip()
         assert said == word, f"a session said {said!r} instead of {word!r}"

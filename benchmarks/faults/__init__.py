@@ -1,3 +1,3 @@
-"""headgate and its peers under the same faults, on a real redis-server: what is left, what was done
-twice, who was overtaken.
+"""headgate and its peers under the same faults, on a real redis-server: the remaining permits, the
+double effects, the overtaken callers.
 """

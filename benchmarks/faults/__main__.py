@@ -17,7 +17,7 @@ from benchmarks import machine, tool
 from benchmarks.faults.works import WORKS, entrants, outcome
 from benchmarks.table import say
 
-SOUND = (  # what headgate has to say to each
+SOUND = (  # the result that headgate must have for each
     "5 of 5; 5 a lease later",
     "5 of 5",
     "granted, charged 1",

@@ -1,8 +1,8 @@
-"""Who takes part in the faults, and how each is used by its own documentation: one entry for each
+"""The entrants of the faults, and how each is used by its own documentation: one entry for each
 caller.
 
-Only how a library is made and what it says to be granted stand here; what is done to it stands in
-the works. A library is imported when its turn comes.
+Here is only how a library is made and how it says that it granted; the faults stand in the works. A
+library is imported when its turn comes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from redis.asyncio import Redis as AsyncRedis
 
-LEASE = 2  # seconds after which what a killed process held is to be back
+LEASE = 2  # seconds after which the permits of a killed process are to be back
 TOKENS = 10  # in a new bucket
 HOUR = 3600
 
@@ -152,7 +152,7 @@ def redis_lock(client_of: ClientOf) -> Making:
     return making
 
 
-# redis-py's client, in the two ways to make one: they differ in what they do when a reply is lost.
+# redis-py's client, in the two ways to make one: they differ in their action when a reply is lost.
 
 
 def by_url(url: str) -> AsyncRedis:
@@ -170,7 +170,7 @@ FCALL, EVALSHA, BLPOP, SET = b"FCALL", b"EVALSHA", b"BLPOP", b"SET\r\n"
 
 
 def on_redis_py(client_of: ClientOf, note: str) -> tuple[Entrant, ...]:
-    """Those who are given a client of redis-py."""
+    """The entrants that are given a client of redis-py."""
     semaphores, buckets = limiters_semaphore(client_of), limiters_bucket(client_of)
     return (
         Entrant(

@@ -1,5 +1,5 @@
-"""A network that loses one reply: the server has done what was asked, and the caller's connection
-breaks before it hears of it.
+"""A network that loses one reply: the server has run the call, and the caller's connection breaks
+before it gets the reply.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 class Loser:
     """Between callers and the server at `port`.
 
-    Once `armed`: one reply to what contains `word` is lost, with its connection.
+    Once `armed`: one reply to a call that contains `word` is lost, with its connection.
     """
 
     def __init__(self, port: int, word: bytes) -> None:

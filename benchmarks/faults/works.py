@@ -1,9 +1,9 @@
-"""The faults themselves: each is done to whoever can have it, and says in a few words what came of
-it.
+"""The faults themselves: each is done to every entrant that can have it, and reports the result in
+a few words.
 
-Every count is made through the library's own front door, or by the server's CLIENT LIST; nobody's
-insides are looked at, but where an entrant's tokens cannot be taken to be counted: there the
-server's count of scripts stands for them.
+Every count is made through the library's own public calls, or by the server's CLIENT LIST. No
+entrant's internals are read. If an entrant's tokens cannot be taken to be counted, the server's
+count of scripts stands for them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from benchmarks.faults.entrants import ENTRANTS, LEASE, TOKENS, Entrant, Kind, M
 from benchmarks.faults.network import losing
 from benchmarks.shapes import describe
 
-PATIENCE = 60.0  # seconds for one work: whoever takes longer hangs
-MOMENT = 1.0  # seconds in which whoever may enter has entered
+PATIENCE = 60.0  # seconds for one work: an entrant that takes longer hangs
+MOMENT = 1.0  # seconds in which every caller that may enter has entered
 SEED = 20261121
 ROUNDS, CALLERS = 60, 20
 QUEUE, APART = 40, 0.01  # callers that wait, and seconds between their arrivals
@@ -32,7 +32,7 @@ NONE = "-"  # it has nothing that this could be done to
 async def outcome(
     work: Callable[[Entrant, str, str], Awaitable[str]], entrant: Entrant, url: str
 ) -> str:
-    """What `work` says, or why it says nothing."""
+    """The result of `work`, or why it has none."""
     name = f"{work.__name__}-{entrant.name}".replace(" ", "-")
     try:
         async with asyncio.timeout(PATIENCE):
@@ -60,7 +60,7 @@ async def free(maker: Maker, most: int, patience: float = MOMENT) -> int:
     tasks = [asyncio.create_task(visit()) for _ in range(most)]
     await asyncio.sleep(patience)
     found = inside
-    # Who is inside leaves as it should, and then the others are asked to give up one after another.
+    # The holder leaves as it should, and then the others are asked to give up one after another.
     done.set()
     await asyncio.sleep(patience / 4)
     await dismissed(tasks)
@@ -94,7 +94,7 @@ async def cancellation(entrant: Entrant, url: str, name: str) -> str:
             asyncio.get_running_loop().call_later(chance.uniform(0, 0.02), task.cancel)
         await asyncio.wait(
             tasks, timeout=MOMENT / 4
-        )  # who waits for a permit that is lost would wait for ever
+        )  # a waiter for a permit that is lost would wait for ever
         await dismissed(tasks)
     at_once = await free(maker, 2 * kind.capacity)
     await asyncio.sleep(LEASE + MOMENT)
@@ -143,7 +143,7 @@ async def coming_and_going(maker: Maker, over: asyncio.Event) -> None:
 
 
 async def lost(kind: Kind, url: str, name: str) -> str:
-    """What a caller hears whose reply is lost, in a process that has been at work for a while."""
+    """The result for a caller whose reply is lost, in a process that has worked for a while."""
     async with losing(url, kind.grants) as (loser, through):
         maker = kind.maker(through, name)
         assert await entered(maker) == "granted", "nothing was wrong yet"
@@ -154,7 +154,7 @@ async def lost(kind: Kind, url: str, name: str) -> str:
 
 
 async def entered(maker: Maker) -> str:
-    """What one caller hears."""
+    """The result for one caller."""
     try:
         async with asyncio.timeout(4 * LEASE), maker():
             return "granted"
@@ -190,7 +190,7 @@ def runs(url: str) -> int:
 
 
 async def lost_permit(entrant: Entrant, url: str, name: str) -> str:
-    """The same for a permit, which is then given back by whoever has it: how many are there?"""
+    """The same for a permit, which its holder then gives back: how many are there?"""
     if (kind := entrant.semaphore) is None:
         return NONE
     heard = await lost(kind, url, name)
@@ -203,8 +203,8 @@ async def lost_permit(entrant: Entrant, url: str, name: str) -> str:
 
 
 async def queued(kind: Kind, url: str, name: str, meanwhile: Callable[[], None]) -> str:
-    """Who holds everything lets go of it when all wait: who enters before somebody that came
-    earlier has overtaken.
+    """The holder of everything releases it when all wait. A caller that enters before an earlier
+    one has overtaken it.
     """
     maker, order, failed = kind.maker(url, name), list[int](), list[str]()
 
@@ -236,7 +236,7 @@ async def queued(kind: Kind, url: str, name: str, meanwhile: Callable[[], None])
 
 
 async def order(entrant: Entrant, url: str, name: str) -> str:
-    """Callers who arrive one after another wait for a capacity that is taken."""
+    """Callers that arrive one after another wait for a capacity that is taken."""
     return (
         NONE
         if entrant.semaphore is None
@@ -287,5 +287,5 @@ WORKS: dict[str, Callable[[Entrant, str, str], Awaitable[str]]] = {
 
 
 def entrants(pattern: str) -> list[Entrant]:
-    """Those whose names contain `pattern`."""
+    """The entrants whose names contain `pattern`."""
     return [entrant for entrant in ENTRANTS if pattern in entrant.name]

@@ -1,3 +1,3 @@
-"""A fleet: many processes with many waiters each on one limiter; what must hold, and how near to
-the ideal it comes.
+"""A fleet: many processes with many waiters each on one limiter; its checks, and how near to the
+ideal it comes.
 """

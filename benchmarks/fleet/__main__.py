@@ -1,8 +1,8 @@
 """`python -m benchmarks.fleet`: many processes with many waiters each on one limiter, for half a
 minute a work.
 
-Exit status: 1 when more was granted than allowed, somebody was overtaken or went too early, or a
-goal was not reached; 2 when nothing could be measured.
+Exit status: 1 when more was granted than allowed, a caller was overtaken or went too early, or a
+goal was not reached. 2 when nothing could be measured.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 WORKS = ("hand-over", "rate", "both")
-PATIENCE = 60.0  # seconds for a process to say what it has to
+PATIENCE = 60.0  # seconds for a process to give its report
 SOON = 0.5  # seconds from the last word before a start to the start
 
 

@@ -1,4 +1,4 @@
-"""What must hold of a fleet's grants, and the figures that can be reckoned from them.
+"""The checks of a fleet's grants, and the figures that can be computed from them.
 
 Pure: no clock, no server, no process.
 """
@@ -12,7 +12,9 @@ from itertools import pairwise
 from benchmarks.fleet.plan import Grant
 
 STRAY = (
-    0.0002  # seconds: so far two clocks of one machine may go apart while a booking is slept until
+    # seconds: two clocks of one machine may differ by so much while a caller sleeps until a
+    # reserved moment
+    0.0002
 )
 
 
@@ -20,7 +22,7 @@ def most_at_once(grants: Iterable[Grant]) -> int:
     """Permits in flight, at the worst moment: from the caller's going on to its giving back."""
     ends = [(grant.granted, 1) for grant in grants] + [(grant.released, -1) for grant in grants]
     now = worst = 0
-    for _, change in sorted(ends):  # who gives back at the same instant comes first
+    for _, change in sorted(ends):  # a release at the same instant comes first
         now += change
         worst = max(worst, now)
     return worst
@@ -39,8 +41,8 @@ def most_over(moments: Iterable[int], rate: int, burst: int) -> float:
 
 
 def overtaken(grants: Iterable[Grant]) -> int:
-    """Of one session, those whose fence is smaller than that of one who asked later: sessions
-    number who asks, in order.
+    """Grants of one session whose fence is smaller than that of a later request: sessions number
+    their requests, in order.
     """
     sessions: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
@@ -66,7 +68,7 @@ def descents(fences: Iterable[int]) -> int:
 
 
 def early(grants: Iterable[Grant]) -> int:
-    """Who went on before the booked moment."""
+    """Callers that went on before the reserved moment."""
     return sum(late < -STRAY for late in lateness(grants))
 
 

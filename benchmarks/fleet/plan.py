@@ -1,4 +1,4 @@
-"""What a fleet does, and what each of its processes tells about it.
+"""The actions of a fleet, and the report of each of its processes.
 
 Plain data and its types only.
 """

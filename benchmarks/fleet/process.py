@@ -1,5 +1,5 @@
-"""One process of a fleet: its waiters, which ask again and again until they are told to stop, and
-what they were granted.
+"""One process of a fleet: its waiters, which ask again and again until they have to stop, and their
+grants.
 
 It reckons nothing: moments are read and handed over.
 """
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def play(pipe: Connection, plan: Plan, url: str, name: str, number: int) -> None:
-    """Say "ready", hear when to start (on the monotonic clock), and tell what was granted once it
-    is over.
+    """Say "ready", receive the moment to start (on the monotonic clock), and report the grants once
+    it is over.
     """
     with suppress(EOFError, KeyboardInterrupt):
         pipe.send(asyncio.run(played(pipe, plan, url, name, number)))

@@ -1,6 +1,6 @@
-"""What a fleet's run amounts to: each figure with its goal, and what did not hold.
+"""The result of a fleet's run: each figure with its goal, and the checks that failed.
 
-What is compared with what is said in the line itself; how it is reckoned stands in checks.
+The line itself says which figures are compared; checks.py says how they are computed.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Report:
         first = min(grant.booked for grant in self._grants)
         seconds = (
             0.95 * plan.seconds
-        )  # from the first grant; the last moments are not over for everybody at once
+        )  # from the first grant; the last moments do not end for all processes at once
         count = sum(grant.booked <= first + seconds * 1_000_000 for grant in self._grants)
         share = count / (plan.burst + plan.rate * seconds)
         what = f"throughput, of burst + rate x time, {seconds:.1f} s from the first grant"

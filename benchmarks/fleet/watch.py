@@ -1,4 +1,4 @@
-"""What is seen of a fleet from outside while it runs: bare round trips, connections, places in the
+"""The view of a fleet from outside while it runs: bare round trips, connections, places in the
 queue, the server's own figures.
 
 It looks seldom enough not to be a load, and says nothing about headgate.
@@ -84,4 +84,4 @@ class Watch:
         scores: Any = await self._server.zrange(self._who, 0, -1, withscores=True)
         seen.places.update(
             {who: score for who, score in scores if ":" in who and not who.startswith("+")}
-        )  # those who wait
+        )  # the waiters

@@ -1,7 +1,7 @@
-"""headgate's script alone, and an announcement alone: the least that a decision for a crowd costs,
-and a hand-over.
+"""headgate's script alone, and a notification alone: the least cost of a decision for a crowd, and
+of a hand-over.
 
-What lives here is no limiter: nobody is safe, and nobody waits for more than room that is there.
+Here is no limiter: no caller is safe, and callers wait only for room that is there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.stage import PERIOD, PLENTY, Maker, Opening, Stage
 SAY = b"return redis.call('PUBLISH', KEYS[1], '')"
 
 
-# A crowd that is let in by headgate's own decision ------------------------------------------------
+# A crowd that passes by headgate's own decision ------------------------------------------------
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def deciding(stage: Stage, limit: Any, gate_of: Callable[[Calls], Gate]) -> Iter
 
 
 class Calls:
-    """What a lane says of one name, numbered as a lane does it."""
+    """The calls of a session for one name, numbered as a session does it."""
 
     def __init__(self, talk: Talk, name: str, program: str) -> None:
         from headgate.stores.redis.protocol.calls import keys_with
@@ -108,9 +108,7 @@ def granted(reply: bytes) -> None:
 
 
 class Keeper(Gate):
-    """The gate of a lease, as little as there can be of it: whoever is inside has a number, and all
-    of a turn go together.
-    """
+    """The smallest gate of a lease: each caller inside has a number, and a turn goes together."""
 
     def __init__(self, calls: Calls) -> None:
         super().__init__(PLENTY, calls.acquire, granted)
@@ -153,12 +151,12 @@ def baton(stage: Stage) -> Iterator[Maker]:
 
 
 async def said(ears: Talk, *words: str) -> None:
-    """What is heard is no reply to it."""
+    """A notification is no reply to it."""
     ears.ask(*words)
 
 
 class Baton:
-    """Whoever leaves says so by a script, and whoever waits hears it.
+    """A caller that leaves says so by a script, and the waiter receives it.
 
     The first of all need not wait.
     """

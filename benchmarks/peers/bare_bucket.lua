@@ -1,5 +1,5 @@
--- The least a token bucket on Redis can be: what one EVALSHA of such a script costs is the floor of the table.
--- It refuses and cannot wait, cancel, queue, or replay a lost reply safely.
+-- The least a token bucket on Redis can be: the cost of one EVALSHA of such a script is the floor
+-- of the table. It refuses and cannot wait, cancel, queue, or replay a lost reply safely.
 -- KEYS[1] the bucket, "tokens since" in one string
 -- ARGV[1] capacity, ARGV[2] microseconds for one token
 -- Returns 1 when a token was taken, 0 when there was none.

@@ -2,7 +2,7 @@
 and shared.
 
 redis-py's default pool refuses the 101st caller. The patient pool makes callers queue for a
-connection: what a user does who has met that refusal. At 100 at once it is no quicker, so it stands
+connection, as a user does who has met that refusal. At 100 at once it is no quicker, so it stands
 in only where the default fails.
 """
 

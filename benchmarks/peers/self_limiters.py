@@ -1,7 +1,7 @@
 """self-limiters: the classic, in Rust. Every instance brings a pool of connections of its own.
 
-Its bucket makes the first token wait a whole period, so its period is a very short one here: nobody
-waits. (It still sleeps once per acquire, and its timer knows whole milliseconds only.)
+Its bucket makes the first token wait a whole period, so its period is a very short one here: no
+caller waits. (It still sleeps once per acquire, and its timer knows whole milliseconds only.)
 """
 
 from __future__ import annotations

@@ -28,5 +28,5 @@ def threading_semaphore(capacity: int) -> Opening:
 
 @contextmanager
 def nothing(_stage: Stage) -> Iterator[Maker]:
-    """What is entered and does nothing: what is left is what asyncio's tasks take themselves."""
+    """An entry that does nothing: only the cost of asyncio's tasks remains."""
     yield lambda _name: nullcontext()

@@ -1,8 +1,8 @@
 """throttled-py (imported as `throttled`): one store for all, a `Throttled` a key, entered with
 (async) with.
 
-Its default refuses instead of waiting; `timeout` makes it wait, as the others do. Nobody gets to,
-here.
+Its default refuses instead of waiting; `timeout` makes it wait, as the others do. Here no call
+does.
 """
 
 from __future__ import annotations

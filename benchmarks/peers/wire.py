@@ -1,4 +1,4 @@
-"""The same bare EVALSHA over headgate's own wire: what a thin connection makes of it, without a
+"""The same bare EVALSHA over headgate's own connection: the cost of a thin connection without a
 limiter, alone or for a crowd.
 
 redis-py connects and logs in; then the wire takes over, as it does in the store
@@ -69,7 +69,7 @@ async def once(asking: Asking, name: str) -> None:
 
 
 def gate(capacity: int) -> Opening:
-    """Whoever enters: as many at a time as there is room for, all of them by one round trip."""
+    """Callers enter as many at a time as there is room for, all of them by one round trip."""
 
     @contextmanager
     def opening(stage: Stage) -> Iterator[Maker]:
@@ -80,10 +80,10 @@ def gate(capacity: int) -> Opening:
 
 
 class Gate:
-    """What any semaphore in a store has to pay: a round trip before the first come in, and one more
-    each time that there is room.
+    """The cost that any semaphore in a store has to pay: a round trip before the first come in, and
+    one more each time that there is room.
 
-    Nothing is decided, nobody is safe: so many are let in as were there when the last had left.
+    Nothing is decided and no caller is safe: so many enter as were there when the last had left.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Gate:
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
         if not self._inside:
-            self._inside = 1  # whoever asks for all
+            self._inside = 1  # the caller that asks for all
             loop.call_soon(self._go)
         await future
 

@@ -2,7 +2,7 @@
 call when many wait or hold.
 
 Exit status: 0 when no kind of call takes more than twice as long at the largest size as at the
-smallest, 1 when one does, 2 when nothing could be measured.
+smallest, 1 when one does. 2 when nothing could be measured.
 """
 
 from __future__ import annotations

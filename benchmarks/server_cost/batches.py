@@ -1,9 +1,9 @@
 """Microseconds of the server for each acquire and each release, when 1, 10 or 100 travel in one
 call.
 
-The figure is that of INFO commandstats: the time in the script, divided by the acquires. How the
-calls come about is headgate's own doing: what one turn of the loop asks for travels together, and
-that it did so is counted.
+The figure is that of INFO commandstats: the time in the script, divided by the acquires. headgate
+itself forms the calls: all requests of one turn of the loop travel together, and the count shows
+it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headgate import Limit, Limiter, Permit
 
 BATCHES = (1, 10, 100)
-ACQUIRES = 2_000  # in one round, whatever the batch
-PLENTY = 1_000_000_000  # nobody waits
+ACQUIRES = 2_000  # in one round, for each size of a batch
+PLENTY = 1_000_000_000  # no caller waits
 LEASE = 3_600.0  # nothing is renewed meanwhile
 HEADS = (
     "limits",

@@ -1,10 +1,10 @@
 """Whether the script takes longer when many wait, or when many hold: each kind of call at several
 sizes.
 
-Those who wait or hold are tasks of this process, in headgate's own sessions. A cycle makes one call
-of each kind, one after another, and leaves as many as there were. What a call took is read in the
-server's SLOWLOG, which says the same microseconds that INFO commandstats adds up, but call by call:
-so the median of a kind is not disturbed by what else is going on.
+The waiters and holders are tasks of this process, in headgate's own sessions. A cycle makes one
+call of each kind, one after another, and leaves as many as there were. The time of a call is read
+in the server's SLOWLOG. It has the same microseconds that INFO commandstats adds up, but call by
+call. So other traffic does not disturb the median of a kind.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from headgate import Limiter, Permit
 
 LEASE = 3_600.0  # nothing is renewed but by a cycle
-PAUSE = 0.002  # seconds after a call whose end nobody hears of
+PAUSE = 0.002  # seconds after a call whose end brings no reply
 KEPT = 100_000  # entries of the log
-# Microseconds: calls take longer, and the commands inside of them, whose logging would be counted
-# too, do not.
+# Microseconds: calls take longer. The commands inside of them do not, so their logging is not
+# counted.
 LOGGED = 10
 STEADY = 2.0  # times as long at most, from the smallest to the largest: then it does not grow
 HEADER = (
@@ -50,7 +50,7 @@ Times = dict[str, list[int]]
 
 
 class Crowd:
-    """A limiter, who holds its permits, and who waits for one: all in order."""
+    """A limiter, the holders of its permits, and its waiters: all in order."""
 
     def __init__(self, limiter: Limiter) -> None:
         self.limiter = limiter
@@ -71,9 +71,7 @@ class Crowd:
         await asyncio.sleep(PAUSE)
 
     async def hand_over(self) -> None:
-        """The one who has held longest lets go; the head of the queue has its permit then, in the
-        same call.
-        """
+        """The oldest holder releases; in the same call the head of the queue gets its permit."""
         await self.held.pop(0).arelease()
         self.held.append(await self.waiting.pop(0))
 
@@ -94,7 +92,7 @@ class Crowd:
         await (await self._permit()).arelease()
 
     async def end(self) -> None:
-        """Everybody goes home."""
+        """All callers leave."""
         for task in self.waiting:
             task.cancel()
         for permit in self.held:
@@ -105,8 +103,8 @@ class Crowd:
 
     @property
     def _session(self) -> Any:
-        """What renews the permits and shows that the waiters live: by itself it does so every few
-        seconds only.
+        """The session renews the permits and shows that the waiters live: by itself it does so
+        every few seconds only.
         """
         return self.held[0].home
 
@@ -163,7 +161,7 @@ async def timed(crowd: Crowd, cycles: int, server: Redis) -> Times:
 
 
 def kinds(server: Redis) -> Times:
-    """Microseconds of each call of the script, by what it asked for."""
+    """Microseconds of each call of the script, by its operation."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for entry in server.slowlog_get(KEPT):
         words = entry["command"].split(b" ")

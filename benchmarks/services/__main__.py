@@ -2,7 +2,7 @@
 with limits twice too high.
 
 Exit status: 0 without a 429 and within 3 % of the best time for each client, and settled where the
-limits were wrong and headgate was told the right ones; 1 not so, 2 nothing could be measured.
+service corrected the wrong limits. 1 not so, 2 nothing could be measured.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ REQUESTS, PER, AT_ONCE, CALL_TIME = (
     80,
     1.0,
 )  # slow enough for SDKs that need 3 ms of a processor for each call
-# A grant counts when the call leaves, the service counts when it arrives: as in demo/calls.py, with
-# clients that need more of a processor for each call: of the first burst, which is granted at once,
-# the last leaves late. It costs as much for each period.
+# A grant counts when the call leaves, the service counts when it arrives, as in demo/calls.py.
+# These clients need more of a processor for each call: of the first burst, which is granted at
+# once, the last leaves late. It costs as much for each period.
 SLACK = 0.25
 SDKS = ("openai", "anthropic")
 # Of a question of 41 characters and an answer of 20 words: a quarter more than as many as the
 # requests allow can take.
 INPUT_TOKENS, OUTPUT_TOKENS = REQUESTS * 9 * 5 // 4, REQUESTS * 20 * 5 // 4
-WRONG = "twice: "  # how the rows begin whose limits are wrong
+WRONG = "twice: "  # how the rows with wrong limits begin
 ROWS = [*CLIENTS, *(WRONG + entrant for entrant in ENTRANTS)]
 
 

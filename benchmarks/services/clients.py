@@ -1,8 +1,8 @@
 """The clients, limited by one line each, as their users write them: each opens, and makes one call
 after another.
 
-Here lives what differs between them, and nothing that measures. Each is imported where it is used:
-a process has one of them.
+Here live the differences between them, and nothing that measures. Each is imported where it is
+used: a process has one of them.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ async def by_anthropic(url: str, limiter: Limiter, key: Key) -> AsyncIterator[Ca
 
 
 async def astatus_of(call: Awaitable[Any], refusal: type[Any]) -> int:
-    """What an SDK makes an error of is a status again."""
+    """The error of an SDK becomes a status again."""
     try:
         await call
     except refusal as error:

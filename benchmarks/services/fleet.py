@@ -1,6 +1,6 @@
 """A service and a fleet of processes that call it, each in processes of its own, over one run.
 
-Here lives who is started, who is told what, and what they say; what it means is judged elsewhere.
+Here live the started processes, their orders and their reports; other modules judge them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOO_LONG = 120.0  # seconds for one run
 
 @dataclass(frozen=True)
 class Order:
-    """What one process is to do."""
+    """The order of one process."""
 
     client: str
     url: str
@@ -59,8 +59,8 @@ class Order:
 
 @dataclass(frozen=True)
 class Counts:
-    """What the service has seen: calls, refusals by what they were for, the most at once, and when
-    it admitted and refused.
+    """The counts of the service: calls, refusals by their reason, the most at once, and when it
+    admitted and refused.
     """
 
     calls: int
@@ -72,8 +72,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Told:
-    """One run: what the callers got, what the service has counted, and the seconds from the first
-    to the last.
+    """One run: the results of the callers, the counts of the service, and the seconds from the
+    first to the last.
     """
 
     statuses: Counter[int]
@@ -105,8 +105,8 @@ def run(order: Order, processes: int) -> Told:
 def started(
     rules: Rules, work: Callable[..., None], order: Any, processes: int
 ) -> Iterator[tuple[Connection, list[Connection]]]:
-    """A service and its callers, who have made their first calls, and of which the service knows
-    nothing any more.
+    """A service and its callers. They have made their first calls, and the service has forgotten
+    them.
     """
     with ExitStack() as stack:
         service = stack.enter_context(child(serve, rules))

@@ -1,9 +1,9 @@
 """Limits configured twice too high, and a fleet that has to find out: headgate and its peers, each
 as its users write it.
 
-Here lives who takes part, how long each calls, and what is made of what the service has counted.
-Whoever is refused waits as long as its own refusal says and then asks again, in every row: what
-differs is what stands between this caller and the wire.
+Here live the entrants, how long each calls, and the use of the service's counts. Every refused
+caller waits as long as its own refusal says and then asks again, in every row. Only the part
+between this caller and the wire differs.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 Headers = Any
 Call = Callable[[], Awaitable[Headers | None]]  # the headers of a refusal
 
-TOO_HIGH = 2  # times what the service allows
+TOO_HIGH = 2  # times the limit of the service
 RULES = Rules(requests=150, per=5.0, call_time=0.1)
-# In each process: together more than the service allows at once, so that nobody finds out by
-# himself before others ask.
+# In each process: together more than the service allows at once, so that no process finds out by
+# itself before others ask.
 CALLERS = 50
 LENGTH = 17.0  # seconds: four bursts of the service's window, and calls that wait for the fifth
 # Of the calls of a fleet that has settled: the service sees them when they arrive, a limiter when
 # they leave.
 REFUSED = 0.01
-SETTLED_BY = 0.75  # of the length: who has not settled by then has not settled
-# Calls of each process before the run, without a limiter: what a client has to import and build.
+SETTLED_BY = 0.75  # of the length: a process that has not settled by then has not settled
+# Calls of each process before the run, without a limiter: a client imports and builds its parts
+# then.
 FIRST = 10
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What one process is to do."""
+    """The order of one process."""
 
     entrant: str
     url: str
@@ -56,12 +57,12 @@ class Trial:
 
     @property
     def wrong(self) -> int:
-        """Requests that the whole fleet is told that it may make in a period."""
+        """The number of requests that the whole fleet believes it may make in a period."""
         return TOO_HIGH * (self.rules.requests or 1)
 
     @property
     def share(self) -> int:
-        """The part of it that one process has whose limiter knows no others."""
+        """The part of it for one process whose limiter knows no others."""
         return self.wrong // self.processes
 
     def limiter(self) -> Limiter:
@@ -84,7 +85,7 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of what the service would have answered."""
+        """As a share of the answers that the service could have given."""
         return self.answered / self.best
 
 
@@ -127,7 +128,7 @@ def best(trial: Trial) -> int:
     return (trial.rules.requests or 1) * (int(trial.seconds // trial.rules.per) + 1)
 
 
-# Who takes part: all in coroutines, since two of the peers know nothing else ----------------------
+# The entrants: all in coroutines, since two of the peers know nothing else ---------------------
 
 
 @asynccontextmanager
@@ -188,9 +189,7 @@ async def by_headgate_adopting(trial: Trial) -> AsyncIterator[Call]:
 
 @asynccontextmanager
 async def by_openai(trial: Trial) -> AsyncIterator[Call]:
-    """It tries again by itself, twice unless it is told otherwise, and waits as long as the service
-    says.
-    """
+    """It tries again by itself, twice by default, and waits as long as the service says."""
     import openai
 
     async with openai.AsyncOpenAI(api_key=KEY, base_url=f"{trial.url}/v1") as client:
@@ -225,7 +224,7 @@ async def failure_of(client: Any) -> Headers | None:
 
 
 Opening = Callable[[Trial], Any]
-ENTRANTS: dict[str, tuple[Opening, Opening]] = {  # and by what the first calls are made
+ENTRANTS: dict[str, tuple[Opening, Opening]] = {  # and by which the first calls are made
     "no limiter": (by_httpx, by_httpx),
     "aiolimiter": (by_aiolimiter, by_httpx),
     "httpx-limiter": (by_httpx_limiter, by_httpx),
@@ -244,7 +243,7 @@ def work(pipe: Connection, trial: Trial) -> None:
 
 
 async def calls(pipe: Connection, trial: Trial) -> None:
-    """Until nobody listens any more."""
+    """Until the parent has closed the pipe."""
     opening, first = ENTRANTS[trial.entrant]
     async with first(trial) as call:
         await asyncio.gather(*(call() for _ in range(min(FIRST, trial.callers))))
@@ -259,7 +258,7 @@ async def calls(pipe: Connection, trial: Trial) -> None:
 
 
 async def caller(call: Call) -> None:
-    """As every one of them behaves: what was refused is tried again, when its own refusal says."""
+    """Each of them behaves so: a refused call is tried again, when its own refusal says."""
     while True:
         refused = await call()
         if refused is not None:

@@ -24,7 +24,7 @@ class Crawler:
 
     def __init__(self, start: list[str], rate: str, most: int = 1000) -> None:
         self.hosts = Limiter("hosts", rate, Concurrency(2))
-        self.pages: dict[str, str] = {}  # address: its status, or what went wrong
+        self.pages: dict[str, str] = {}  # address: its status, or its error
         self._wanted = {urlsplit(url).netloc for url in start}
         self._start, self._most = start, most
 

@@ -20,7 +20,7 @@ gpt = Limiter("gpt", "500/minute", "200k tokens/min", Concurrency(20))
 
 
 class Batch:
-    """Asks each prompt once; what is in the file of answers already is not asked again."""
+    """Asks each prompt once; a prompt in the file of answers is not asked again."""
 
     def __init__(self, prompts: list[str], answers: Path) -> None:
         answered = answers.read_text().splitlines() if answers.exists() else []

@@ -1,3 +1,3 @@
-"""Services of this machine, for the examples to call: what they do without headgate, and nothing of
-headgate.
+"""Services of this machine, for the examples to call: their behaviour without headgate, and nothing
+of headgate.
 """

@@ -1,7 +1,7 @@
-"""What the local services of examples and tests allow: decided without I/O and without a clock, the
-time of arrival is an argument.
+"""The limits of the local services of examples and tests: decided without I/O and without a clock,
+the time of arrival is an argument.
 
-It knows nothing of headgate: what is judged must not be the judge.
+It knows nothing of headgate: the subject of the test must not be its judge.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Rules:
-    """What is allowed in any `per` seconds (requests), refilled evenly over them (tokens), and at
-    once; None: as much as you like.
+    """The allowed number in any `per` seconds (requests), refilled evenly over them (tokens), and
+    at once; None: as much as you like.
 
     `tokens` are those of input and output together. A call takes `call_time` seconds, a stream as
     much for each word.
@@ -83,7 +83,7 @@ class Bucket:
 class Budgets:
     """All of one service.
 
-    Who comes needs room in each; an answer needs that the one before it has been paid for.
+    A new call needs room in each; an answer needs that the one before it has been paid for.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -105,7 +105,7 @@ class Budgets:
         return refused
 
     def answer(self, now: float, out: int) -> None:
-        """Charges what was written."""
+        """Charges the written words."""
         self._take(now, tokens=out, output_tokens=out)
 
     def said(self, now: float) -> dict[str, tuple[int, int, float]]:

@@ -1,9 +1,9 @@
 """Language models that are none, behind the HTTP of OpenAI and Anthropic: strict about their
 limits, in threads of this process.
 
-Who is one too many gets 429 with the provider's own words and headers. Standard library only. What
-is allowed is decided in budgets.py, what is said in speech.py; here is what happens on the wire,
-and what is counted of it.
+A call above the limits gets 429 with the provider's own words and headers. Standard library only.
+budgets.py decides which call is allowed, and speech.py has the words. Here are the traffic on the
+wire and its counts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .budgets import Budgets, Rules
 from .speech import SPEECHES, Call, Speech, call_of, event_of, without_usage
 
 PATIENCE = 10.0  # seconds; never waited for when all is well
-PLAIN = SPEECHES["/v1/responses"]  # with whose words other calls are refused
+PLAIN = SPEECHES["/v1/responses"]  # other calls are refused with its words
 RETRY = 0.01  # seconds after which one that found no place, or no mood, may try again
 
 
 class Server(ThreadingHTTPServer):
-    """Many may come at once, and who leaves in the middle is no error."""
+    """Many callers may come at once, and leaving in the middle is no error."""
 
     request_queue_size = 1024
 
@@ -43,10 +43,10 @@ class Server(ThreadingHTTPServer):
 class Models:
     """`with Models(Rules(requests=100, at_once=5)) as service:` serves at `service.url`.
 
-    `calls`: all that came; `inside`, `most`: at once, now and ever; `refused`: 429s by what they
-    were for; `into`, `out`: tokens. For stories: `moods` are the next statuses to answer with
-    instead, "quota" that the account is spent; `secretive`: answers do not say their usage; `go`:
-    streams wait for it after their first word. `codings`: what callers would take.
+    `calls`: all calls that came; `inside`, `most`: at once, now and ever; `refused`: 429s by their
+    reason; `into`, `out`: tokens. For tests: `moods` are the next statuses to answer with instead,
+    "quota" that the account is spent. `secretive`: answers do not say their usage; `go`: streams
+    wait for it after their first word. `codings`: those that callers accept.
     """
 
     def __init__(self, rules: Rules = Rules()) -> None:  # noqa: B008 - it is frozen
@@ -82,7 +82,7 @@ class Models:
 
     @contextmanager
     def call(self, into: int) -> Iterator[dict[str, float]]:
-        """One call inside; says what refuses it, and for how many seconds."""
+        """One call inside; it yields the limits that refuse it, and for how many seconds."""
         with self._changed:
             self._count(1)
             refused = self._judge(into)
@@ -141,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
                 last = self.refuse(speech, refused) if refused else self.answer(speech, call)
             self.wfile.write(
                 last
-            )  # what comes last is not inside any more: whoever has read it may call again
+            )  # the last words come from outside: a caller that has read them may call again
 
     def do_GET(self) -> None:
         """A call that is no model's."""

@@ -1,9 +1,9 @@
 """How language models are spoken with: OpenAI's chat completions, responses and embeddings, and
 Anthropic's messages.
 
-Here lives what bytes say, of requests, answers, streams, refusals and headers; nothing is sent, and
-nothing counted but words. "Say 30 words" is answered with 30 words; a word of an answer is a token,
-and so are five characters of a question.
+Here lives the meaning of bytes, of requests, answers, streams, refusals and headers; nothing is
+sent, and only words are counted. "Say 30 words" is answered with 30 words; a word of an answer is a
+token, and so are five characters of a question.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from math import ceil
 from typing import Any
 
 CHARACTERS = 5  # to a token
-USUAL = 20  # words of an answer, if nobody says how many
-SPENT = "quota"  # what is refused for good, and only the body says so
+USUAL = 20  # words of an answer, if the call states no number
+SPENT = "quota"  # a permanent refusal; only the body says so
 Told = dict[str, Any]
-Event = tuple[str, Told]  # a name, or none, and what it says
+Event = tuple[str, Told]  # a name, or none, and its content
 TEXT_OF = {"messages": "content", "input": "content", "prompt": "", "system": "text"}
 
 
@@ -71,7 +71,7 @@ def texts(told: Told) -> Iterator[str]:
 
 
 class OpenAI:
-    """What its answers of all kinds share."""
+    """The common part of its answers of all kinds."""
 
     silent = False
 

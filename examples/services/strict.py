@@ -1,5 +1,5 @@
-"""A web service that answers 429 to whoever is one too many, and counts: standard library only, in
-threads of this process.
+"""A web service that answers 429 to each call above its limit, and counts: standard library only,
+in threads of this process.
 
 GET / takes 5 ms; /stream sends ten lines, one every millisecond; /busy is 503 at first and an
 answer after that.
@@ -62,7 +62,7 @@ def handler_of(service: Strict) -> type[BaseHTTPRequestHandler]:
                     lines = self.answer(welcome)
                 self.wfile.write(
                     lines
-                )  # what comes last is not inside any more: whoever has read it may call again
+                )  # the last words come from outside: a caller that has read them may call again
 
         def answer(self, welcome: bool) -> bytes:
             status = 200 if welcome else 429
