@@ -23,7 +23,7 @@ MOST = 1000  # callers in one call: as in headgate
 
 
 class Booking:
-    """One caller: a number and a moment, both known once it is booked."""
+    """One caller: a number and a moment, both known once it has its reservation."""
 
     def __init__(self, future: asyncio.Future[None]) -> None:
         self.future = future
@@ -121,7 +121,7 @@ class ShiftingBucket:
         self._learn(heard, [int(number) for number in shifts])
         later = sorted(
             self._shifts[int(index) :]
-        )  # announced before this reply, recorded after these were booked
+        )  # notified before this reply, recorded after these were reserved
         for offset, booking in enumerate(asking):
             booking.number = int(first) + offset
             booking.moment = max(int(now), int(start) + (offset + 1) * self._step)

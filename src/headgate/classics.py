@@ -332,7 +332,7 @@ def check_pool_size(call: str, size: int | None) -> None:
 def line_of(
     kind: str, name: str, declared: Declaration, redis_url: str | None, store: StoreLike
 ) -> Any:
-    """The line that all instances of one kind and name share."""
+    """The queue that all instances of one kind and name share."""
     if redis_url is not None and store is not None:
         raise TypeError(
             f"{kind}({name!r}) got redis_url and store, which mean the same: give one of them."

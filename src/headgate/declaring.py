@@ -1,4 +1,4 @@
-"""The substitutes for the line of a limiter until its first acquire.
+"""The substitutes for the queue of a limiter until its first acquire.
 
 Here lives the rule that only the first acquire of a limiter declares its limits. Here also lives
 the limiter without limits of its own, which takes them from the store. After the first acquire the
@@ -38,8 +38,8 @@ class AttachedOwner(Owner, Protocol):
 
 
 class Undeclared:
-    """The line of a limiter until its first acquire or update: that declares the limits, all else
-    goes to the line inside.
+    """The queue of a limiter until its first acquire or update: that declares the limits, all else
+    goes to the queue inside.
 
     The reference to the limiter is weak: with a cycle, a limiter that is never used would wait for
     the garbage collector.
@@ -127,7 +127,7 @@ class Attached:
     """For a limiter without limits of its own: its first use takes them from the store, and
     declares nothing.
 
-    `whole`: for a key, the line of the whole limiter. The key has its limits until it has its own.
+    `whole`: for a key, the queue of the whole limiter. The key has its limits until it has its own.
     """
 
     def __init__(self, owner: AttachedOwner, queue: Queue, whole: Queue | None) -> None:

@@ -67,7 +67,7 @@ class Store(Protocol):
 
 
 class RemoteQueue(StoreQueue, Protocol):
-    """A line that may not answer."""
+    """A queue that may not answer."""
 
     key: str  # where it is kept in its store
 

@@ -93,7 +93,7 @@ class Watch:
             self._arm(self._task)
 
     def note(self) -> None:
-        """For the line, before a release: afterwards a permit cannot tell whether there was
+        """For the queue, before a release: afterwards a permit cannot tell whether there was
         anything to give back.
         """
         self.lost = self.lost or self._permit.lost
@@ -185,7 +185,7 @@ def aside(permit: Permit) -> AbstractContextManager[None]:
 
 
 class Lost(Exception):
-    """A line says it to the entrance that leaves: the entrance knows how the body ended, and tells
+    """A queue says it to the entrance that leaves: the entrance knows how the body ended, and tells
     the watch.
     """
 

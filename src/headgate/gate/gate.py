@@ -229,7 +229,7 @@ class Gate:
             self.waiting[index] += costs[index]
 
     def leave(self, caller: Hashable) -> bool:
-        """Take a waiter out of the queue; those behind move forward because nothing was booked for
+        """Take a waiter out of the queue; those behind move forward because nothing was reserved for
         them (T5).
         """
         asked = self.queue.pop(caller, None)
@@ -323,7 +323,7 @@ class Gate:
     def resume(self, now: int) -> None:
         """End a pause.
 
-        The next caller passes at once, but not before the last moment that is booked (T3).
+        The next caller passes at once, but not before the last moment that is reserved (T3).
         """
         self.clamp(now)
         if self.pause_left():

@@ -262,7 +262,7 @@ TURN: ContextVar[Turn | None] = ContextVar("headgate.http.aiohttp.TURN", default
 
 
 async def limit_by_turn(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """The middleware in the session of every wrapper: it limits only requests that a wrapper sends."""
+    """The middleware in the session of every wrapper: it limits only requests of wrappers."""
     turn = TURN.get()
     if turn is not None:
         await turn.take()

@@ -249,7 +249,7 @@ class FallbackQueue:
 
 
 class FallbackStore:
-    """The lines of one limiter and of its keys, each with its way past the store."""
+    """The queues of one limiter and of its keys, each with its way past the store."""
 
     def __init__(self, store: RemoteStore, way: Way, name: str) -> None:
         self._store = store

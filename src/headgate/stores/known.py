@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Known:
-    """A part of a line in memory."""
+    """A part of a queue in memory."""
 
     __slots__ = ()
 

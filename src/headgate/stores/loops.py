@@ -30,7 +30,7 @@ TURNS = 3  # of its loop, after which a task that was granted its entry has run 
 
 
 class Doors(Protocol):
-    """The ways into a line, for threads and for tasks."""
+    """The ways into a queue, for threads and for tasks."""
 
     name: str
     enter: Callable[[], bool]
@@ -38,7 +38,7 @@ class Doors(Protocol):
 
 
 class Learning:
-    """Whether tasks of asyncio use a line.
+    """Whether tasks of asyncio use a queue.
 
     Asking costs more than an uncontended entry may, so it is asked once for each loop.
     """
@@ -54,7 +54,7 @@ class Learning:
         return self._loop is not None
 
     def enter(self) -> bool:
-        """The entry for tasks until the line has seen an event loop of asyncio."""
+        """The entry for tasks until the queue has seen an event loop of asyncio."""
         loop, queue = _get_running_loop(), self._queue()
         if loop is None:
             raise no_loop()

@@ -240,7 +240,7 @@ def _call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> 
 
 
 def _microseconds(call: str, duration: float) -> int:
-    """Return whole microseconds. The remainder of float arithmetic in `0.3 - 0.1 * 3` is no time."""
+    """Return whole microseconds. The rest of float arithmetic in `0.3 - 0.1 * 3` is no time."""
     if isinstance(duration, float) and abs(duration) < MICROSECOND / 2:
         return 0
     return microseconds(seconds(call, "seconds", duration, zero=True))
