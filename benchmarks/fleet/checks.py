@@ -73,8 +73,8 @@ def early(grants: Iterable[Grant]) -> int:
 
 
 def lateness(grants: Iterable[Grant]) -> list[float]:
-    """Seconds from the reserved moment, by the server's clock, until the caller went on, by the same
-    machine's.
+    """Seconds from the reserved moment, by the server's clock, until the caller went on, by the
+    same machine's.
     """
     return [grant.acted - grant.booked / 1_000_000 for grant in grants]
 

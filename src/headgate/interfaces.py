@@ -61,7 +61,7 @@ class StoreQueue(Queue, Issuer, Protocol):
 
 
 class Store(Protocol):
-    """Where lines come from: the same name, the same line."""
+    """The source of queues: the same name, the same queue."""
 
     def queue(self, name: str, declared: Declaration) -> Queue: ...
 

@@ -229,8 +229,8 @@ class Gate:
             self.waiting[index] += costs[index]
 
     def leave(self, caller: Hashable) -> bool:
-        """Take a waiter out of the queue; those behind move forward because nothing was reserved for
-        them (T5).
+        """Take a waiter out of the queue; those behind move forward because nothing was reserved
+        for them (T5).
         """
         asked = self.queue.pop(caller, None)
         if asked is None:
