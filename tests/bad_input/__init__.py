@@ -1,3 +1,3 @@
-"""Bad input gets a clear error before any I/O: by calls of the public surface, with what users
-really pass.
+"""Bad input gets a clear error before any I/O: by calls of the public surface, with values that
+users really pass.
 """

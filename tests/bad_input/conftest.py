@@ -1,4 +1,4 @@
-"""What the tests of bad input share: a store's address at which nobody may ever be seen."""
+"""The common parts of the tests of bad input: a store's address that must get no connection."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def door() -> Iterator[Door]:
 
 @pytest.fixture
 def nowhere(door: Door) -> Iterator[str]:
-    """The URL of a server; the test fails if anybody connects."""
+    """The URL of a server; the test fails if a client connects."""
     yield door.url
     assert not door.opened(), "something was sent before the input was checked"

@@ -1,5 +1,5 @@
-"""What an acquire asks for and what a permit settles: refused before anything is sent, and nothing
-is charged.
+"""The requests of an acquire and the units of a settlement: bad ones are refused before anything is
+sent, and nothing is charged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LIMITS = (
     Concurrency(64, unit="mb"),
     Concurrency(5),
 )
-# limits, cost, the words for what can never pass
+# limits, cost, the words for an acquire that can never pass
 NEVER = [
     ([Rate(10, per=1)], {"requests": 11}, "11 requests", "10"),
     ([Rate(10, per=1, capacity=3)], {"requests": 4}, "4 requests", "3"),
@@ -175,12 +175,12 @@ def test_a_try_has_no_patience_to_speak_of(way: str, limiter: Limiter) -> None:
     assert "unit=" not in str(caught.value)  # that would be refused in its turn
 
 
-# What a refused acquire leaves behind -------------------------------------------------------------
+# The effects of a refused acquire -----------------------------------------------------------------
 
 
 @told
 async def test_bad_input_charges_nothing(world: World) -> None:
-    """T8: by everybody's books, after every kind of bad acquire."""
+    """T8: the status of every limit is unchanged after every kind of bad acquire."""
     limiter = world.limiter(*LIMITS)
     bad: list[dict[str, Any]] = [
         {"tokens": 0},
@@ -202,7 +202,7 @@ async def test_bad_input_charges_nothing(world: World) -> None:
 
 
 async def a_coroutine(its: object) -> None:
-    """What cannot be called and be done."""
+    """A callback that cannot be called to its end."""
 
 
 async def an_async_generator(its: object) -> AsyncIterator[None]:

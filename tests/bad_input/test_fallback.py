@@ -1,5 +1,5 @@
-"""What a limiter is told to do without its store: refused where it stands, by a sentence, with
-nothing sent.
+"""A limiter's fallback without its store: a bad one is refused in the constructor, by a sentence,
+with nothing sent.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def test_every_process_needs_one_at_least(limit: Any, nowhere: str) -> None:
 
 
 def test_a_memory_store_needs_sense_too() -> None:
-    """Though nothing of it has any effect there: what works in one process is to work on Redis."""
+    """Though it has no effect there: a call that works in one process is to work on Redis."""
     refused(ValueError, None, "on_store_error='close'", on_store_error="close")
     refused(TypeError, None, "Limiter(processes=4)", processes=4)
     refused(TypeError, None, "processes=", on_store_error="local")

@@ -81,14 +81,14 @@ async def test_the_keys_of_a_name_share_its_hash_tag_and_are_nobody_elses(
         for name, key in dict.fromkeys(pairs):
             keys = await keys_of(busy(made(name, key)), client)
             assert_together(keys)
-            assert len(keys) == 3, keys  # the hash, who is there, the log
+            assert len(keys) == 3, keys  # the hash, the members, the log
             assert [(owner[each], (name, key)) for each in keys if each in owner] == []
             owner.update(dict.fromkeys(keys, (name, key)))
 
 
 @pytest.mark.parametrize("name", ["Semaphore/x", "TokenBucket/x", "x", "Semaphore%2Fx", "x:y"])
 async def test_kinds_of_one_name_have_keys_of_their_own(name: str, own_server: Server) -> None:
-    """A semaphore, a bucket and a limiter of one name, and whoever tries to look like them."""
+    """A semaphore, a bucket and a limiter of one name, and names that imitate them."""
     made: list[Any] = [
         Limiter(name, "5/second", store=own_server.url),
         Limiter("x", "5/second", store=own_server.url)["y"],

@@ -1,5 +1,5 @@
-"""What limiters, semaphores, buckets and rate limiters are made of: refused where it stands, by a
-sentence, with nothing sent.
+"""The arguments of limiters, semaphores, buckets and rate limiters: bad ones are refused in the
+constructor, by a sentence, with nothing sent.
 """
 
 from __future__ import annotations
@@ -300,11 +300,11 @@ def test_only_functions_are_decorated(function: Any, nowhere: str) -> None:
     assert_sentence(caught.value, "Limiter 'x'", shown(function), "acquire(")
 
 
-# The other side: what is fine is sent -------------------------------------------------------------
+# The other side: good input is sent ---------------------------------------------------------------
 
 
 async def test_good_input_comes_to_the_door(door: Door) -> None:
-    """What the tests of this folder rely on: when anything is sent, the door knows."""
+    """The foundation of the tests of this folder: when anything is sent, the door knows."""
     asking = asyncio.create_task(limiter(door.url).astatus())
     await asyncio.to_thread(door.knock)
     asking.cancel()

@@ -1,5 +1,5 @@
-"""Where the state lives: what names no store is refused at once, and a server that is not there is
-a StoreError in time.
+"""The place of the state: a text that names no store is refused at once, and a missing server is a
+StoreError in time.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ NO_URL = [
         "rediss://h?ssl_cert_reqs=perhaps",
     ],
     *["unix://", f"unix://user:{CANARY}@"],
-    # A password that nobody encoded: each of these characters ends it early, or begins something
+    # A password that was not encoded: each of these characters ends it early, or begins something
     # else.
     *[f"redis://user:{CANARY[:3]}{special}{CANARY[3:]}@localhost:6379/0" for special in "/?#["],
     *[
         f"redis://default:12345{special}{CANARY}@localhost:6379/0" for special in "?#"
-    ],  # what is before it could be a port
+    ],  # the text before it could be a port
     *[
         f"redis://:{CANARY}@localhost:{CANARY}",
         f"redis://:{CANARY}@localhost:99999/0",
@@ -150,7 +150,7 @@ Visit = Callable[[str], Any]
 
 
 def made(store: Any) -> list[Callable[[], object]]:
-    """Everything that can be told where its state lives."""
+    """Every class that takes the place of its state."""
     return [
         lambda: Limiter("x", "5/second", store=store),
         lambda: Semaphore("x", 1, store=store),
@@ -201,7 +201,7 @@ def secrets_in(error: BaseException) -> list[str]:
     return [text for text in said if any(part in text for part in (CANARY, CANARY[:3], CANARY[3:]))]
 
 
-# What names no store ------------------------------------------------------------------------------
+# Places that name no store ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("where", [*NO_SCHEME, *NO_STORE])
@@ -220,7 +220,7 @@ def test_a_mistyped_url_is_shown() -> None:
 
 @pytest.mark.parametrize("where", NO_URL)
 def test_a_url_that_makes_no_sense_is_refused_before_anybody_is_asked(where: str) -> None:
-    """And whatever is wrong with it is not shown: it may be half of a password."""
+    """The error does not show the wrong part: it may be half of a password."""
     for make in made(where):
         with pytest.raises(ValueError, match="store=") as caught:
             make()
@@ -286,7 +286,7 @@ def test_a_client_of_replicas_is_refused() -> None:
 
 
 def test_what_a_server_repeats_of_a_login_is_not_told() -> None:
-    """One that knows no AUTH says what it was sent."""
+    """A server that knows no AUTH repeats the words that it was sent."""
     said = words(
         ResponseError(f"unknown command 'AUTH', with args beginning with: 'user' '{CANARY}'")
     )
@@ -435,14 +435,12 @@ VISITS: dict[str, Visit] = {
     "decorator": by_function,
 }
 TIMEOUT = 0.05
-BUSY = scaled(2.0)  # what a busy machine may add; five seconds, if nothing were said
+BUSY = scaled(2.0)  # a busy machine may add so much; five seconds is the default
 
 
 @pytest.fixture
 def black_hole() -> Iterator[int]:
-    """A port that answers nothing at all: its queue of connections is full, and no more are
-    let in.
-    """
+    """A port that answers nothing at all: its queue of connections is full, and accepts no more."""
     with ExitStack() as stack:
         hole = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         for _ in range(4):
@@ -454,13 +452,13 @@ def black_hole() -> Iterator[int]:
 
 @pytest.fixture
 def silence() -> Iterator[int]:
-    """A port that lets everybody in and says nothing."""
+    """A port that accepts every connection and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         yield silent.getsockname()[1]
 
 
 def assert_told(visit: Visit, url: str, place: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A StoreError in time, that says where and what to do, and shows the password to nobody."""
+    """A StoreError in time, that says where and how to go on, and does not show the password."""
     with caplog.at_level("DEBUG"):
         began = time.monotonic()
         with pytest.raises(StoreError) as caught:
@@ -495,13 +493,13 @@ def test_a_server_that_cannot_be_reached_is_told_within_the_connect_timeout(
 def test_a_server_that_says_nothing_is_told_within_the_connect_timeout(
     visit: str, silence: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Logging in is part of connecting: what accepts and never answers is no server either."""
+    """Logging in is part of connecting: a port that accepts and never answers is no server."""
     url = f"redis://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
     assert_told(VISITS[visit], url, f"127.0.0.1:{silence}/0", caplog)
 
 
 class Parrot(Server):
-    """It knows no AUTH, and says what it was sent."""
+    """It knows no AUTH, and repeats the words that it was sent."""
 
     def _words(self) -> list[str]:
         return [*super()._words(), "--rename-command", "AUTH", ""]
@@ -534,14 +532,14 @@ def test_a_socket_that_does_not_exist_is_told_at_once(caplog: pytest.LogCaptureF
 
 
 def test_what_is_no_redis_is_told(silence: int, caplog: pytest.LogCaptureFixture) -> None:
-    """Something listens and speaks TLS to nobody: a wrong scheme, the commonest of mistakes."""
+    """Something listens and does not speak TLS: a wrong scheme, the commonest of mistakes."""
     url = f"rediss://user:{CANARY}@127.0.0.1:{silence}/0?socket_connect_timeout={TIMEOUT}"
     assert_told(VISITS["async with"], url, f"127.0.0.1:{silence}/0", caplog)
 
 
 def test_a_password_of_special_characters_is_percent_encoded(own_server: Server, name: str) -> None:
-    """What the refusal of such a URL advises, and docs/redis.md too: given a password of all that
-    is special, it opens the door.
+    """The refusal of such a URL advises this, and docs/redis.md too: with a password of all special
+    characters the login succeeds.
     """
     password = "p/#?@:[]% &=+\\é" + CANARY
     with redis.Redis.from_url(own_server.url) as admin:
@@ -555,7 +553,7 @@ def test_a_password_of_special_characters_is_percent_encoded(own_server: Server,
 
 
 def test_nothing_shows_the_password(redis_url: str, name: str) -> None:
-    """Not what a person prints, neither before nor after the server was asked."""
+    """No printed object shows it, neither before nor after the server was asked."""
     url = as_user(redis_url, "nobody", CANARY)
     limiter, semaphore, bucket = (
         Limiter(name, "5/second", store=url),

@@ -1,6 +1,4 @@
-"""What bad input is made of, what an answer to it looks like, and a door that shows whether anybody
-knocked.
-"""
+"""Bad values, the form of a good answer to them, and a door that shows each connection."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from tests.world import LONG
 
 NAN, INF = math.nan, math.inf
 CANARY = "k4naryb1rd"  # a password that must never be seen, nor any half of it
-A_WAY_OUT = re.compile(
-    r"(;|[.:]) \w[^;]+ [^;]+\.$"
-)  # the last clause, of some words: what to do instead
+A_WAY_OUT = re.compile(r"(;|[.:]) \w[^;]+ [^;]+\.$")  # the last clause, of some words: the way out
 
 
 class Hostile:
@@ -50,7 +46,7 @@ BAD_NAME = ["", "x" * 257, "ü" * 129, "x" * 10**7, "a\ud800b"]
 
 
 def assert_sentence(error: BaseException, *words: str) -> None:
-    """One line that somebody reads: it has these words and a way out at its end, and no secret."""
+    """One line for a person to read: it has these words and a way out at its end, and no secret."""
     text = str(error)
     assert [word for word in words if word not in text] == [], text
     assert A_WAY_OUT.search(text), text
@@ -66,7 +62,7 @@ def shown(value: object) -> str:
 
 
 class Door:
-    """A port of this machine, and whether anybody has come to it."""
+    """A port of this machine, and whether a client has connected to it."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -75,14 +71,14 @@ class Door:
         self.url = f"redis://user:{CANARY}@127.0.0.1:{self.port}/0"
 
     def opened(self) -> bool:
-        """Whether somebody came before us: connections are accepted in their order."""
+        """Whether a client came before us: connections are accepted in their order."""
         with socket.create_connection(self._address) as ours:
             first, address = self._socket.accept()
             first.close()
             return bool(address != ours.getsockname())
 
     def knock(self) -> None:
-        """Wait for somebody to come."""
+        """Wait for a client to come."""
         self._socket.settimeout(LONG)
         self._socket.accept()[0].close()
 
