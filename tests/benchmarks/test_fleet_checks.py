@@ -1,4 +1,4 @@
-"""What the fleet's run is judged by: each check sees what it is there for, and a small fleet passes
+"""The checks of the fleet's run: each check sees the fault that it is for, and a small fleet passes
 those not about speed.
 """
 
@@ -69,8 +69,8 @@ def test_the_share_that_goes_to_another_process() -> None:
 
 
 def test_a_small_fleet_is_never_over_and_nobody_is_overtaken(own_server: Server) -> None:
-    """Given two processes on two limits, when they crowd them for a moment, then what is not about
-    speed holds.
+    """Given two processes on two limits, when they crowd them for a moment, then all checks but
+    those of speed hold.
     """
     plan = Plan(
         "both",

@@ -1,5 +1,5 @@
-"""The fleet that calls a strict service through a client: small runs of it, and what it makes of
-what it is told.
+"""The fleet that calls a strict service through a client: small runs of it, and its judgement of
+the reports.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def test_every_client_takes_part() -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("client", ["httpx", "requests, threads"])
 def test_a_fleet_is_refused_nothing(client: str, redis_url: str, name: str) -> None:
-    """S1: given two processes and a service that bears so many at once, then it has refused nobody,
-    and counts as they do.
+    """S1: given two processes and a service that bears so many at once, then it has refused no
+    call, and counts as they do.
     """
     rules = Rules(1000, at_once=20, per=0.5, call_time=0.02)
 
@@ -123,7 +123,7 @@ HOUR = Rules(5, per=3600, call_time=0.0)  # nothing comes back while a test runs
 
 
 def trial(entrant: str, store: str, name: str) -> Trial:
-    """Two processes with ten callers each, who were told that they may make ten calls where five
+    """Two processes with ten callers each, which believe that they may make ten calls where five
     pass.
     """
     return Trial(entrant, "", store, name, HOUR, 0.0, 2, callers=10)
@@ -132,8 +132,8 @@ def trial(entrant: str, store: str, name: str) -> Trial:
 @pytest.mark.proof
 @pytest.mark.parametrize("entrant", ["no limiter", "headgate, adopt=True"])
 def test_a_fleet_with_limits_twice_too_high(entrant: str, redis_url: str, name: str) -> None:
-    """Then the service answers five, and by headgate it is asked for five others at most, whatever
-    its twenty callers want.
+    """Then the service answers five. Through headgate it gets five others at most, although twenty
+    callers want more.
     """
     with started(HOUR, twice.work, trial(entrant, redis_url, name), 2) as (service, fleet):
         told_to_go(fleet)

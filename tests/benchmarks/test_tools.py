@@ -1,5 +1,5 @@
-"""The tools beside the rows, in small: they run, and what they find is there whatever the machine
-does. No figure is a time.
+"""The tools beside the rows, in small: they run, and their results do not depend on the machine. No
+figure is a time.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def test_a_goal_stands_beside_what_was_measured_for_it() -> None:
 
 
 def test_a_goal_that_is_beyond_the_floor_says_so() -> None:
-    """Given a floor that is only 5 times ahead of the peer, then a goal of 10 is missed for
-    everybody, and one of 4 is not.
-    """
+    """Given a floor only 5 times ahead of the peer, then each library misses a goal of 10, not of 4."""
     beyond, missed = goals.lines_of(
         [
             outcome(
@@ -92,9 +90,7 @@ def test_of_several_floors_the_highest_counts() -> None:
 
 
 def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
-    """Given five tasks and room for them, when the script alone lets them in, then it has granted
-    five.
-    """
+    """Given five tasks and room for them, when the script alone decides, then it grants five."""
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
         with alone.bucket(stage) as make:
@@ -107,9 +103,7 @@ def test_a_crowd_is_let_in_by_the_decision_alone(own_server: Server) -> None:
 
 
 def test_a_crowd_that_holds_gives_back_what_it_held(own_server: Server) -> None:
-    """Given two crowds of five, one after the other, when all have left, then nobody holds
-    anything.
-    """
+    """Given two crowds of five, one after the other, when all have left, then no permit is held."""
     with Redis.from_url(own_server.url) as server, asyncio.Runner() as runner:
         stage = Stage(own_server.url, runner, "alone")
         with alone.semaphore(5)(stage) as make:
@@ -133,7 +127,7 @@ def test_a_goal_that_cannot_be_measured_is_neither_reached_nor_missed() -> None:
 async def test_headgate_comes_through_the_faults_of_the_peers(
     own_server: Server, work: str
 ) -> None:
-    """F24, F26, S6: what python -m benchmarks.faults does to everybody, done to us."""
+    """F24, F26, S6: headgate under the faults of python -m benchmarks.faults."""
     (ours,) = works.entrants(OURS.name)
     assert (
         await works.outcome(works.WORKS[work], ours, own_server.url)
@@ -158,7 +152,7 @@ def test_a_permit_goes_to_and_fro_between_two_processes(
 
 
 async def test_every_kind_of_call_is_told_apart(own_server: Server) -> None:
-    """Given a few who wait and a few who hold, when three cycles are read from the log, then each
+    """Given a few waiters and a few holders, when three cycles are read from the log, then each
     kind is there three times.
     """
     with Redis.from_url(own_server.url) as server:
