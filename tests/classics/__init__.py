@@ -1,3 +1,3 @@
-"""The classic primitives, by their descriptions: what was written for them elsewhere runs here
+"""The classic primitives, by their descriptions: code that was written for them elsewhere runs here
 unchanged.
 """

@@ -27,7 +27,7 @@ async def status_of(semaphore: Semaphore) -> Status:
 async def test_the_place_of_a_killed_holder_comes_back_when_its_lease_ends(
     name: str, redis_url: str, slack: Callable[[], float]
 ) -> None:
-    """L1: given a holder that dies and one who waits, the waiter is let in when the expiry is over,
+    """L1: given a holder that dies and a waiter, then the waiter passes when the expiry is over,
     and not before it could be.
     """
     semaphore = Semaphore(name, 1, expiry=EXPIRY, redis_url=redis_url)
@@ -106,8 +106,8 @@ async def test_a_killed_waiter_does_not_hold_up_the_queue(
 async def test_a_place_granted_to_a_dead_waiter_comes_back_with_its_lease(
     name: str, redis_url: str, slack: Callable[[], float]
 ) -> None:
-    """L1, L3: it died a moment ago and nobody knows: it is granted the place, and loses it when the
-    lease ends.
+    """L1, L3: it died a moment ago and no process knows: it is granted the place, and loses it when
+    the lease ends.
     """
     expiry = 3 * EXPIRY  # it is held until the other one waits, though the machine stalls
     semaphore = Semaphore(name, 1, expiry=expiry, redis_url=redis_url)

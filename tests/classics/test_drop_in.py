@@ -24,8 +24,8 @@ from headgate.internals import queue_of
 from tests.processes import finished
 from tests.world import HOUR, LONG, World, at_rest, told
 
-# What its documentation shows, in one script: only the import is another one, and what each part
-# does is said.
+# The examples of its documentation, in one script: only the import is another one, and each part
+# prints its effect.
 SCRIPT = """
 import asyncio, logging, sys
 from headgate import Semaphore, TokenBucket, MaxSleepExceededError, RedisError
@@ -199,8 +199,8 @@ def test_no_expiry_is_theirs() -> None:
 @pytest.mark.parametrize("kind", THEIRS)
 @pytest.mark.parametrize("size", [0, -1, True, "15", 1.5])
 def test_a_pool_that_could_not_be_is_refused(kind: type[Any], size: object) -> None:
-    """One connection serves everybody here, so the number is not used; nonsense is said to be
-    nonsense all the same.
+    """One connection serves all callers here, so the number is not used. A nonsensical number is an
+    error all the same.
     """
     with pytest.raises((TypeError, ValueError), match=rf"^{kind.__name__}\(connection_pool_size="):
         kind(**{**first(kind), "connection_pool_size": size})

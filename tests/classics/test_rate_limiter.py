@@ -19,7 +19,7 @@ Told = Callable[[Coroutine[Any, Any, None]], None]
 
 @pytest.fixture
 def in_time(monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Tells a story whose RateLimiters live in virtual time."""
+    """Runs a test whose RateLimiters live in virtual time."""
     clock = virtual.VirtualClock()
     monkeypatch.setattr(classics, "MemoryStore", functools.partial(MemoryStore, clock))
     return lambda story: virtual.run(story, clock)

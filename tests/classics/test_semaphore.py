@@ -22,7 +22,7 @@ from tests.world import HOUR, LONG, World, soon, told, waiting
 
 
 def test_it_takes_what_it_has_always_taken() -> None:
-    """Names, order and defaults of what can be given by position."""
+    """Names, order and defaults of the positional arguments."""
     parameters = inspect.signature(Semaphore).parameters.values()
 
     assert [
@@ -274,7 +274,7 @@ def test_threads_use_it_with_a_plain_with(store: object, name: str) -> None:
 
 @told
 async def test_a_place_in_the_queue_that_was_given_up_is_free_again(world: World) -> None:
-    """`max_position` counts who waits now, not who ever did; and a refusal takes nobody's place."""
+    """`max_position` counts the present waiters, not former ones; a refusal takes no place."""
     semaphore = Semaphore(world.name, 1, max_position=0, **world.place)
     await semaphore.__aenter__()
     for _ in range(3):

@@ -14,7 +14,7 @@ from tests.world import HOUR, World, told
 
 
 def test_it_takes_what_it_has_always_taken() -> None:
-    """Names, order and defaults of what can be given by position."""
+    """Names, order and defaults of the positional arguments."""
     parameters = inspect.signature(TokenBucket).parameters.values()
 
     assert [
@@ -57,7 +57,7 @@ def test_it_can_be_made_by_position_and_by_keyword(name: str, redis_url: str) ->
 
 
 async def entries(world: World, bucket: TokenBucket, count: int) -> list[tuple[int, float]]:
-    """Who passed when, of `count` callers who come at once."""
+    """The callers and their moments, of `count` callers that come at once."""
     passed: list[tuple[int, float]] = []
     start = world.now()
 
@@ -135,7 +135,7 @@ async def test_a_second_instance_does_not_fill_the_bucket_again(world: World) ->
 
 @told
 async def test_as_many_instances_as_callers_are_one_bucket(world: World) -> None:
-    """S6, T3: in the order of the callers, whoever made which instance."""
+    """S6, T3: in the order of the callers, through any of the instances."""
     passed: list[tuple[int, float]] = []
     start = world.now()
 
@@ -222,7 +222,7 @@ async def test_a_wait_beyond_max_sleep_is_refused_at_once_and_consumes_nothing(
 
 @told
 async def test_max_sleep_counts_those_who_wait_before(world: World) -> None:
-    """Three wait one, two and three hours; a fourth, who would wait four and is willing to wait
+    """Three wait one, two and three hours. A fourth, which would wait four and is willing to wait
     three, is refused.
     """
     waiters = [
