@@ -1,4 +1,4 @@
-"""The judge must be stricter than what it judges: the demo server's decision and the ideal time, as
+"""The judge must be stricter than its subject: the demo server's decision and the ideal time, as
 stories.
 
 Time is an argument here, in milliseconds; nothing sleeps and no server is started.
@@ -14,7 +14,7 @@ MILLISECOND = 1_000_000
 
 
 class Door:
-    """A doorkeeper that is told the time in milliseconds."""
+    """A door whose calls name the time in milliseconds."""
 
     def __init__(self, amount: int, at_once: int) -> None:
         self._keeper = Doorkeeper(Rules(amount=amount, per=1.0, at_once=at_once))
@@ -61,7 +61,7 @@ def test_a_burst_at_the_end_of_a_second_forbids_one_at_the_start_of_the_next() -
 
     assert (
         door.visit(1001) == "rate"
-    )  # a window that starts anew every second would have let this in
+    )  # a window that starts anew every second would have passed this
     assert door.visit(1990) == "ok"
     assert door.visit(1994) == "rate"
     assert door.visit(1995) == "ok"
