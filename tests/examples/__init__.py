@@ -1,1 +1,1 @@
-"""What a reader tries first: the examples and the code in the documents, all of it run."""
+"""A reader tries these first: the examples and the code in the documents, all of it run."""

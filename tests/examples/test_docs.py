@@ -1,5 +1,5 @@
-"""What the documents say is so: their Python runs, their commands exist, their links lead
-somewhere.
+"""The statements of the documents are true: their Python runs, their commands exist, their links
+lead somewhere.
 
 Every block of Python is run here, on a memory store where it names a server; `call`, `ask` and
 `work` are the reader's own. Programs are run by test_tutorial.py, and the pages of docs/migration
@@ -106,10 +106,10 @@ async def ask() -> SimpleNamespace:
 
 
 def work() -> None:
-    """Whatever a thread has to do."""
+    """The work of a thread."""
 
 
-# What runs
+# Blocks that run
 
 
 @pytest.mark.parametrize(("source", "times"), python_blocks())
@@ -151,7 +151,7 @@ def test_the_classics_have_the_names_that_the_readme_imports() -> None:
     assert [name for name in added if not hasattr(headgate, name)] == []
 
 
-# What leads somewhere
+# Links
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=title)
@@ -242,8 +242,8 @@ def test_a_user_with_these_rights_can_do_everything(own_server: Server, name: st
 def test_a_user_who_may_not_load_functions_is_served_by_scripts(
     changed: dict[str, str], own_server: Server, name: str
 ) -> None:
-    """F29: given the other rights that the document names, or a right to call functions that nobody
-    has loaded.
+    """F29: given the other rights that the document names, or a right to call functions that no
+    client has loaded.
     """
     words = " ".join(changed.get(word, word) for word in acl_line())
     with Redis.from_url(own_server.url) as admin:

@@ -17,7 +17,7 @@ from tests.machine import scaled_now
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 20.0  # seconds, for a machine that is busy; the examples themselves take less than two
 
-# program: what it must say, as patterns
+# program: its output, as patterns
 SAID = {
     "one_process": [
         r"^12 calls in 0\.\d s, at most [123] at once$",
@@ -102,7 +102,7 @@ WITHOUT = [
 
 
 def run(example: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The example in a Python that shows every warning, and finds what this one finds."""
+    """The example in a Python that shows every warning, and finds this one's modules."""
     command = [sys.executable, "-W", "default", str(EXAMPLES / f"{example}.py"), *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     return subprocess.run(

@@ -124,7 +124,7 @@ def test_the_pages_of_a_folder_are_found_by_themselves(small: Path) -> None:
 
 
 def with_names() -> list[str]:
-    """The modules beside the package that say what they offer, by their files."""
+    """The modules beside the package that list their offers, by their files."""
     groups = [ROOT / "src/headgate/http", ROOT / "src/headgate/frameworks"]
     files = [path for group in groups for path in sorted(group.glob("*.py"))]
     found = [path for path in files if "\n__all__ = " in path.read_text()]

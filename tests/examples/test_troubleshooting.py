@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/troubleshooting.md"
 ROW = re.compile(r"^\| `(.+?)` \| .+ \| .+ \|$", re.MULTILINE)
-HOLE = "\0"  # what a text fills in when it is made
+HOLE = "\0"  # a part that a text fills in when it is made
 PLACEHOLDER = re.compile(r"%[.\d]*[a-z]")  # a hole of a log line
 
 

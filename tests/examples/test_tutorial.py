@@ -1,4 +1,4 @@
-"""docs/tutorial.md: its programs print what the page says.
+"""docs/tutorial.md: its programs print the output of the page.
 
 A block that begins with the name of a file, `# loop.py`, is a program. An indented line such as
 `$ python loop.py` runs it, and the lines below are its output. The shorter blocks are run by
@@ -42,7 +42,7 @@ def runs(page: Path) -> list[tuple[list[str], str]]:
 
 
 def pattern(shown: str) -> str:
-    """What an output must match: a zero is a zero, and any other number may differ."""
+    """The pattern of an output: a zero is a zero, and any other number may differ."""
     return re.sub(r"\b[1-9]\d*\b", r"[1-9]\\d*", re.escape(shown))
 
 
@@ -62,7 +62,7 @@ def test_only_the_tutorial_has_programs_and_it_runs_each_of_them() -> None:
 
 @pytest.mark.proof
 def test_the_programs_print_what_the_page_says(own_server: Server, tmp_path: Path) -> None:
-    """Given the service and a Redis server, each program prints what stands below its command."""
+    """Given the service and a Redis server, each program prints the lines below its command."""
     changes = {PORT: str(free_port()), SERVER: own_server.url}
     for name, source in programs(TUTORIAL).items():
         (tmp_path / name).write_text(changed(source, changes))
@@ -84,7 +84,7 @@ def changed(text: str, changes: dict[str, str]) -> str:
 
 
 def there(folder: Path) -> dict[str, Any]:
-    """How a program is started in a folder: it finds what this Python finds."""
+    """The options that start a program in a folder: it finds the modules that this Python finds."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return {"cwd": folder, "env": environment, **outputs}
