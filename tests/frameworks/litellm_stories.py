@@ -80,7 +80,7 @@ async def ask(**options: Any) -> Any:
 
 
 async def until(met: Callable[[], bool]) -> None:
-    """Wait for what LiteLLM does after the answer, partly in threads."""
+    """Wait for LiteLLM's work after the answer, partly in threads."""
     async with asyncio.timeout(long()):
         while not met():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
