@@ -1,4 +1,4 @@
-"""The gate alone: no clock, no I/O, nobody who sleeps.
+"""The gate alone: no clock, no I/O, no task that sleeps.
 
-Time is an argument, and whoever is wrong is wrong by a number.
+Time is an argument, so a wrong result is a wrong number.
 """

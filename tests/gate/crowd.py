@@ -1,7 +1,7 @@
 """A crowd in front of a gate, in a time of its own, and the limits that hypothesis makes up for it.
 
-Here lives what the tests of this folder share: who asks, gives up, pays back and lets time pass,
-and the ledger of what was granted. It knows the rules' verbs and none of their arithmetic.
+Here live the common parts of the tests of this folder. Callers ask, give up, pay back and let time
+pass, and a ledger keeps the grants. It knows the rules' verbs and none of their arithmetic.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def largest(limits: Iterable[Limit]) -> int:
     return min(rule.capacity for rule in rules_of(limits))
 
 
-# What happens -------------------------------------------------------------------------------------
+# Events -------------------------------------------------------------------------------------------
 
 Event = tuple[Any, ...]
 
@@ -83,8 +83,8 @@ numbers = st.tuples(st.integers(0, len(DEEDS) - 1), st.integers(0, 999), st.inte
 
 
 def events(limits: Sequence[Limit], size: int = 40) -> st.SearchStrategy[list[Event]]:
-    """What a crowd does: mostly it asks, and time passes by parts of a period, by ticks, and now
-    and then backwards.
+    """The actions of a crowd: mostly it asks, and time passes by parts of a period, by ticks, and
+    now and then backwards.
     """
     most = largest(limits)
     spans = [
@@ -164,7 +164,7 @@ class Crowd:
         return answer
 
     def units(self, cost: int) -> Units:
-        """`cost` of whatever the limits count."""
+        """`cost` of each unit that the limits count."""
         return {rule.unit: cost for rule in self.gate.rules}
 
     def note(self, caller: Any, grant: Grant) -> None:
@@ -175,7 +175,7 @@ class Crowd:
         return list(self.ledger)[-1 - pick] if pick < len(self.ledger) else None
 
     def cancel(self, pick: int) -> None:
-        """Somebody has not acted on its grant and never will: it takes nothing."""
+        """A caller has not used its grant and never will: it takes nothing."""
         caller = self.picked(pick)
         if caller is not None and caller not in self.acted:
             self.held.remove(caller)
@@ -183,7 +183,7 @@ class Crowd:
             self.look()
 
     def release(self, pick: int) -> None:
-        """Somebody is done."""
+        """A caller is done."""
         caller = self.picked(pick)
         if caller in self.held:
             self.held.remove(caller)
@@ -214,12 +214,12 @@ class Crowd:
             self.look()
 
     def queue_up(self, cost: int = 1) -> None:
-        """Some more come, until somebody waits."""
+        """Some more come, until one waits."""
         while not self.gate.queue:
             self.ask(cost)
 
     def disperse(self) -> None:
-        """All who wait give up."""
+        """All waiters give up."""
         for caller in list(self.gate.queue):
             self.gate.leave(caller)
 
@@ -229,12 +229,12 @@ class Crowd:
 
 
 def twin(gate: Gate) -> Gate:
-    """The same state once more: what is done to one is not seen by the other."""
+    """The same state once more: changes of one do not show in the other."""
     return copy.deepcopy(gate)
 
 
 def same(gate: Gate, other: Gate) -> bool:
-    """Whether nobody could tell two gates apart, now or later."""
+    """Whether two gates behave alike, now and later."""
     return described(gate) == described(other)
 
 

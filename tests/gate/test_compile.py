@@ -62,8 +62,8 @@ def bucket(rate: Rate) -> TokenBucketRule:
 def test_a_bucket_never_refills_faster_than_declared(
     amount: float, per: float, capacity: int | None, steps: bool, slack: float
 ) -> None:
-    """T1: given any rate, then what its bucket gains in a tick is no more than the rate brings, and
-    hardly less.
+    """T1: given any rate, then its bucket gains no more in a tick than the rate brings, and hardly
+    less.
     """
     assume(countable(amount, per, capacity))
     rate = Rate(amount, per, capacity, steps=steps, slack=slack)
@@ -154,8 +154,8 @@ def test_a_bucket_in_steps_ticks_once_a_period() -> None:
 
 
 def test_slack_lengthens_the_period_of_what_slides() -> None:
-    """T1: what leaves one period apart may arrive closer: who knows by how much says so, and is
-    held to less.
+    """T1: calls that leave one period apart may arrive closer. A user who knows by how much
+    declares it, and the limit is stricter.
     """
     slow, window = bucket(Rate(1, per=1, slack=0.5)), rule_of(Window(3, per=1, slack=0.5))
 
@@ -176,9 +176,7 @@ def test_slack_is_kept_clear_at_the_end_of_what_is_fixed() -> None:
 
 @given(st.lists(kinds, min_size=1, max_size=4))
 def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> None:
-    """Equal text is equal behaviour: the text is what travels, and what tells one declaration from
-    another.
-    """
+    """Equal text is equal behaviour: the text travels, and tells one declaration from another."""
     text = program(rules_of(limits))
 
     again = [parsed(rule) for rule in text.split(";")]
@@ -193,7 +191,7 @@ def test_a_declaration_is_read_back_as_it_was_written(limits: list[Limit]) -> No
 
 
 def test_a_declaration_knows_what_an_acquire_takes_of_each_rule() -> None:
-    """What is not named is taken as everybody takes it: one request, one permit, and nothing of any
+    """Each unit that is not named has its default: one request, one permit, and nothing of any
     other unit.
     """
     declared = Declaration(
@@ -228,7 +226,7 @@ def test_a_declaration_knows_what_it_promises(
 
 
 def test_a_capacity_is_that_of_the_narrowest_rule_of_a_unit() -> None:
-    """T7: what one of several rules never holds can never pass."""
+    """T7: a cost that one of several rules never holds can never pass."""
     declared = Declaration(rules_of([Rate(100, per=3600), Rate(10, per=60), Window(40, per=600)]))
 
     assert declared.capacity == {"requests": 10}
@@ -268,7 +266,7 @@ def test_a_limit_that_is_read_from_its_rule_becomes_the_same_rule(limit: Limit) 
 def test_a_rate_that_is_read_from_its_rule_names_what_it_began_with_unless_it_was_full(
     initial: int | None,
 ) -> None:
-    """What a status shows is as short as what a user would write."""
+    """The rate in a status is as short as a user would write it."""
     read = limit_of(rule_of(Rate(7, per=3, capacity=20, initial=initial)))
 
     assert isinstance(read, Rate)

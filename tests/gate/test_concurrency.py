@@ -18,7 +18,7 @@ DEEDS = st.tuples(
 
 
 class Ward:
-    """Who holds what of a weighted limit, reckoned beside the gate."""
+    """The holders of a weighted limit and their units, counted beside the gate."""
 
     def __init__(self, capacity: int) -> None:
         self.gate = Gate(rules_of([Concurrency(capacity, unit="mb")]), START)
@@ -51,13 +51,13 @@ class Ward:
         self.look()
 
     def cancel(self, pick: int, again: bool) -> None:
-        """A grant that nobody acted on."""
+        """A grant that was not used."""
         if pick < len(self.held):
             self.gate.cancel(START, {"mb": self.held.pop(list(self.held)[pick])}, START)
         self.look()
 
     def cut(self, capacity: int, again: bool) -> None:
-        """Another capacity is declared; who asks for more than that can never pass."""
+        """Another capacity is declared; a waiter that asks for more than that can never pass."""
         self.capacity = 1 + capacity
         self.gate.follow(START, rules_of([Concurrency(self.capacity, unit="mb")]))
         self.look()
@@ -81,7 +81,7 @@ def test_never_more_is_held_than_the_capacity_and_all_of_it_comes_back(
         getattr(ward, deed)(number, flag)
         assert ward.gate.rules[0].left(START) == ward.capacity - ward.total
         assert ward.order == sorted(ward.order)
-        if ward.gate.queue:  # nobody waits without a reason
+        if ward.gate.queue:  # no waiter waits without a reason
             _, costs = next(iter(ward.gate.queue.values()))
             assert ward.total + costs[0] > ward.capacity
 
@@ -111,7 +111,7 @@ def test_after_a_cut_nobody_passes_until_enough_are_gone() -> None:
 
 
 def test_a_large_cost_at_the_head_is_not_passed_by_small_ones() -> None:
-    """S6: given one unit free and a head that needs five, when somebody asks for that one unit,
+    """S6: given one unit free and a head that needs five, when a caller asks for that one unit,
     then it waits behind the head.
     """
     gate = Gate(rules_of([Concurrency(5, unit="mb")]), START)
@@ -127,7 +127,7 @@ def test_a_large_cost_at_the_head_is_not_passed_by_small_ones() -> None:
 
 
 def test_only_a_release_can_help_and_nobody_knows_when() -> None:
-    """T4, T8: given that all is held, when somebody may not wait, then it is refused for now, and
+    """T4, T8: given that all is held, when a caller may not wait, then it is refused for now, and
     nothing has changed.
     """
     gate = Gate(rules_of([Concurrency(1)]), START)

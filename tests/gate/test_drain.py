@@ -1,5 +1,5 @@
-"""What a service says is left lowers what we reckon with and never raises it; a word that is late
-takes nothing that came since.
+"""The budget that a service states lowers our count and never raises it. A late statement takes
+nothing that came since.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def test_what_others_have_used_is_gone_for_us_too(limit: Limit) -> None:
 
 @KINDS
 def test_more_than_we_reckon_with_changes_nothing(limit: Limit) -> None:
-    """T1: what a service says is left is of a moment at which it did not know what is on
-    its way.
+    """T1: the stated budget is of a moment at which the service did not know the calls on their
+    way.
     """
     gate = gate_of(limit)
     for number in range(8):
@@ -103,8 +103,8 @@ def test_a_word_from_before_a_new_stretch_says_nothing_of_it(limit: Limit) -> No
 def test_nothing_is_ever_minted_by_it(
     limit: Limit, used: int, left: int, age: int, before: int
 ) -> None:
-    """T1: whatever is said, and of whatever moment, there is no more after it than before, and no
-    less than was said.
+    """T1: after any statement, of any moment, there is no more than before, and no less than the
+    statement.
     """
     gate, now = gate_of(limit), START + age
     for number in range(used):

@@ -40,7 +40,7 @@ def assert_never_over(limit: Quota, crowd: Crowd) -> None:
 
 
 def counted(crowd: Crowd) -> Rule:
-    """The rule, when nobody waits any more."""
+    """The rule, when no caller waits any more."""
     crowd.disperse()
     rule = crowd.gate.rules[0]
     assert isinstance(rule, Rule)
@@ -127,8 +127,8 @@ def test_the_moment_is_exact(data: st.DataObject) -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_the_estimate_for_many_is_when_the_last_of_them_passes(data: st.DataObject) -> None:
-    """T4: given any history, when somebody comes behind a queue of ones, then it is told the very
-    moment at which it will pass.
+    """T4: given any history, when a caller comes behind a queue of ones, then its estimate is the
+    very moment at which it will pass.
     """
     limit = data.draw(quotas())
     crowd = Crowd(limit).play(data.draw(events([limit])))
@@ -167,8 +167,8 @@ def test_a_grant_that_is_undone_has_never_been(data: st.DataObject) -> None:
 
 
 def test_what_is_undone_in_the_next_window_gives_nothing_to_it() -> None:
-    """T5: given a window that is spent and over, when one of its calls is undone, then the next
-    window has no more than its own.
+    """T5: given a spent window that is over, when one of its calls is undone, then the next window
+    has only its own.
     """
     crowd = Crowd(Quota(2, per=1))
     crowd.play([("ask", 2, None), ("time", SECOND), ("ask", 1, None)])
@@ -245,8 +245,8 @@ def test_a_quota_may_be_forgotten_when_its_window_is_over(data: st.DataObject) -
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and
-    `take` do.
+    """T1, T8: given any history, when one is asked for, then `admit` says and does the same as
+    `ready` and `take`.
     """
     limit = data.draw(quotas())
     gate = Crowd(limit).play(data.draw(events([limit]))).gate

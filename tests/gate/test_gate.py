@@ -82,7 +82,7 @@ def test_each_limit_holds_as_if_it_were_alone_and_nobody_is_overtaken(data: st.D
 @given(st.data())
 def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
     """T2: given any limits and any crowd, then at no moment before that of the head do all limits
-    have what it asks for.
+    have its cost.
     """
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
@@ -104,8 +104,8 @@ def test_nobody_waits_while_all_limits_have_room(data: st.DataObject) -> None:
 
 
 def test_all_is_taken_or_nothing() -> None:
-    """T8: given a full bucket beside an empty one, when somebody is refused by the second, then the
-    first has lost nothing.
+    """T8: given a full bucket beside an empty one, when the second refuses a caller, then the first
+    has lost nothing.
     """
     gate = Gate(rules_of([Rate(5, per=1), Rate(100, per=60, unit="tokens", initial=0)]), START)
 
@@ -116,7 +116,7 @@ def test_all_is_taken_or_nothing() -> None:
 
 
 def test_a_unit_that_is_not_asked_for_is_not_waited_for() -> None:
-    """T2: given that no tokens are left, when somebody comes who needs none, then it passes."""
+    """T2: given that no tokens are left, when a caller comes that needs none, then it passes."""
     gate = Gate(rules_of([Rate(5, per=1), Rate(100, per=60, unit="tokens", initial=0)]), START)
 
     assert isinstance(gate.acquire(START, "needs none", {}, max_sleep=0), Grant)
@@ -147,8 +147,8 @@ def test_what_the_whole_queue_asks_for_is_always_known(data: st.DataObject) -> N
 @settings(max_examples=100)
 @given(st.data())
 def test_a_refusal_names_the_moment_and_changes_nothing(data: st.DataObject) -> None:
-    """T4, T8: given any limits and any history, when somebody is refused until t, then all is as
-    before; a tick before t it is refused again, and at t it passes.
+    """T4, T8: given any limits and any history, when a caller is refused until t, then all is as
+    before. A tick before t it is refused again, and at t it passes.
     """
     limits = data.draw(RATED_MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
@@ -219,8 +219,8 @@ def test_a_refusal_behind_a_queue_changes_nothing_either(data: st.DataObject) ->
     ],
 )
 def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
-    """T4: given a queue behind a spent limit, when somebody comes, then it is told the very moment
-    at which it will pass.
+    """T4: given a queue behind a spent limit, when a caller comes, then its estimate is the very
+    moment at which it will pass.
     """
     crowd = Crowd(limit)
     answers = [crowd.ask(1) for _ in range(50)]
@@ -234,7 +234,7 @@ def test_who_waits_is_told_when_it_will_pass(limit: Limit) -> None:
 
 
 def test_patience_is_held_against_the_whole_queue() -> None:
-    """T4, T8: given one a second and three who wait, when the fourth has a tick less than four
+    """T4, T8: given one a second and three waiters, when the fourth has a tick less than four
     seconds, then it is refused.
     """
     crowd = Crowd(Rate(1, per=1)).play([("ask", 1, None)] * 4)
@@ -264,8 +264,8 @@ def never_meeting() -> list[Quota]:
 def test_quotas_that_never_meet_are_given_up_after_a_hundred_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """S9: given two quotas that are never open together, when somebody asks, then the work ends,
-    and nobody ever passes.
+    """S9: given two quotas that are never open together, when a caller asks, then the work ends,
+    and no caller ever passes.
     """
     monkeypatch.setattr(Asked, "times", 0)
     rules = [
@@ -297,8 +297,8 @@ def test_nothing_is_added_to_a_moment_that_never_comes() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_who_gives_up_has_never_been_in_the_queue(data: st.DataObject) -> None:
-    """T5, T10: given any limits and a queue, when one of it leaves, then the others pass as if it
-    had never come; leaving twice is leaving once.
+    """T5, T10: given any limits and a queue, when one waiter leaves, then the others pass as if it
+    had never come. Leaving twice is leaving once.
     """
     limits = data.draw(RATED_MIXTURES)
     assume(all(not isinstance(limit, Quota) or not limit.slack for limit in limits))
@@ -351,8 +351,8 @@ def test_a_clock_that_steps_back_is_one_that_stands_still(data: st.DataObject) -
 @settings(max_examples=100)
 @given(st.data())
 def test_whoever_asks_for_more_than_there_ever_is_leaves_and_is_named(data: st.DataObject) -> None:
-    """T7: given a queue, when smaller limits are declared, then who can never pass is named, and
-    stands in nobody's way.
+    """T7: given a queue, when smaller limits are declared, then each waiter that can never pass is
+    named, and delays no other.
     """
     limits, smaller = data.draw(RATED_MIXTURES), data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
@@ -485,8 +485,8 @@ def test_what_was_granted_before_a_quota_was_there_gives_it_nothing_back(back: s
 
 
 def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
-    """T3, T9: given a booking in a second's time, when twice the rate is declared, then who comes
-    now passes after it.
+    """T3, T9: given a reservation in a second's time, when twice the rate is declared, then a new
+    caller passes after it.
     """
     crowd = Crowd(Rate(1, per=1), reserve_ahead=SECOND).play([("ask", 1, None), ("ask", 1, None)])
 
@@ -496,8 +496,8 @@ def test_bookings_ahead_stay_ahead_of_whatever_is_declared_now() -> None:
 
 
 def test_bookings_ahead_are_counted_where_they_will_be() -> None:
-    """T1, T9: given a booking in the next window of a quota, when another quota is declared, then
-    that window has counted it.
+    """T1, T9: given a reservation in the next window of a quota, when another quota is declared,
+    then that window has counted it.
     """
     crowd = Crowd(Quota(1, per=1, anchor=START / SECOND), reserve_ahead=SECOND).play(
         [("ask", 1, None), ("ask", 1, None)]
@@ -540,8 +540,8 @@ def test_fences_grow_within_one_moment_too() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1, T8: given any limits and history, when one of each is asked for behind nobody, then
-    `admit` says what `acquire` says.
+    """T1, T8: given any limits and history, when one of each is asked for with an empty queue, then
+    `admit` says the same as `acquire`.
     """
     limits = data.draw(MIXTURES)
     crowd = Crowd(*limits).play(data.draw(events(limits)))
@@ -560,7 +560,7 @@ def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -
 
 def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
     """S6, T6: given room for one and a large cost that waits for more, or a clock that steps back,
-    then nobody passes at once.
+    then no caller passes at once.
     """
     crowd = Crowd(Rate(5, per=1)).play([("ask", 4, None)])
     assert twin(crowd.gate).at_once(START - 1) is None
@@ -571,7 +571,7 @@ def test_nobody_goes_at_once_past_a_queue_or_into_the_past() -> None:
     assert crowd.gate.rules[0].left(START) == 1
 
 
-# What a store in this process asks ----------------------------------------------------------------
+# The questions of a store in this process ---------------------------------------------------------
 
 
 def test_a_pause_is_over_at_its_end() -> None:
@@ -586,7 +586,7 @@ def test_a_pause_is_over_at_its_end() -> None:
 
 
 def test_who_comes_now_would_stand_behind_all_who_wait() -> None:
-    """T4: given a token a second and one who waits for the next, then there is another one a second
+    """T4: given a token a second and one waiter for the next, then there is another one a second
     later.
     """
     gate = Gate(rules_of([Rate(1, per=1)]), START)
@@ -618,8 +618,8 @@ def test_a_capacity_that_is_used_up_is_not_over() -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_a_gate_may_be_forgotten_when_nothing_is_held_awaited_or_owed(data: st.DataObject) -> None:
-    """T12, S8: given any history, then while anybody waits or holds it is kept, and from `idle_at`
-    on it is as a new one.
+    """T12, S8: given any history, then the gate is kept while a caller waits or holds, and from
+    `idle_at` on it is as a new one.
     """
     limits = data.draw(
         st.lists(

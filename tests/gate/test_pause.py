@@ -1,5 +1,5 @@
-"""A pause at the gate: nobody passes before its end, nothing is minted by it, and the estimates
-know of it.
+"""A pause at the gate: no caller passes before its end, it grants no extra tokens, and the
+estimates know of it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def gate_of(*limits: Limit) -> Gate:
 def test_the_estimate_of_who_comes_in_a_pause_is_the_moment_of_the_grant(
     limit: Limit, seconds: float
 ) -> None:
-    """T4: given a budget half used up, when ten come in a pause, then each goes when it was told,
-    and none before its end.
+    """T4: given a budget half used up, when ten come in a pause, then each goes at its estimate,
+    and none before the pause's end.
 
-    Of a quota, whose windows do not begin with the pause, each is told the moment at the latest.
+    Of a quota, whose windows do not begin with the pause, each estimate is the latest moment.
     """
     gate, end = gate_of(limit), START + round(seconds * SECOND)
     gate.acquire(START, "first", {})
@@ -82,7 +82,9 @@ def test_of_two_pauses_the_one_that_ends_later_counts() -> None:
 
 
 def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> None:
-    """T3: so that whoever sleeps for it can be told from those who are granted after it."""
+    """T3: so a sleeper with a reservation can be told from callers that are granted after the
+    pause.
+    """
     gate = gate_of(Rate(1, per=1, capacity=1))
     gate.acquire(START, "first", {})
     booked = gate.acquire(START, "second", {}, reserve_ahead=2 * SECOND)
@@ -94,8 +96,8 @@ def test_what_is_booked_is_for_an_earlier_moment_than_the_end_of_any_pause() -> 
 
 
 def test_a_slower_rate_that_is_set_in_a_pause_counts_from_then_on() -> None:
-    """T9: given an empty bucket, when the rate is lowered as a pause begins, then at its end there
-    is what that rate brings.
+    """T9: given an empty bucket, when the rate is lowered as a pause begins, then at its end it has
+    the gain of that rate.
     """
     gate = gate_of(Rate(100, per=1))
     gate.acquire(START, "all", {"requests": 100})

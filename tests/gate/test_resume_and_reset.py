@@ -1,5 +1,5 @@
-"""A pause that is ended, and counts that are forgotten: what passes then, and what does not come
-back.
+"""A pause that is ended, and counts that are forgotten: the callers that pass then, and the units
+that do not come back.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def gate_of(*limits: Limit) -> Gate:
 
 
 def test_waiters_pass_in_order_when_a_pause_is_ended() -> None:
-    """S6: given three who came in a pause, when it is ended, then two pass at that moment, in their
-    order.
+    """S6: given three that came in a pause, when it is ended, then two pass at that moment, in
+    their order.
     """
     gate = gate_of(Concurrency(2))
     gate.pause(START, 60 * SECOND)
@@ -41,7 +41,7 @@ def test_waiters_pass_in_order_when_a_pause_is_ended() -> None:
 
 
 def test_a_resume_without_a_pause_changes_nothing() -> None:
-    """T3: what is booked stays booked, and nobody passes before it."""
+    """T3: reservations stay, and no caller passes before them."""
     gate = gate_of(Rate(1, per=1))
     gate.acquire(START, "now", {})
     booked = gate.acquire(START, "soon", {}, reserve_ahead=2 * SECOND)
@@ -53,8 +53,8 @@ def test_a_resume_without_a_pause_changes_nothing() -> None:
 
 
 def test_nobody_passes_before_what_is_booked_when_a_pause_is_ended() -> None:
-    """T3: given a booking, then a pause, when the pause is ended, then the next one passes at the
-    moment booked, not before.
+    """T3: given a reservation, then a pause, when the pause is ended, then the next one passes at
+    the reserved moment, not before.
     """
     gate = gate_of(Concurrency(5), Rate(1, per=1, unit="tokens"))
     gate.acquire(START, "now", {"tokens": 1})
@@ -158,8 +158,8 @@ def test_a_bucket_is_reset_to_its_initial_tokens() -> None:
 
 
 def test_a_reset_leaves_holders_waiters_and_a_pause() -> None:
-    """S1: what is held stays held, who waits keeps the place, and nobody passes before the pause is
-    over.
+    """S1: held permits stay held, waiters keep their places, and no caller passes before the pause
+    is over.
     """
     gate = gate_of(Concurrency(1), Rate(1, per=60))
     gate.acquire(START, "holds", {})

@@ -32,7 +32,7 @@ def assert_never_over(limit: Window, crowd: Crowd) -> None:
 
 
 def counted(crowd: Crowd) -> Rule:
-    """The rule, when nobody waits any more."""
+    """The rule, when no caller waits any more."""
     crowd.disperse()
     rule = crowd.gate.rules[0]
     assert isinstance(rule, Rule)
@@ -153,8 +153,8 @@ class Counted(OrderedDict[int, int]):
 
 
 def test_an_estimate_looks_at_no_more_of_the_log_than_a_stride() -> None:
-    """S9: given 10,000 calls in the log and a queue behind it, when somebody is told an estimate,
-    then it was the work of 100.
+    """S9: given 10,000 calls in the log and a queue behind it, when a caller gets an estimate, then
+    it was the work of 100.
     """
     crowd = Crowd(Window(10_000, per=60))
     crowd.play([("ask", 1, None), ("time", 1)] * 10_000)
@@ -227,8 +227,8 @@ def test_a_jump_forwards_is_worth_one_amount_at_most(data: st.DataObject) -> Non
 @settings(max_examples=100)
 @given(st.data())
 def test_a_new_window_still_counts_what_the_former_counted(data: st.DataObject) -> None:
-    """T9: given any history, when amount and period are changed, then what counted counts on, until
-    it is a new period old.
+    """T9: given any history, when amount and period are changed, then counted entries count on,
+    until they are a new period old.
     """
     former, limit = data.draw(windows()), data.draw(windows())
     crowd = Crowd(former).play(data.draw(events([former])))
@@ -277,8 +277,8 @@ def test_a_window_may_be_forgotten_once_nothing_in_it_counts(data: st.DataObject
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1, T8: given any history, when one is asked for, then `admit` says and does what `ready` and
-    `take` do.
+    """T1, T8: given any history, when one is asked for, then `admit` says and does the same as
+    `ready` and `take`.
     """
     limit = data.draw(windows())
     gate = Crowd(limit).play(data.draw(events([limit]))).gate

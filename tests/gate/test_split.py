@@ -21,7 +21,7 @@ def shares(limit: Limit, processes: int) -> list[Gate]:
 
 
 def granted(gates: list[Gate], moments: range) -> list[int]:
-    """The moments of all grants to callers who ask each gate again and again."""
+    """The moments of all grants to callers that ask each gate again and again."""
     found = []
     for t in moments:
         for gate in gates:
@@ -43,8 +43,8 @@ def granted(gates: list[Gate], moments: range) -> list[int]:
     ids=str,
 )
 def test_the_shares_of_a_rate_are_no_more_than_the_rate(limit: Rate, processes: int) -> None:
-    """T1: in every interval from the start, by everybody who asks as often as can be, a burst and
-    the rate at most.
+    """T1: in every interval from the start, by processes that all ask as often as can be, a burst
+    and the rate at most.
     """
     moments = granted(shares(limit, processes), range(0, 4 * SECOND, SECOND // 20))
 

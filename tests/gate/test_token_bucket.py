@@ -54,14 +54,14 @@ def assert_never_over(rate: Rate, crowd: Crowd) -> None:
 
 
 def empty(rate: Rate, now: int = START) -> Crowd:
-    """Somebody has just taken all."""
+    """A caller has just taken all."""
     crowd = Crowd(rate, now=now)
     assert isinstance(crowd.ask(rate.burst), Grant)
     return crowd
 
 
 def pass_all(crowd: Crowd) -> None:
-    """Somebody looks whenever the head of the queue could pass."""
+    """A caller looks whenever the head of the queue could pass."""
     while crowd.gate.queue:
         crowd.time(crowd.gate.next_at() - crowd.now)
 
@@ -89,7 +89,7 @@ def test_no_interval_has_more_than_the_burst_and_what_came_in_it(data: st.DataOb
 @settings(max_examples=100)
 @given(st.data())
 def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataObject) -> None:
-    """T1, T5: given bookings far ahead, when any of them are cancelled in any order, then no
+    """T1, T5: given reservations far ahead, when any of them are cancelled in any order, then no
     interval has more than B + r d.
     """
     rate = data.draw(rates())
@@ -105,8 +105,8 @@ def test_a_booking_that_is_undone_frees_no_more_than_it_had_taken(data: st.DataO
 
 
 def test_a_call_that_pays_back_while_others_have_booked_mints_nothing() -> None:
-    """T1: given a booking that needs a full bucket, when a call that is over pays back, then the
-    bucket would have overflowed.
+    """T1: given a reservation that needs a full bucket, when a call that is over pays back, then
+    the bucket would have overflowed.
     """
     rate = Rate(5, per=0.5)
     crowd = Crowd(rate, reserve_ahead=SECOND).play(
@@ -168,7 +168,7 @@ def test_a_backlog_passes_at_the_very_rate(rate: Rate, wished: list[int]) -> Non
 def test_a_backlog_in_steps_passes_with_the_first_step_that_brings_enough(
     rate: Rate, wished: list[int]
 ) -> None:
-    """T2, T3: given a crowd behind an empty bucket in steps, then all whom a step is enough for
+    """T2, T3: given a crowd behind an empty bucket in steps, then all callers that fit into a step
     pass with it, in order.
     """
     costs = [min(cost, rate.burst) for cost in wished]
@@ -242,7 +242,7 @@ def test_a_debt_in_steps_that_overfill_is_paid_by_whole_steps() -> None:
 
 
 def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None:
-    """T4, T8: given 3 tokens and 2 a second, when somebody asks for 7 within a second, then it is
+    """T4, T8: given 3 tokens and 2 a second, when a caller asks for 7 within a second, then it is
     refused for exactly two.
     """
     crowd = empty(Rate(2, per=1, capacity=10)).play([("time", 1_500_000)])
@@ -261,8 +261,8 @@ def test_who_may_not_wait_so_long_is_told_how_long_and_charged_nothing() -> None
 @settings(max_examples=100)
 @given(st.data())
 def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None:
-    """T5: given any history, when the next who books gives up, then the bucket is what it would
-    have been without.
+    """T5: given any history, when the next caller with a reservation gives up, then the bucket is
+    as it would have been without.
     """
     rate = data.draw(rates())
     crowd = Crowd(rate).play(data.draw(events([rate])))
@@ -294,9 +294,9 @@ def test_undoing_the_last_booking_undoes_it_in_full(data: st.DataObject) -> None
 def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
     costs: tuple[int, int], back: int
 ) -> None:
-    """T5: given an empty bucket for 5 and two bookings, when the first is undone, then no more
-    comes back than would be there without it, and no less than its cost but for what was booked
-    later.
+    """T5: given an empty bucket for 5 and two reservations, when the first is undone, then no more
+    comes back than would be there without it. No less than its cost comes back, but for the later
+    reservation.
     """
     crowd = empty(Rate(5, per=0.5))
     crowd.reserve_ahead = 2 * SECOND
@@ -308,8 +308,8 @@ def test_of_a_booking_undone_under_another_that_comes_back_which_had_room(
 
 
 def level_without(rule: TokenBucketRule, takes: list[tuple[int, int]], now: int) -> Fraction:
-    """What a bucket that was full at the start would hold at `now`, had it been asked for these
-    parts at these moments.
+    """The level at `now` of a bucket that was full at the start, had it been asked for these parts
+    at these moments.
 
     It fills at each moment, not once in a tick.
     """
@@ -331,8 +331,8 @@ def test_what_is_given_back_is_what_would_be_there(
     rate: Rate, asked: list[tuple[int, int]], backs: list[tuple[int, int]]
 ) -> None:
     """T1, T5: given any calls, when some settle for less than they took, or for more, then the
-    bucket is no fuller than if they had taken that at once; and where none took more, for each of
-    them less full by a sixteenth at most.
+    bucket is no fuller than if they had taken that at once. If none took more, it is less full by a
+    sixteenth at most for each of them.
     """
     rule = bucket_at_start(rate)
     takes, now = [], START
@@ -356,8 +356,8 @@ def test_what_is_given_back_is_what_would_be_there(
 
 
 def test_a_call_is_undone_in_full_though_others_have_followed() -> None:
-    """T5: given room for all of it ever since, when a call that nobody made is undone, then all of
-    it is there again.
+    """T5: given room for all of it ever since, when a call that was never made is undone, then all
+    of it is there again.
     """
     crowd = Crowd(Rate(5, per=HOUR)).play(
         [("ask", 2, None), ("time", 10), ("ask", 1, None), ("time", 10)]
@@ -382,8 +382,8 @@ def test_what_has_run_over_does_not_come_back() -> None:
 
 
 def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
-    """S9, T1: given calls that pay back nearly all, each after a small one, then it keeps 16 marks
-    at most, and mints nothing.
+    """S9, T1: given calls that pay back nearly all, each after a small one, then the bucket keeps
+    16 marks at most, and grants no extra tokens.
     """
     rate = Rate(1_000, per=HOUR)
     crowd = Crowd(rate)
@@ -407,8 +407,8 @@ def test_marks_that_are_raised_towards_each_other_stay_few() -> None:
 
 
 def test_many_levels_are_remembered_in_few_marks() -> None:
-    """S9: given 5,000 calls from a full bucket, whatever they give back, then it remembers 16
-    levels at most.
+    """S9: given 5,000 calls from a full bucket, with any settlements, then it remembers 16 levels
+    at most.
     """
     crowd = Crowd(Rate(5_000, per=HOUR))
     for number in range(5_000):
@@ -477,8 +477,8 @@ def test_a_new_rate_mints_nothing_for_time_that_has_passed(data: st.DataObject) 
 )
 def test_changes_in_quick_succession_put_no_step_off(rates: tuple[Rate, Rate]) -> None:
     """T2, T9: given rates in steps that take turns four times a second, then in 40 s no more comes
-    than each of them would bring in its time, and no less than the slower one alone, but for a step
-    begun.
+    than each of them would bring in its time. No less comes than the slower one alone would bring,
+    but for a step begun.
     """
     crowd = empty(rates[0])
     due, slower = Fraction(0), min(map(tokens_a_microsecond, rates))
@@ -525,8 +525,8 @@ def test_ten_million_operations_do_not_drift_by_a_tick() -> None:
     is as with exact fractions.
 
     All 10^7 operations are carried out, one by one, and 933,554 of them take a token; the oracle
-    looks at every 100,000th. It needs no history: the bucket is never full again, so what has
-    passed and what is left is B + r t together.
+    looks at every 100,000th. It needs no history: the bucket is never full again, so the passed and
+    the remaining tokens are B + r t together.
     """
     rate = Rate(7, per=3, capacity=11)
     bucket = Gate(rules_of([rate]), START).rules[0]
@@ -620,8 +620,8 @@ def test_a_bucket_may_be_forgotten_once_it_is_full(data: st.DataObject) -> None:
 @settings(max_examples=100)
 @given(st.data())
 def test_the_short_way_in_leaves_what_the_long_way_leaves(data: st.DataObject) -> None:
-    """T1: given any history, when one token is asked for, then `admit` says and does what
-    `refresh`, `ready` and `take` do.
+    """T1: given any history, when one token is asked for, then `admit` says and does the same as
+    `refresh`, `ready` and `take`.
     """
     rate = data.draw(rates())
     gate = Crowd(rate).play(data.draw(events([rate]))).gate
