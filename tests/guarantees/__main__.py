@@ -9,7 +9,7 @@ that are named.
     loops     python -m tests.interpreters --quick: other Pythons and event loops (minutes)
     peers     python -m benchmarks.faults (minutes)
 
-What a part has measured stays in the page until it is measured again.
+Measured parts stay in the page until they are measured again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def wrapped(item: str) -> str:
 
 
 def output(module: str, *arguments: str) -> str:
-    """What another command of the repository prints, whatever it thinks of what it found."""
+    """The output of another command of the repository, with any exit status."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=table.ROOT,

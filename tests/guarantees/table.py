@@ -1,8 +1,8 @@
-"""The table of faults: what faults.toml says of each, the tests whose docstrings cite it, and what
-came of running those.
+"""The table of faults: the text of faults.toml for each, the tests whose docstrings cite it, and
+the results of running those.
 
-A test is known by its file and its function. What a run has measured stays in the page until the
-next one.
+A test is known by its file and its function. The results of a run stay in the page until the next
+one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HELD = "held"
 
 
 class Fault(NamedTuple):
-    """One line of the catalogue; `not_here`: what no test of ours does, and why."""
+    """One line of the catalogue; `not_here`: the part that no test of ours has, and why."""
 
     number: str
     fault: str
@@ -105,7 +105,7 @@ def short(file: str) -> str:
 
 
 def measured_in(page: str) -> dict[str, str]:
-    """What the page says of the last run, by number."""
+    """The statements of the page about the last run, by number."""
     return dict(ROW.findall(page))
 
 
@@ -119,7 +119,7 @@ def survived(measured: dict[str, str]) -> tuple[int, int]:
 
 
 def run(numbers: list[str]) -> dict[str, str]:
-    """Run every test that cites one of these faults, and say what came of it, by number."""
+    """Run every test that cites one of these faults, and return the results, by number."""
     wanted = sorted({test.node for number in numbers for test in citing()[number]})
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"

@@ -13,7 +13,7 @@ NAMED = re.compile(r"\[[^]]*]\(\.\./(tests/[^)]+\.py)\): ((?:`test_\w+`(?:, )?)+
 
 
 def test_the_table_has_every_fault_and_the_tests_that_cite_it() -> None:
-    """But for what was measured, it is as faults.toml and the docstrings have it: `python -m
+    """But for the measured parts, it is as faults.toml and the docstrings have it: `python -m
     tests.guarantees names`.
     """
     page = PAGE.read_text()
