@@ -1,7 +1,7 @@
 """HTTP clients behind one interface, `get` and `stream`, so that one test runs for all of them.
 
-Each is used as its documents say. A client without coroutines works in a thread. Here is what
-differs between the clients, and no assertion.
+Each is used as its documents say. A client without coroutines works in a thread. Here are the
+differences between the clients, and no assertion.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The SDKs behind one interface, `say` and `stream`, so that one test runs for all of them.
 
-Each is used as its documents say. A client without coroutines works in a thread. Here is what
-differs between the SDKs, and no assertion.
+Each is used as its documents say. A client without coroutines works in a thread. Here are the
+differences between the SDKs, and no assertion.
 """
 
 from __future__ import annotations

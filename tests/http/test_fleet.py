@@ -61,7 +61,7 @@ async def test_a_refusal_to_one_process_pauses_the_other(
 async def test_a_limit_that_one_process_adopts_holds_for_the_other(
     fleet: Fleet, service: Service, redis_url: str, name: str
 ) -> None:
-    """The server allows half of what was declared, and says so to one process."""
+    """The server allows half of the declared limit, and says so to one process."""
     first, other = fleet("httpx2", "aiohttp", adopt=True)
     service.answers = [(200, {"x-ratelimit-limit": "10", "x-ratelimit-remaining": "9"})]
 

@@ -162,7 +162,7 @@ def refuse_all(
 
 
 async def body_of(library: Any, client: Any, threads: bool) -> tuple[bytes, bool]:
-    """Return what was read of a stream, and whether it broke off."""
+    """Return the bytes that were read of a stream, and whether it broke off."""
     body = b""
     try:
         if threads:
@@ -185,7 +185,9 @@ async def body_of(library: Any, client: Any, threads: bool) -> tuple[bytes, bool
 async def test_a_refusal_that_was_read_ahead_can_be_read_in_full(
     both: tuple[Any, Any], name: str, threads: bool, breaks: bool, size: int, limit: str
 ) -> None:
-    """Short, or longer than what is read ahead: its reader gets all of it, and its failure."""
+    """Short, or longer than the part that is read ahead: its reader gets all of it, and its
+    failure.
+    """
     library, ours = both
     chunks = [SPENT, *[b"x" * 50_000] * (size // 50_000), b'"}']
     limiter, transport = Limiter(name, limit), refuse_all(library, chunks, breaks, threads, {})

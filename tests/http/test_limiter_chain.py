@@ -39,7 +39,7 @@ def test_a_text_of_the_exempt_list_means(rule: str, host: str, path: str, met: b
 async def test_a_task_that_is_cancelled_at_the_second_limiter_gives_the_first_back(
     name: str,
 ) -> None:
-    """With what the rates have counted: nothing was sent."""
+    """The counts of its rates come back too: nothing was sent."""
     first, second = (
         Limiter(f"{name}-1", Concurrency(1), "100/hour"),
         Limiter(f"{name}-2", Concurrency(1)),

@@ -84,7 +84,7 @@ def test_retry_after_in_every_form(text: str, wait: float | None) -> None:
 
 
 def test_the_date_of_a_response_is_preferred_to_our_clock() -> None:
-    """The server's clock is an hour slow; the wait is what the server meant."""
+    """The server's clock is an hour slow; the wait is the one that the server meant."""
     answer = read_headers(
         429, Date="Sat, 21 Nov 2026 17:30:00 GMT", Retry_After="Sat, 21 Nov 2026 17:30:30 GMT"
     )

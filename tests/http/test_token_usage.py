@@ -154,7 +154,7 @@ def test_the_first_event_of_a_message_states_its_input_only() -> None:
     ],
 )
 def test_an_unreadable_body_is_ignored(headers: dict[str, str], body: bytes) -> None:
-    """And so is what follows it."""
+    """And so are the events after it."""
     assert usage_of(OPENAI, headers, body) == usage_of(OPENAI, headers, body, b"more") == Usage()
 
 
