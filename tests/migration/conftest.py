@@ -1,8 +1,9 @@
 """Virtual time for headgate and its peers: both see the same moments, and no test waits.
 
-The peers read the time in three ways: from asyncio's loop, by the functions of the module `time`,
-and by names that PyrateLimiter imports from it. Give aiolimiter a rate that a float holds exactly,
-such as 3 per 3 s: otherwise it waits for a rest of 1e-15 s, which this clock cannot show.
+The peers read the time in three ways. One is asyncio's loop, another the functions of the module
+`time`, and the third the names that PyrateLimiter imports from it. Give aiolimiter a rate that a
+float holds exactly, such as 3 per 3 s. Otherwise it waits for a rest of 1e-15 s, which this clock
+cannot show.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 from headgate.testing import ManualClock
 from tests.peers import missing
 
-# The head of a run says what is missing.
+# The head of a run names the missing peers.
 collect_ignore = [f"test_{peer.replace('-', '_')}.py" for peer in missing()]
 
 
