@@ -1,10 +1,10 @@
 """python -m tests.mutants [WORD ...]: change every guard of the gate, of the Lua and of SHELLS in
-turn, and see who notices.
+turn, and see which tests notice.
 
-Prints killed/made by file, and who survived, with what survivors.toml says of it: why it makes no
-difference, or that it is open, since no story shows the difference yet. It fails when one survived
-of which nothing is said there, or when what is said is stale: its mutant is killed, or is not made
-any more. Each WORD picks the files whose names contain it; `--list` only says what is made.
+Prints killed/made by file, and the survivors, with their entries in survivors.toml. An entry says
+why the mutant makes no difference, or that it is open, since no test shows the difference yet. It
+fails when a survivor has no entry there, or when an entry is stale: its mutant is killed, or is not
+made any more. Each WORD picks the files whose names contain it; `--list` only prints the mutants.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ GATE = (
     "gate/sliding_window.py",
     "gate/compile.py",
 )
-# What hands permits on, asks again or pauses by itself, and who has to notice: the twins hear
-# nothing of it.
+# The files that hand permits on, ask again or pause by themselves, and the tests that have to
+# notice: the twins do not reach them.
 SHELLS = {
     "stores/redis/session/local_handoff.py": ["tests/faults/test_hand_over.py"],
     "stores/redis/transport/tasks.py": ["tests/unit/test_chores.py", "tests/faults/test_pauses.py"],
@@ -56,7 +56,7 @@ def mutants() -> dict[str, list[Mutant]]:
 
 
 def reasons_given() -> dict[str, str]:
-    """What survivors.toml says, by the names of mutants."""
+    """The entries of survivors.toml, by the names of mutants."""
     said: dict[str, dict[str, str]] = tomllib.loads(SURVIVORS.read_text())
     return {name: f"{how}: {why}" for how, names in said.items() for name, why in names.items()}
 
@@ -88,7 +88,7 @@ def main(words: list[str]) -> int:
 
 
 def judged(jury: Jury, file: str, made: list[Mutant]) -> list[str]:
-    """A line of the table, and the names of those that nobody noticed."""
+    """A line of the table, and the names of the survivors."""
     start, texts = monotonic(), sources()
     if file in SHELLS:
         notices = lambda mutant: jury.notices_shell(mutant, SHELLS[file])  # noqa: E731

@@ -1,8 +1,8 @@
-"""Whether a mutant is noticed: both twins hear stories, one of them changed, until they differ.
+"""Whether a mutant is noticed: both twins run stories, one of them changed, until they differ.
 
 Here lives the jury: the seeds, and stories of the twins' author, those that have told mutants apart
-before first; and the tests of tests/twins and tests/gate for what no story tells. The server is its
-own, since a mutant may keep it busy for ever.
+before first. The tests of tests/twins and tests/gate cover the cases that no story reaches. The
+server is its own, since a mutant may keep it busy for ever.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ TWINS = (
     ),
     *("states_gone_back", "threads"),
 )
-BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # what no story tells
+BY_HAND = [f"tests/twins/test_{what}.py" for what in TWINS]  # cases that no story reaches
 BY_HAND += ["tests/twins/test_twins.py::test_an_acquire_that_is_in_the_queue_keeps_its_place"]
 ALSO = {
     "gate/compile.py": ["tests/twins/test_formats.py"]
-}  # tests outside of tests/gate that know what a file of the gate does
+}  # tests outside of tests/gate that cover a file of the gate
 ANSWER = 20.0  # seconds for one call, on a machine that may have more to do
 
 
@@ -81,7 +81,7 @@ class Jury:
         return self._notices() is None and noticed_by(BY_HAND) is None
 
     def notices_lua(self, mutant: Mutant, sources: dict[str, str]) -> str | None:
-        """What gave away a mutant of the Lua; None: nothing did."""
+        """The proof against a mutant of the Lua; None: there is none."""
         former, wire.LUA = (
             wire.LUA,
             Library({**sources, Path(mutant.file).stem: mutant.text, "clock": clock()}),
@@ -92,15 +92,15 @@ class Jury:
             wire.LUA = former
 
     def notices_python(self, mutant: Mutant) -> str | None:
-        """The twins hear nothing of what the memory store alone asks of the gate: that is what
-        tests/gate is for.
+        """The twins do not see the calls that the memory store alone makes to the gate: tests/gate
+        is for those.
         """
         with changed(mutant):
             tests = [f"tests/gate/test_{Path(mutant.file).stem}.py", *ALSO.get(mutant.file, [])]
             return self._notices() or noticed_by(tests)
 
     def notices_shell(self, mutant: Mutant, tests: list[str]) -> str | None:
-        """What stands around the gate: its own tests have to notice."""
+        """The code around the gate: its own tests have to notice."""
         with changed(mutant):
             return noticed_by(tests)
 
@@ -116,7 +116,7 @@ class Jury:
             return f"{error!r}"
 
     def _told(self, story: Story) -> str | None:
-        """What was different when both twins heard `story`."""
+        """The difference between the twins in `story`."""
         spoken = wire.Wire(self.client, f"{self._token}-{next(self._numbers)}")
         try:
             Player(spoken, story).play(story["steps"])
@@ -157,8 +157,8 @@ def noticed_by(tests: list[str]) -> str | None:
 
 
 def tried(tests: list[str]) -> int:
-    """What pytest makes of them, without a word, and each time the same: whatever chance or a slow
-    machine brings.
+    """The exit status of pytest, without output, and each time the same, in spite of chance or a
+    slow machine.
     """
     resource.setrlimit(resource.RLIMIT_CPU, (TRIAL, TRIAL))
     silence = os.open(os.devnull, os.O_WRONLY)
@@ -168,9 +168,7 @@ def tried(tests: list[str]) -> int:
 
 
 class Calm:
-    """Makes of hypothesis what is the same each time. pytest has to come upon it first, or
-    complains.
-    """
+    """Makes hypothesis the same each time. pytest has to come upon it first, or complains."""
 
     def pytest_configure(self) -> None:
         from hypothesis import Phase, settings
@@ -212,8 +210,8 @@ def clock() -> str:
 
 @contextmanager
 def changed(mutant: Mutant) -> Iterator[None]:
-    """The functions of a module run the code of `mutant`; who has imported them already runs it,
-    too.
+    """The functions of a module run the code of `mutant`; modules that have imported them already
+    run it, too.
     """
     module = importlib.import_module(
         "headgate." + mutant.file.removesuffix(".py").replace("/", ".")
@@ -262,7 +260,7 @@ def written(value: Any) -> FunctionType | None:
 
 
 def forget(module: ModuleType) -> None:
-    """What was remembered by other code."""
+    """Values that other code remembered."""
     for value in vars(module).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()

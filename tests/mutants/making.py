@@ -1,8 +1,8 @@
 """Mutants: each guard of a text changed in turn, one at a time.
 
-Here lives what is changed, in Lua by words and in Python by its tree; whether anybody notices is
-judged elsewhere. A mutant is named by its file, its line as it was and as it became, so that a name
-outlives lines that move.
+Here live the changes, in Lua by words and in Python by its tree; judging.py decides whether a test
+notices. A mutant is named by its file, its line as it was and as it became, so that a name outlives
+lines that move.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def lua_changes(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def lua_changes_in(line: str) -> Iterator[tuple[int, int, str]]:
-    """A word swapped, or a guard that never holds: what it guards is gone."""
+    """A word swapped, or a guard that never holds: its guarded code is gone."""
     for found in WORDS.finditer(line):
         yield *found.span(), SWAPPED[found.group()]
     for found in CONDITION.finditer(line):
@@ -85,9 +85,7 @@ def python_mutants(file: str, text: str) -> Iterator[Mutant]:
 
 
 def python_changes(text: str) -> Iterator[tuple[str, str, str]]:
-    """Within functions alone: what stands outside of them is made once, when a module is
-    imported.
-    """
+    """Within functions alone: the code outside of them runs once, when a module is imported."""
     tree = ast.parse(text)
     bodies = [
         node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -104,7 +102,7 @@ def python_changes(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def shown(tree: ast.Module, node: ast.AST) -> ast.AST:
-    """The innermost statement around `node`: what a reader knows it by."""
+    """The innermost statement around `node`: a reader knows it by that."""
     around = {inner: outer for outer in ast.walk(tree) for inner in ast.iter_child_nodes(outer)}
     while not isinstance(node, ast.stmt):
         node = around[node]

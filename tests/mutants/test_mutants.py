@@ -1,5 +1,5 @@
-"""The tool itself: what it makes, that a mutant is noticed, and that what is said of survivors is
-of mutants that it makes.
+"""The tool itself: it makes mutants, a mutant is noticed, and the entries of survivors are of
+mutants that it makes.
 """
 
 from __future__ import annotations
