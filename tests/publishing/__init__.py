@@ -1,1 +1,3 @@
-"""What a release consists of, and what the hosting site reads; nothing of what the package does."""
+"""The parts of a release, and the files that the hosting site reads; nothing of the package's
+behaviour.
+"""

@@ -1,4 +1,4 @@
-"""What a release consists of: the files of both, their metadata, and the package index's text."""
+"""The parts of a release: the files of both, their metadata, and the package index's text."""
 
 from __future__ import annotations
 
