@@ -1,6 +1,6 @@
 """The programs of the recipes, as a reader starts them: processes of their own.
 
-Here lives what a test knows of such a process: what it prints, and how it ends.
+Here lives a test's view of such a process: its output, and its end.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Program:
 
     @property
     def text(self) -> str:
-        """What it has written so far."""
+        """Its output so far."""
         with self._changed:
             return self._text
 

@@ -43,7 +43,7 @@ async def test_threads_and_processes_share_the_limits_and_the_server_ends_with_n
     refused = [await answer for answer in itertools.islice(asyncio.as_completed(asked), 3)]
     said = [(answer.status_code, answer.headers["Retry-After"]) for answer in refused]
     assert said == [(503, "1")] * 3
-    if "gunicorn" in server.text:  # which answers what it has before it ends
+    if "gunicorn" in server.text:  # it finishes its requests before it ends
         server.signal(signal.SIGTERM)
         await asyncio.to_thread(server.says, "Handling signal: term")
     service.finish()

@@ -30,11 +30,11 @@ class Kernel:
         self._client = client
 
     def printed(self, number: int) -> str:
-        """What the cell has printed so far."""
+        """The output of the cell so far."""
         return "".join(output["text"] for output in self._client.nb.cells[number].outputs)
 
     async def run(self, number: int) -> str:
-        """What the cell says, by print or by its last value."""
+        """The result of the cell, by print or by its last value."""
         cell = self._client.nb.cells[number]
         await self._client.async_execute_cell(cell, number)
         return "".join(
