@@ -228,7 +228,7 @@ def test_no_calls_pass_and_no_limits_are_an_error() -> None:
 
 
 async def test_holders_and_waiters_are_not_at_rest(name: str) -> None:
-    """Each is named, with what it holds."""
+    """Each is named, with its permits."""
     limiter = Limiter(name, Concurrency(1), "100/minute")
     assert_at_rest(limiter)
     held = await limiter.acquire()

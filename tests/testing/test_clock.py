@@ -320,7 +320,7 @@ def test_an_update_of_an_earlier_block_overrules_nothing_later(name: str) -> Non
 
 
 def test_a_permit_from_before_the_block_gives_nothing_back_in_it(name: str) -> None:
-    """And what is held when the block is left is forgotten."""
+    """And permits that are held when the block is left are forgotten."""
     limiter = Limiter(name, Concurrency(1))
     before = limiter.acquire_sync()
     with ManualClock():
