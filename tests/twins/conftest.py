@@ -23,7 +23,7 @@ def client(admin_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def made(client: redis.Redis) -> Callable[..., Wire]:
-    """Makes wires, each to a name that nobody has used."""
+    """Makes wires, each to a new name."""
     token, numbers = secrets.token_hex(6), itertools.count(1)
     return lambda functions=True: Wire(client, f"{token}-{next(numbers)}", functions)
 

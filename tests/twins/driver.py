@@ -1,9 +1,8 @@
-"""Plays a story to both twins and compares every answer, every announcement and the state that is
-left.
+"""Plays a story to both twins and compares every answer, every notification and the final state.
 
-A story is plain data, so that one that failed once can be kept as JSON in tests/seeds: programs,
-and steps that move the clock, change the declaration, make a call or lose something. Who is meant
-by a cancel or a release is a number that picks from those who have asked so far.
+A story is plain data, so that one that failed once can be kept as JSON in tests/seeds. It has
+programs, and steps that move the clock, change the declaration, make a call or lose something. The
+subject of a cancel or a release is a number that picks from the callers that have asked so far.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from tests.twins.witness import Witness, answered, lease_of, promised
 Story = dict[str, Any]
 PICKS = 12  # how far back a pick reaches
 SESSIONS = 3
-FOR_EVER = -1  # what PTTL says of a key that nobody will delete
+FOR_EVER = -1  # PTTL of a key that is never deleted
 HASTE = 10_000  # milliseconds that a story may take to play
 
 
 @dataclass
 class Session:
-    """What a client knows of its own talk."""
+    """A client's knowledge of its own session."""
 
     link: str
     program: str
@@ -58,7 +57,8 @@ class Session:
     asked: int = 0
     declares: int = 1
     gave_up: bool = (
-        False  # an acquire before it was sent: the next call declares the limits, whatever it asks
+        # an acquire before it was sent: the next call declares the limits, with any operation
+        False
     )
     heard: str = "0"  # how the last reply to it began
     waiting: dict[int, Caller] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class Session:
         return f"{self.link}.{self.generation}"
 
     def lapse(self) -> None:
-        """Nobody knows this session any more: a new one, as a client makes it."""
+        """The server has forgotten this session: a new one, as a client makes it."""
         self.generation += 1
         self.calls = 0
         self.heard = "0"
@@ -90,9 +90,7 @@ class Player:
         self.sessions = [self.session() for _ in range(SESSIONS)]
         self.callers: list[Caller] = []
         self.fences: dict[Caller, int] = {}
-        self.moments: dict[
-            Caller, int
-        ] = {}  # of those who were granted, as far as anybody was told
+        self.moments: dict[Caller, int] = {}  # of granted callers, as far as a reply has told
         self.head = -1
         self.announced: Counter[str] = Counter()
         self.trace: list[str] = []
@@ -117,7 +115,7 @@ class Player:
         self.witness.time(delta)
 
     def to_head(self, delta: int) -> None:
-        """To the moment at which somebody was told to look at the queue again."""
+        """To the moment at which the head has to look at the queue again."""
         if self.head >= 0:
             self.time(self.head + delta - self.now)
 
@@ -136,7 +134,7 @@ class Player:
         )
 
     def update(self, index: int, program: int, former: int | None) -> None:
-        """And the errand that goes with it, if that was not lost."""
+        """And the operation that goes with it, if that was not lost."""
         session = self.sessions[index]
         session.program, session.declares = self.programs[program % len(self.programs)], 2
         self.call(
@@ -168,9 +166,7 @@ class Player:
         self.hear(session, call, self.both(call))
 
     def listen(self, index: int) -> None:
-        """What was announced last is heard before a reply brings it; announcements before that were
-        lost.
-        """
+        """The last notification arrives before a reply brings it; those before that were lost."""
         session = self.sessions[index]
         self.read(session, session.news)
 
@@ -213,7 +209,7 @@ class Player:
         self.model.lose(key)
         self.witness.lost = True
 
-    # What is asked --------------------------------------------------------------------------------
+    # Requests -------------------------------------------------------------------------------------
 
     def picked(self, pick: int) -> Caller | None:
         return self.callers[-1 - pick % min(len(self.callers), PICKS)] if self.callers else None
@@ -256,7 +252,7 @@ class Player:
         return request
 
     def cancel(self, caller: Caller, knows: bool, count: int = 1) -> Cancel:
-        """Nobody gives up before it has asked; and the moment of a grant is each one's own."""
+        """A caller gives up only after it has asked; each has its own moment of a grant."""
         session = next(
             (session for session in self.sessions if session.name == caller.session), None
         )
@@ -265,13 +261,13 @@ class Player:
             session.waiting.pop(number, None)
         return Cancel(caller, self.moments.get(caller, 0) if knows and count == 1 else 0, count)
 
-    # What is answered -----------------------------------------------------------------------------
+    # Replies --------------------------------------------------------------------------------------
 
     def both(self, call: Call) -> Reply:
         """The reply, after a look at whether both twins give the same; as a client does, by the
         quick script if it may be.
 
-        A client asks quickly only when nobody of its own waits, so when it has no mail to read.
+        A client asks quickly only when none of its callers waits, so when it has no outbox to read.
         """
         quick = call.may_be_quick and not self.model.mail.get(call.session)
         found = self.wire.call_quickly(call, self.now) if quick else None
@@ -288,7 +284,7 @@ class Player:
         return found
 
     def announcements(self) -> list[str]:
-        """What the model has announced in its last call, as the script writes it."""
+        """The notifications of the model in its last call, as the script writes them."""
         return [
             " ".join([self.wire.key, *map(str, (session, t, head, paused)), spelled(letters)])
             for session, t, head, paused, letters in self.model.announced
@@ -332,7 +328,7 @@ class Player:
         self.witness.renewed(call, reply)
 
     def read(self, session: Session, letters: Iterable[Letter]) -> list[tuple[Caller, int, int]]:
-        """Who of those who wait is granted a moment by mail, which moment, and for which lease."""
+        """The waiters that get a moment from the outbox, with the moment and the lease."""
         granted = []
         for number, t, fence, lease in letters:
             caller = session.waiting.pop(number, None)
@@ -341,11 +337,11 @@ class Player:
                 granted.append((caller, t, lease))
         return granted
 
-    # What is left ---------------------------------------------------------------------------------
+    # The final state ------------------------------------------------------------------------------
 
     def compare_what_is_left(self) -> None:
-        """What nobody was told in a reply: announcements, the state to its last number, and how
-        long it lives.
+        """The facts that no reply brings: notifications, the state to its last number, and how long
+        it lives.
         """
         heard = Counter(self.wire.announced())
         assert heard == self.announced, "\n".join(
@@ -367,8 +363,8 @@ class Player:
 
 
 def said_of(session: Session, requests: tuple[Request, ...]) -> int:
-    """What a client says of its limits: only who acquires declares, and a pause offers what it
-    would declare.
+    """The client's word about its limits: only a caller that acquires declares, and a pause offers
+    its declaration.
     """
     declared = session.waiting or session.gave_up or session.declares == 2
     if declared or any(isinstance(request, Acquire) for request in requests):
@@ -386,7 +382,7 @@ def said_of(session: Session, requests: tuple[Request, ...]) -> int:
 
 
 def callers_of(session: str, request: Request) -> list[Any]:
-    """One place for each answer: who asked, or None where the answer is not a decision."""
+    """One place for each answer: its caller, or None if the answer is not a decision."""
     if not isinstance(request, Acquire):
         return [None] * (request.count if isinstance(request, Release | Cancel) else 1)
     return [Caller(session, request.first + index, request.asked) for index in range(request.count)]

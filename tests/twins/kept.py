@@ -1,4 +1,4 @@
-"""What the model keeps of sessions and of limits that were replaced."""
+"""The model's record of sessions and of limits that were replaced."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 from tests.twins.wire import Call, Reply
 
 FORMER = 8  # declarations that are remembered
-HOLD = 60_000_000  # how long what another process has replaced is not taken again
+HOLD = 60_000_000  # for so long limits that another process has replaced are not taken again
 
 
 @dataclass
 class Record:
-    """What is kept of a session: the number of its last call, until when it counts as alive, and
-    its last reply.
+    """The record of a session: the number of its last call, until when it counts as alive, and its
+    last reply.
     """
 
     last: int
@@ -25,7 +25,7 @@ class Record:
 
 
 class Former(NamedTuple):
-    """Limits that were replaced: when, by whose link, and whether only an update had set them."""
+    """Limits that were replaced: when, by whose client, and whether only an update had set them."""
 
     t: int
     link: str
@@ -41,8 +41,8 @@ class Replaced:
     former: list[Former] = field(default_factory=list)  # the oldest first
 
     def withheld(self, call: Call, t: int) -> int:
-        """For how long the name does not take what the call declares. -1: as long as the update
-        holds; 0: it takes it.
+        """For how long the name does not take the declaration of the call. -1: as long as the
+        update holds; 0: it takes it.
         """
         if call.declares == 2 or not self.former:
             return 0
@@ -84,8 +84,8 @@ def link_of(session: str) -> str:
 
 
 def shortened(entries: list[Former]) -> list[Former]:
-    """The last few that were declared; what was only updated makes room for them, but for the very
-    last.
+    """The last few that were declared; those that were only updated make room for them, but for the
+    very last.
     """
     if not entries:
         return []

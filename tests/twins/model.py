@@ -1,9 +1,9 @@
-"""The oracle: `headgate.gate.gate.Gate` and, around it, what the script adds on a server, as plain
-and slow as can be.
+"""The oracle: `headgate.gate.gate.Gate` and, around it, the script's additions on a server, as
+plain and slow as can be.
 
-Here live sessions that fall silent, holders whose leases end, mail for others, replies that are
-kept for a replay, keys that get lost, and the bounds on the work of one call. It knows nothing of
-scores or texts: those are the script's.
+Here live sessions that fall silent, holders whose leases end, notifications for others, and replies
+that are kept for a replay. Here also live keys that get lost, and the bounds on the work of one
+call. It knows nothing of scores or texts: those are the script's.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ WAITER, KEEP = (
     30_000_000,
 )  # how long a silent session keeps its places, and its replies after that
 UNHEARD = 4_000_000  # after its last call, a session without receivers is dead
-SOON = 3 * WAITER // 10  # who waits asks by itself after that
+SOON = 3 * WAITER // 10  # a waiter asks by itself after that
 DAY = 86_400_000_000  # for which an update is remembered in any case
 # How the session of a process' threads ends: its calls and its callers have the same numbers.
 THREADS = ".0"
 CLEANUP = 100  # the dead, the ended and the forgotten that one look gets rid of (S9)
-GRANTS = 1000  # that one call makes to those who wait (S9)
+GRANTS = 1000  # the most grants of one call to waiters (S9)
 
 Letter = tuple[int, int, int, int]  # number, moment, fence, lease
 
@@ -68,7 +68,7 @@ class PatientGate(Gate):
 
 
 def done(count: int, asked: int) -> list[Answer]:
-    """What is told of many that are given back: how many were there, not which."""
+    """The answer to many returns: how many were there, not which."""
     return [("done", 1, 1, 0)] * count + [("done", 1, 0, 0)] * (asked - count)
 
 
@@ -79,7 +79,9 @@ class Model:
     gate: PatientGate | None = None
     program: str = ""
     offered: bool = (
-        False  # the program is nobody's: a limiter has paused or drained a name that was not there
+        # no process has declared the program: a limiter has paused or drained a name that was not
+        # there
+        False
     )
     replaced: Replaced = field(default_factory=Replaced)
     until: int = 0  # for an update or a pause, everything is remembered at least until then
@@ -101,7 +103,7 @@ class Model:
     run: int = 0  # of the server that runs the present call
     first: dict[Caller, int] = field(
         default_factory=dict
-    )  # who waits before all who were granted nothing, by fence
+    )  # waiters before all that were granted nothing, by fence
 
     def call(
         self,
@@ -135,7 +137,7 @@ class Model:
             self.begin(call.program, now)
             self.offered = call.declares == 4
         elif self.offered:
-            pass  # whoever speaks puts its own limits in their place
+            pass  # the next caller puts its own limits in their place
         elif call.program != self.program and call.declares not in (1, 2):
             return Reply(call.session, call.number, "stale", self.program)
         elif call.program != self.program and (
@@ -205,8 +207,8 @@ class Model:
         return self.gate
 
     def repair(self, gate: PatientGate) -> None:
-        """Without a queue nobody waits, and what is held is what the holders are: keys can be lost
-        one by one.
+        """Without a queue there are no waiters, and the held units are those of the holders: keys
+        can be lost one by one.
         """
         if self.queued and not gate.queue:
             self.queued, self.born = 0, gate.clamp(gate.t + 1)  # a moment of its own
@@ -231,7 +233,7 @@ class Model:
     def follow(self, gate: PatientGate, program: str, now: int) -> None:
         """Other limits.
 
-        Who holds since the time of a limit that was dropped, and comes back, still does (S1).
+        A holder since the time of a limit that was dropped, and comes back, still holds (S1).
         """
         former = [rule.unit for rule in gate.rules if isinstance(rule, ConcurrencyRule)]
         gate.follow(now, rules_of(program))
@@ -266,7 +268,7 @@ class Model:
         return held
 
     def expire_holders(self, gate: Gate) -> None:
-        """Return what leases ended with."""
+        """Return the units of expired leases."""
         if not 0 < self.soonest <= gate.t:
             return
         ended = sorted(
@@ -294,7 +296,7 @@ class Turn:
         ] = {}  # sessions that must hear when to look at the head of the queue
         self.paused = 0  # until when, by a pause of this call; now, when it has ended one
         self.told: list[str] = []  # sessions that hear of that
-        self.living = {call.session: True}  # who was found alive, or not, by this call
+        self.living = {call.session: True}  # the sessions that this call found alive, or not
 
     def reply(self, alive_until: int) -> Reply:
         model, call = self.model, self.call
@@ -323,7 +325,7 @@ class Turn:
         model.queued = len(self.gate.queue)
         return reply
 
-    # Who is there ---------------------------------------------------------------------------------
+    # The living sessions --------------------------------------------------------------------------
 
     def dead(self, session: str) -> bool:
         if session not in self.living:
@@ -331,7 +333,7 @@ class Turn:
         return not self.living[session]
 
     def quit(self, session: str) -> None:
-        """Its places are lost: whoever it was, nobody knows it any more."""
+        """Its places are lost, and its session is forgotten."""
         self.living[session] = False
         self.model.quit(session)
 
@@ -356,8 +358,8 @@ class Turn:
             model.sweep, model.cursor = self.gate.t + WAITER, 0
 
     def head(self) -> Caller | None:
-        """The head of the queue, past the dead and past those who can never pass and are
-        told so.
+        """The head of the queue, past the dead and past waiters that can never pass and get that
+        answer.
         """
         for _ in range(CLEANUP):
             if not self.gate.queue:
@@ -374,7 +376,7 @@ class Turn:
         return None
 
     def attend(self, until: int) -> int:
-        """Stay alive, and forget who has been silent for long."""
+        """Stay alive, and forget sessions that have been silent for long."""
         model, t = self.model, self.gate.t
         if until >= t + 0.75 * WAITER and until >= model.born + WAITER:
             return until
@@ -389,8 +391,8 @@ class Turn:
     # Requests -------------------------------------------------------------------------------------
 
     def each_answered(self) -> Iterator[tuple[Answer, bool]]:
-        """Each answer, and whether it may be told together with the one before it: acquires are
-        told one request at a time.
+        """Each answer, and whether it may be joined with the one before it: acquires are answered
+        one request at a time.
         """
         for request in self.call.requests:
             for index, answer in enumerate(self.answers(request)):
@@ -565,8 +567,8 @@ class Turn:
     # The queue and the mail -----------------------------------------------------------------------
 
     def advance(self) -> tuple[Caller | None, int]:
-        """Let pass whoever is due: the living in front of the queue as the gate does it, run by
-        run. Who is next, and when.
+        """Let all due waiters pass: the living in front of the queue as the gate does it, run by
+        run. The next one, and when.
         """
         left = GRANTS
         while (caller := self.head()) is not None:
@@ -590,7 +592,7 @@ class Turn:
         return None, NEVER
 
     def able(self) -> list[tuple[Caller, tuple[Units, tuple[int, ...]]]]:
-        """The front of the queue up to the first who is dead or can never pass."""
+        """The front of the queue up to the first that is dead or can never pass."""
         run = []
         for caller, asked in self.gate.queue.items():
             if self.dead(caller.session) or self.gate.never(asked[1]):
@@ -599,10 +601,10 @@ class Turn:
         return run
 
     def look_at_head(self, caller: Caller | None, t: int) -> tuple[int, bool]:
-        """When the head should be looked at again, and whether by us; another session is told once,
-        if it is soon.
+        """When the head should be looked at again, and whether by us; another session is notified
+        once, if it is soon.
         """
-        if caller is None:  # more of them are dead than one call drops, or nobody waits
+        if caller is None:  # more of them are dead than one call drops, or none waits
             return (self.gate.t, True) if self.gate.queue else (-1, False)
         if t >= NEVER:
             t = self.next_end() or self.gate.t + WAITER
@@ -617,7 +619,7 @@ class Turn:
         return max(t, self.gate.t), caller.session == self.call.session
 
     def was_told(self, caller: Caller, t: int) -> bool:
-        """To ask then, or before: whoever does hears of a later moment."""
+        """Whether it was notified to ask then, or before: that call brings a later moment."""
         whom, moment = self.model.told or (None, 0)
         return whom == caller and (moment == t or self.gate.t < moment < t)
 
@@ -633,8 +635,8 @@ class Turn:
         return head
 
     def next_end(self) -> int:
-        """When the next lease ends: exactly if that is soon, otherwise not before; 0:
-        nobody holds.
+        """When the next lease ends: exactly if that is soon, otherwise not before; 0: there is no
+        holder.
         """
         if 0 < self.model.soonest < self.gate.t + SOON:
             self.model.soonest = min(self.model.holders.values(), default=0)
@@ -645,7 +647,9 @@ class Turn:
         box.append((caller.number, t, fence, lease))
 
     def recall(self, number: int) -> int:
-        """Take back the mail for one who has given up before it was read; its moment, or 0."""
+        """Take back the notification for a caller that has given up before it was read; its moment,
+        or 0.
+        """
         for letter in self.own:
             if letter[0] == number:
                 self.own.remove(letter)
@@ -671,7 +675,7 @@ class Turn:
         return doubted
 
     def doubt(self, session: str, letters: list[Letter]) -> bool:
-        """It counts as alive until soon after its last call, and so does what it is granted now.
+        """It counts as alive until soon after its last call, and so do its new grants.
 
         Whether that is new.
         """

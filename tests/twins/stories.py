@@ -71,8 +71,8 @@ class Author:
     # Limits ---------------------------------------------------------------------------------------
 
     def programs(self) -> list[str]:
-        """Declarations that follow one another under one name; mostly what is held stays counted in
-        the same units.
+        """Declarations that follow one another under one name; mostly the held units stay counted
+        in the same units.
         """
         units = self.dice.choice(HELD)
         return [
@@ -116,7 +116,7 @@ class Author:
         return [kind, *getattr(self, kind)()]
 
     def time(self) -> list[Any]:
-        """Tiny, about a period or a part of one, about what the script remembers, and backwards."""
+        """Tiny, about a period or a part of one, about the memory of the script, and backwards."""
         dice, period = self.dice, int(self.period * 1_000_000)
         match dice.randrange(8):
             case 0:
@@ -166,7 +166,7 @@ class Author:
         if dice.random() < 0.3:
             requests = [
                 ["acquire", 1, self.asked(1), dice.choice(PATIENCE), None]
-            ]  # what may be quick
+            ]  # calls that may be quick
         if dice.random() < 0.2:
             dice.shuffle(requests)
         return [dice.randrange(3), dice.choice([0, 50_000, 50_000, 1_000_000]), requests]
@@ -210,9 +210,7 @@ class Author:
         return [kind, self.dice.randrange(12), *details.get(kind, [])]
 
     def asked(self, least: int) -> str:
-        """Mostly what everybody takes, sometimes other costs; some are more than a limit ever
-        holds.
-        """
+        """Mostly the default units, sometimes other costs; some exceed every limit."""
         dice = self.dice
         if least == 1 and dice.random() < 0.6:
             return "-"

@@ -1,4 +1,5 @@
-"""Who may replace whose limits, and when: the script's rule, told by the clock.
+"""Which process may replace the limits of another, and when: the script's rule, with the moments of
+a test's clock.
 
 The stories hold it against the model besides.
 """
@@ -31,7 +32,7 @@ def limits(number: int) -> str:
 
 
 class Party:
-    """A process that says what it declares, at a time."""
+    """A process that declares limits at a time."""
 
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.session, self.calls = wire, f"{wire.token}-{name}.1", 0
@@ -50,7 +51,7 @@ class Party:
         )
 
     def declares(self, number: int, after: int = 0) -> str:
-        """What came of it: "ok", or "held" and for how long, and by what."""
+        """The result: "ok", or "held" and for how long, and by which limits."""
         reply = self.says(number, after)
         return (
             reply.verdict
@@ -113,7 +114,7 @@ def test_one_may_replace_what_it_has_declared_itself(parties: list[Party]) -> No
     assert [a.declares(1), a.declares(2), a.declares(1), a.declares(2)] == ["ok"] * 4
     assert [b.declares(3), b.declares(4), b.declares(3)] == ["ok"] * 3
     assert a.declares(2) == f"held {HOLD} by 3"
-    assert a.declares(1) == "ok"  # it was A itself who gave it up
+    assert a.declares(1) == "ok"  # A itself gave it up
 
 
 def test_one_may_replace_its_own_by_whatever_it_likes(parties: list[Party]) -> None:
@@ -162,7 +163,9 @@ def test_a_name_that_was_forgotten_takes_the_first_that_is_declared(
 
 
 def test_a_declaration_that_is_not_taken_writes_nothing(wire: Wire, parties: list[Party]) -> None:
-    """T8: not even the call's number; who just knows other limits learns them in the same way."""
+    """T8: not even the call's number; a client that just knows other limits learns them in the same
+    way.
+    """
     a, b, _ = parties
     a.declares(1)
     b.declares(2)
@@ -179,9 +182,7 @@ def kept(wire: Wire) -> list[int]:
 
 
 def test_only_a_few_are_remembered_and_not_for_long(wire: Wire, parties: list[Party]) -> None:
-    """S9: whatever one declares, no more than eight are kept, and none that is older than it
-    matters.
-    """
+    """S9: of any declarations, at most eight are kept, and none that is too old to matter."""
     a, _, _ = parties
     for number in range(1, 21):
         a.declares(number, number)
@@ -215,8 +216,8 @@ def test_more_programs_than_are_remembered_make_no_limit_flap(wire: Wire) -> Non
 
 
 def test_an_update_wins_over_whatever_was_declared_before(parties: list[Party]) -> None:
-    """Given an update, when anybody declares what it has overruled, then it holds, after hours too;
-    new limits replace it.
+    """Given an update, when a process declares the overruled limits, then it holds, after hours
+    too; new limits replace it.
     """
     a, b, c = parties
     a.declares(1)
@@ -243,8 +244,8 @@ def test_an_update_is_always_taken(parties: list[Party]) -> None:
 
 
 def test_an_update_to_what_holds_already_is_one_all_the_same(parties: list[Party]) -> None:
-    """Given limits that were declared last, when they are made an update, then what they have
-    replaced is overruled for good.
+    """Given limits that were declared last, when they are made an update, then the replaced ones
+    are overruled for good.
     """
     a, b, _ = parties
     a.declares(1)

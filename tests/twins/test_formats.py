@@ -76,7 +76,7 @@ def spoiled(wire: Wire, field: str, value: bytes | None) -> Wire:
 def test_what_cannot_be_read_is_begun_afresh(
     wire: Wire, field: str, value: bytes | None, waits: str, said: list[object]
 ) -> None:
-    """F47, L5: nobody holds or waits there any more, and who did is asked who it is, so that it
+    """F47, L5: the holders and waiters are gone there, and each has to say its session, so that it
     queues again.
     """
     name = spoiled(wire, field, value)
@@ -138,7 +138,7 @@ sound = st.lists(kinds, min_size=1, max_size=4).map(lambda limits: program(rules
 @example("bucket requests 5 1 1 1000000 05")
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_both_twins_take_the_same_limits(client: redis.Redis, limits: str) -> None:
-    """What a client can read, the script can read, and the other way round."""
+    """All texts that a client can read, the script can read, and the other way round."""
     try:
         read_program(limits)
     except ValueError:
@@ -172,7 +172,7 @@ def test_limits_that_were_declared_can_be_read(limits: str) -> None:
 
 @pytest.mark.parametrize("state", NEWER)
 def test_a_newer_state_is_left_alone(wire: Wire, state: bytes) -> None:
-    """F47: the error says what to do, and the state is as it was."""
+    """F47: the error names the way out, and the state is as it was."""
     name = spoiled(wire, "state", state)
 
     with pytest.raises(redis.ResponseError, match="update this one, too"):

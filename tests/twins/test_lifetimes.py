@@ -1,7 +1,7 @@
-"""How long the keys of a name live: what is made anew ends with the others, and what is held lives
-for no ages.
+"""How long the keys of a name live: new keys end with the others, and held permits do not make them
+live for ages.
 
-That they live for as long as what is promised in them is held by the stories.
+The stories test that they live for as long as their promises.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def test_a_key_that_is_made_anew_is_not_kept_for_ever(wire: Wire, key: str) -> N
 
 
 def test_what_is_held_is_not_remembered_for_ages(wire: Wire) -> None:
-    """L6: a permit of half a minute, and what keys live for beyond that."""
+    """L6: a permit of half a minute, and the time that keys live beyond that."""
     acquired(wire, 1)
 
     assert max(wire.lives().values()) <= 120_000

@@ -32,7 +32,9 @@ def test_a_window_without_its_log_is_a_new_one_and_no_other(wire: Wire, lost_aft
 
 
 def test_a_log_holds_what_counts_and_no_more(wire: Wire) -> None:
-    """S9: given a crowd that never rests, then what has left the window has left its log, too."""
+    """S9: given a crowd that never rests, then entries that have left the window have left its log,
+    too.
+    """
     limits = program(rules_of([Window(AMOUNT, PER / 1_000_000)]))
     for number in range(1, 100):
         wire.call(

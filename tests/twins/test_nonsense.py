@@ -1,5 +1,5 @@
-"""What no client of headgate sends: the script reads all of a call before it writes, and refuses
-what is no request.
+"""Calls that no client of headgate sends: the script reads all of a call before it writes, and
+refuses every malformed request.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def test_what_is_no_request_is_refused_and_nothing_is_done(
 
 
 def test_one_who_waits_has_nothing_to_give_back(wire: Wire) -> None:
-    """T1: given one who waits, when it is cancelled by the moment of a grant that it never had,
-    then it leaves, and that is all.
+    """T1: given a waiter, when it is cancelled by the moment of a grant that it never had, then it
+    leaves, and that is all.
     """
     all_there_is, waiter = Acquire(1, asked="requests=5"), Acquire(2)
     gives_up = Cancel(Caller(f"{wire.token}-1.1", 2, "-"), moment=NOON)

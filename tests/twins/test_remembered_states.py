@@ -1,5 +1,5 @@
-"""The library keeps what it wrote last, unpacked: a name must never be answered from what another
-one left there.
+"""The library keeps its last state, unpacked: a name must never get an answer from the state of
+another.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_names_by_turns_are_each_answered_from_their_own_state(wire: Wire) -> No
 
 MANY, TOGETHER = 20_000, 1_000  # words, and how many of them are said in one call
 MANY_NAMES = 4_000
-BOUND = 2_000_000  # bytes: more than what may be remembered takes, and less than all of it
+BOUND = 2_000_000  # bytes: more than the most that may be remembered, and less than all of it
 COUNTING = """#!lua name=counting
 redis.register_function('counted', function()
   collectgarbage()
@@ -80,7 +80,7 @@ SAID: dict[str, Callable[[int], str]] = {
 
 
 def taken(wire: Wire) -> int:
-    """Bytes that the server's Lua takes, once it has forgotten what nobody needs."""
+    """Bytes of the server's Lua, once it has collected its garbage."""
     wire.client.function_load(COUNTING, replace=True)
     return int(wire.client.fcall("counted", 0))
 

@@ -1,7 +1,7 @@
 """A quick call shows that the state has gone back: its session has made calls that the state does
 not know.
 
-What the session then says of its permits, and what comes of it, is told by the stories.
+The stories test the session's later words about its permits, and their effect.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The Lua on a real server answers what the Python gate answers: every grant, wait, refusal, number
-left and letter.
+"""The Lua on a real server answers as the Python gate does: every grant, wait, refusal, remaining
+number and notification.
 
 A story that fails is cut short and printed; saved as a JSON file in tests/seeds it is played ever
 after.
@@ -28,7 +28,7 @@ WAYS = [
 
 
 def told(wire: Wire, story: Story) -> str:
-    """What was different, and what went before; nothing when both twins agree."""
+    """The difference, and the steps before; nothing when both twins agree."""
     player = Player(wire, story)
     try:
         player.play(story["steps"])
@@ -57,10 +57,10 @@ def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) ->
     """Given any limits and any talk of three sessions at any times, when both twins hear it, then
     they say and remember the same.
 
-    So what the gate promises is kept on a server (T1, T2, T3, T4, T5, T6, T8, T9), by the quick way
-    in as by the long one. What is beyond the gate is as plain as in the model: one grant for one
-    acquire, whatever is sent again or comes late (S3, T10); only what is held is released or
-    renewed (S4); leases end, and the dead lose their places (L1, L3); the work of a call is bounded
+    So the gate's promises are kept on a server (T1, T2, T3, T4, T5, T6, T8, T9), by the quick way
+    in as by the long one. The parts beyond the gate are as plain as in the model. One acquire gets
+    one grant, also if it is sent again or comes late (S3, T10). Only held permits are released or
+    renewed (S4). Leases end, and the dead lose their places (L1, L3); the work of a call is bounded
     (S9). The witness holds S1, S2, S3, S5, S6, S7, T3, T6, S8 and T12 against both besides.
     """
     way = WAYS[seed % 6 == 0]
@@ -73,7 +73,7 @@ def test_both_twins_tell_the_same_story(made: Callable[..., Wire], seed: int) ->
 def test_what_differed_once_is_the_same_ever_after(
     made: Callable[..., Wire], seed: Path, way: str
 ) -> None:
-    """Each seed says what it is about, and which invariant was broken when it was found."""
+    """Each seed names its subject, and the invariant that was broken when it was found."""
     story = json.loads(seed.read_text())
 
     assert story["about"]
@@ -81,7 +81,7 @@ def test_what_differed_once_is_the_same_ever_after(
 
 
 def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
-    """S3: given one who waits first of two, when the same acquire is asked for once more, then it
+    """S3: given the first waiter of two, when the same acquire is asked for once more, then it
     waits once, and still first.
     """
     limits = "bucket requests 2 1000000 1 1 0"
@@ -99,7 +99,7 @@ def test_an_acquire_that_is_in_the_queue_keeps_its_place(wire: Wire) -> None:
 
 
 def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wire) -> None:
-    """L2: given one who waits and a clock that has stepped back, when the queue is lost, then its
+    """L2: given a waiter and a clock that has stepped back, when the queue is lost, then its
     session lapses, and only once.
     """
     limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-1.2"
@@ -121,8 +121,8 @@ def test_a_queue_that_is_lost_while_the_clock_stands_still_is_made_anew(wire: Wi
 def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(
     wire: Wire, quickly: bool
 ) -> None:
-    """L5, S3: given one who waits, when the name is lost and a copy of its call is carried out
-    there, then it has lapsed.
+    """L5, S3: given a waiter, when the name is lost and a copy of its call is carried out there,
+    then it has lapsed.
     """
     limits, first, second = "slots permits 1 30000000", f"{wire.token}-1.1", f"{wire.token}-2.1"
     wire.call(Call(limits, second, 1, (Acquire(1),)), NOON)
@@ -142,8 +142,8 @@ def test_a_copy_of_its_call_in_a_name_that_was_lost_is_no_place_in_its_queue(
 
 
 def test_a_place_that_such_a_copy_has_taken_is_lost_with_its_session(wire: Wire) -> None:
-    """L3, S7: given a copy that waits, when its session has lapsed and asks anew, then nobody
-    stands before it but who holds.
+    """L3, S7: given a copy that waits, when its session has lapsed and asks anew, then only holders
+    stand before it.
     """
     limits, other, first, anew = (
         "slots permits 1 30000000",

@@ -1,8 +1,8 @@
 """The script's wire format, spoken by hand: calls as values, replies as values, and a client with a
 clock of its own.
 
-Here lives what goes over the wire and nothing that decides. The real server runs the real Lua; only
-its clock is a key that the test sets, so that time stands still until somebody moves it.
+Here live the words on the wire and nothing that decides. The real server runs the real Lua. Only
+its clock is a key that the test sets, so that time stands still until the test moves it.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ end
 return table.concat(words, ' ') .. '\\n' .. (stored[3] or '0') .. (stored[4] and ' offered' or '')
 """
 NOON = 1_700_000_043_123_457  # a moment as long as real ones are, and round in no period
-GONE = -2  # what PTTL says of a key that is not there
+GONE = -2  # PTTL of a key that is not there
 PATIENCE = 5.0  # seconds
 
 
 class Caller(NamedTuple):
-    """One acquire by name: its session, its number there, what it asks for."""
+    """One acquire by name: its session, its number there, its units."""
 
     session: str
     number: int
@@ -84,7 +84,7 @@ def in_row(first: Caller, count: int) -> list[Caller]:
 
 
 class Cancel(NamedTuple):
-    """Whoever asked has given up, and so have as many in all, by their numbers; `moment` is that of
+    """The caller has given up, and so have as many in all, by their numbers; `moment` is that of
     the grant, 0 when unknown.
     """
 
@@ -103,7 +103,7 @@ class Cancel(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Whoever asked does not hold any more; so do as many in all, by their numbers."""
+    """The caller does not hold any more; so do as many in all, by their numbers."""
 
     caller: Caller
     count: int = 1
@@ -119,8 +119,8 @@ class Release(NamedTuple):
 
 
 class Renew(NamedTuple):
-    """Whoever holds still does, for the lease of the limits; for the one it was granted for, where
-    they have none.
+    """The holder still holds, for the lease of the limits; for the lease of its grant, if they have
+    none.
     """
 
     caller: Caller
@@ -171,7 +171,7 @@ class Drain(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Nobody passes for so long."""
+    """No caller passes for so long."""
 
     time: int
 
@@ -189,7 +189,7 @@ class Resume(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """What was counted is forgotten."""
+    """The counts are forgotten."""
 
     @property
     def words(self) -> str:
@@ -197,7 +197,7 @@ class Reset(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """Whether somebody has declared the limits."""
+    """Whether a process has declared the limits."""
 
     @property
     def words(self) -> str:
@@ -205,8 +205,8 @@ class Declared(NamedTuple):
 
 
 class Rejoin(NamedTuple):
-    """Who was granted `moment` waits again, in front of all who were granted nothing, by the fence
-    of that.
+    """A caller that was granted `moment` waits again, in front of all that were granted nothing, by
+    its fence.
     """
 
     caller: Caller
@@ -228,7 +228,7 @@ class Status(NamedTuple):
 
 
 class Update(NamedTuple):
-    """Goes with an update: what its sender has declared before."""
+    """Goes with an update: the former declaration of its sender."""
 
     former: str
 
@@ -257,7 +257,7 @@ Request = (
 
 @dataclass(frozen=True)
 class Call:
-    """What one session asks together."""
+    """The joint requests of one session."""
 
     program: str
     session: str
@@ -278,7 +278,7 @@ class Call:
         return [*self.header(), *map(str, flags), *words]
 
     def quick_words(self) -> list[str]:
-        """The same for the quick script, which knows one acquire and is told its costs."""
+        """The same for the quick script, which knows one acquire and gets its costs."""
         (request,) = self.requests
         assert isinstance(request, Acquire)
         declared = Declaration([rule_of(text) for text in self.program.split(";")])
@@ -303,7 +303,7 @@ Answer = tuple[
 
 @dataclass(frozen=True)
 class Reply:
-    """What the script says. `mail`: number, moment, fence, lease of grants made behind the
+    """The reply of the script. `mail`: number, moment, fence, lease of grants made behind the
     session's back; `paused`: until when all are, or 0.
     """
 
@@ -324,7 +324,7 @@ class Reply:
         return f"{self.number} {self.verdict} {self.t}"
 
     def each(self) -> Iterator[Answer]:
-        """One answer for each acquire or other request: runs of equal ones are told as one."""
+        """One answer for each acquire or other request: runs of equal ones are written as one."""
         for kind, *numbers in self.answers:
             if kind == "status":
                 yield (kind, *numbers)
@@ -360,12 +360,12 @@ def parsed(text: str, rules: int) -> Reply:
 
 
 def paused_until(words: list[str], t: int) -> int:
-    """What stands at the end, if all are paused; 0: they are not."""
+    """The pause at the end of the reply; 0: there is none."""
     return t + int(words[-1][1:]) if words[-1].startswith("!") else 0
 
 
 def _answers(words: Iterator[str], rules: int, t: int) -> Iterator[Answer]:
-    """A grant is told as what it is beyond t."""
+    """A grant is written as the time beyond t."""
     for kind in words:
         numbers = [int(word) for word in islice(words, 3 + rules if kind == "status" else 3)]
         if kind == "grant":
@@ -405,8 +405,8 @@ def spelled(letters: Iterable[tuple[int, int, int, int]]) -> str:
 
 
 def merged(answers: Iterable[tuple[Answer, bool]]) -> tuple[Answer, ...]:
-    """Neighbours that are equal are told as one, if fences or positions follow one another; of
-    waiters the first estimate.
+    """Equal neighbours are written as one, if fences or positions follow one another; of waiters
+    the first estimate.
     """
     runs: list[Answer] = []
     for answer, together in answers:
@@ -433,8 +433,8 @@ def load(client: redis.Redis) -> None:
 
 
 class Wire:
-    """One name on a real server, whose time is what the test says; asked by functions, or as a
-    server is that has none.
+    """One name on a real server, whose time the test sets; asked by functions, or as a server is
+    that has none.
     """
 
     def __init__(self, client: redis.Redis, name: str, functions: bool = True) -> None:
@@ -449,7 +449,7 @@ class Wire:
         self.subscriptions.get_message(timeout=PATIENCE)
 
     def call(self, call: Call, now: int) -> Reply:
-        """What the script replies to `call` at `now`."""
+        """The reply of the script to `call` at `now`."""
         form = (
             LUA.whole
             if any(isinstance(request, Acquire) for request in call.requests)
@@ -458,7 +458,7 @@ class Wire:
         return parsed(self.send(form, call.words(), now).decode(), call.program.count(";") + 1)
 
     def call_quickly(self, call: Call, now: int) -> Reply | None:
-        """What the quick script replies: the same, or nothing."""
+        """The reply of the quick script: the same, or nothing."""
         text = self.send(LUA.quick, call.quick_words(), now)
         return None if text is None else parsed(text.decode(), call.program.count(";") + 1)
 
@@ -472,10 +472,10 @@ class Wire:
         pipeline.execute_command(*name, len(keys), *keys, *words)
         return pipeline.execute()[1]
 
-    # What can be seen besides ---------------------------------------------------------------------
+    # Other visible effects ------------------------------------------------------------------------
 
     def announced(self) -> list[str]:
-        """What was announced to this name's sessions and not read here yet."""
+        """The notifications to this name's sessions that were not read here yet."""
         end = f"headgate:{self.token}-end"
         self.client.publish(end, "")
         heard = []
@@ -487,7 +487,7 @@ class Wire:
             heard.append(spelled_out(message["data"].decode()))
 
     def state(self) -> str:
-        """What the script remembers of the gate."""
+        """The script's record of the gate."""
         return str(self.client.eval(DUMP, 1, self.key).decode())
 
     def lives(self) -> dict[str, int]:

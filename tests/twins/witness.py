@@ -1,9 +1,8 @@
-"""What a witness holds against both twins: promises that are kept or broken whatever the gate
-thinks of it.
+"""The witness checks both twins: promises that are kept or broken independently of the gate.
 
-Here live the checks that need no model of the decisions: who holds, who believes to hold, who came
-before whom. They look at what was granted and returned, call by call, once both twins have been
-found to say the same.
+Here live the checks that need no model of the decisions: the holders, the callers that believe to
+hold, and the order. They look at grants and returns, call by call, once both twins have been found
+to say the same.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ DAY = 86_400_000_000  # microseconds
 
 @lru_cache(maxsize=64)
 def lease_of(program: str) -> int:
-    """The lease that a client reckons with who knows this declaration."""
+    """The lease that a client expects which knows this declaration."""
     return Declaration([rule_of(text) for text in program.split(";")]).lease
 
 
 class Witness:
-    """`saw` is told of every call."""
+    """`saw` gets every call."""
 
     def __init__(self) -> None:
         self.lost = False  # part of the state was: nothing is promised any more
@@ -52,19 +51,20 @@ class Witness:
         self.fence = 0
         self.act = 0
         self.paused_until = 0
-        self.arrivals: dict[Caller, int] = {}  # who may still be granted, and in which place
-        self.place: dict[Caller, int] = {}  # of everybody
+        # the callers that may still be granted, and in which place
+        self.arrivals: dict[Caller, int] = {}
+        self.place: dict[Caller, int] = {}  # of all callers
         self.held_back: set[Caller] = (
             set()
-        )  # once granted, by a pause: those who came later may have passed
+        )  # once granted, by a pause: later callers may have passed
         self.places = 0
-        self.latest = 0  # the place of who was granted last
+        self.latest = 0  # the place of the last granted caller
         self.believed: dict[Caller, int] = {}  # until when a client believes in its permit
         self.given_up: set[Caller] = (
             set()
-        )  # released or cancelled, perhaps before anybody heard of the grant
+        )  # released or cancelled, perhaps before its caller heard of the grant
 
-    # What happens ---------------------------------------------------------------------------------
+    # Events ---------------------------------------------------------------------------------------
 
     def time(self, delta: int) -> None:
         self.clock += max(0, delta)
@@ -125,7 +125,7 @@ class Witness:
         self.depart(call)
         self.look_at_holders(model, model.gate)
 
-    # What must hold -------------------------------------------------------------------------------
+    # Checks ---------------------------------------------------------------------------------------
 
     def arrive(self, call: Call, reply: Reply) -> None:
         asked: Counter[Request] = Counter()
@@ -180,8 +180,8 @@ MANY = Acquire | Release | Cancel
 
 
 def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
-    """Each answer with the request that it answers: an acquire of many has as many, and so has what
-    gives many back.
+    """Each answer with the request that it answers: an acquire of many has as many, and so has a
+    return of many.
     """
     asked = [
         request
@@ -192,8 +192,8 @@ def answered(call: Call, reply: Reply) -> Iterator[tuple[Request, Answer]]:
 
 
 def promised(model: Model) -> int:
-    """Until when the state must live: leases, what rates have counted, and the replies that are
-    kept (S8, T12).
+    """Until when the state must live: leases, the counts of rates, and the replies that are kept
+    (S8, T12).
 
     A bucket that begins with less than it can hold would begin with less again: for a day after
     each call it does not.
