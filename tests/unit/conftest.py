@@ -1,4 +1,4 @@
-"""What the tests of single parts may ask for: a store that leases, and a limiter on it that cancels
+"""The fixtures of the tests of single parts: a store that leases, and a limiter on it that cancels
 bodies.
 """
 
@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> virtual.VirtualClock:
 
 @pytest.fixture
 def leases(clock: virtual.VirtualClock) -> Iterator[Leases]:
-    """Afterwards every permit has come back, once, and has nobody who watches over it."""
+    """Afterwards every permit has come back, once, and has no watch any more."""
     leases = Leases(clock, queue_of(Limiter("api", "5 concurrent")).declared)
     yield leases
     assert sorted(map(id, leases.back)) == sorted(map(id, leases.permits))
@@ -45,5 +45,5 @@ WAYS = {"limiter": lambda api: api, "acquire": lambda api: api.acquire()}
 
 @pytest.fixture(params=WAYS)
 def block(request: pytest.FixtureRequest, api: Limiter) -> Callable[[], Any]:
-    """What to enter: the limiter itself, or an acquire of it."""
+    """The entry: the limiter itself, or an acquire of it."""
     return lambda: WAYS[request.param](api)

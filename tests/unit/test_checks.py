@@ -41,7 +41,7 @@ class Hostile:
 
 
 def is_a_sentence(error: BaseException) -> bool:
-    """The call, the value, the rule and the way out, of a length that somebody reads."""
+    """The call, the value, the rule and the way out, of a readable length."""
     text = str(error)
     return (
         "(" in text and "; " in text and text.endswith(".") and len(text) < 400 and "\n" not in text
@@ -391,7 +391,7 @@ def test_a_name_is_taken_exactly_when_it_has_1_to_256_bytes(name: str) -> None:
         assert fits
 
 
-# What messages are made of
+# The parts of messages
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=1e-300, max_value=1e15))

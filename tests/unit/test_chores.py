@@ -1,5 +1,5 @@
-"""Chores: who is asked in which order and for how long, what comes in the way of it, and how long a
-pause is. In virtual time.
+"""Tasks: which server is asked in which order and for how long, the obstacles, and how long a pause
+is. In virtual time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.virtual import VirtualClock
 
 
 class Round:
-    """Whoever is asked does what its name says; when each was asked, and who was not waited for to
-    the end.
+    """Each server does the action of its name; when each was asked, and which were not waited for
+    to the end.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def test_who_has_no_answer_is_followed_by_the_next_one_at_once(others: Round) ->
 
 
 def test_who_is_silent_is_waited_for_alone_for_a_while_only(others: Round) -> None:
-    """And not left behind: who is not needed any more has ended by then."""
+    """And not left behind: a server that is not needed any more has ended by then."""
     assert told(others.answer("is silent", "is silent, too", "knows")) == ("knows", "knows!")
 
     assert others.asked == {"is silent": 0, "is silent, too": TURN, "knows": 2 * TURN}

@@ -1,4 +1,4 @@
-"""The errors: their family, what they carry, and that they survive the way to another process."""
+"""The errors: their family, their attributes, and that they survive the way to another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module says when the package it is for is not installed."""
+"""The error of a module whose package is not installed."""
 
 from __future__ import annotations
 

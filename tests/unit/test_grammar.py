@@ -1,5 +1,5 @@
-"""The text form of the limits: what can be said, that it comes back, and where a bad text is
-pointed at.
+"""The text form of the limits: the possible texts, that they come back, and the position of a
+mistake in a bad text.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headgate import limit_parser, validation
 from headgate.limit_parser import parse_limit
 from headgate.limits import Concurrency, Limit, Quota, Rate, Window
 
-# What can be said
+# Texts of limits
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_every_example_of_the_documentation_works() -> None:
     assert all(parse_limit(example) for example in examples)
 
 
-# What is written comes back
+# Written texts come back
 
 counts = st.integers(1, 2**53 - 1)
 lengths = st.one_of(
@@ -191,7 +191,7 @@ def test_a_word_of_the_grammar_as_a_unit_is_refused_and_never_misread(
         parse_limit(shape.format(unit))
 
 
-# What is refused
+# Refused texts
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""The four limits as values: what they take, what they refuse and by which sentence, how they are
-written.
+"""The four limits as values: the values they take, the values they refuse and by which sentence,
+how they are written.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ NO_TIME = [0, 0.0, -0.0]
 
 
 def made(kind: type[Any], **changed: Any) -> Any:
-    """A limit that is fine but for what is `changed`."""
+    """A limit that is fine but for the `changed` arguments."""
     return kind(**{**VALID[kind], **changed})
 
 
-# What is allowed
+# Accepted values
 
 
 def test_the_limits_of_the_readme() -> None:
@@ -102,7 +102,7 @@ def test_no_anchor_is_midnight_utc() -> None:
 
 
 def test_limits_are_values() -> None:
-    """Equal, hashed, copied and sent to other processes by what they say."""
+    """Equal, hashed, copied and sent to other processes by their values."""
     limits: list[Any] = [Concurrency(5), Rate(10, 1), Window(10, 1), Quota(10, 1)]
     assert len({*limits, *limits}) == 4
     for limit in limits:
@@ -124,7 +124,7 @@ def test_a_limit_can_be_recognised() -> None:
     assert not isinstance("5 concurrent", Limit)
 
 
-# What is refused
+# Refused values
 
 
 def refused(error: type[Exception], kind: type[Any], **changed: Any) -> str:

@@ -1,5 +1,5 @@
-"""Limiters as values: copied they are the same limiter, pickled they are made again from what they
-were made with.
+"""Limiters as values: copied they are the same limiter, pickled they are made again from their
+arguments.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ WORDS: list[tuple[Operation, str]] = [
     (Quit("s.1", "3,7"), "quit s.1 3,7"),
     (Leave("s.1"), "quit s.1 *"),
 ]
-# For each type: is it owed to a server that was away; is it sent again after a refusal; is it
-# logged when it is given up; which statement does a call with it alone make.
+# For each type: must it be delivered to a server that was unavailable; is it sent again after a
+# refusal. Then: is it logged when it is given up; which statement does a call with it alone make.
 FACTS: dict[type[Operation], tuple[bool, bool, bool, int]] = {
     Release: (True, True, True, KNOWN),
     Cancel: (True, True, False, KNOWN),

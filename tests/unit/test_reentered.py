@@ -21,7 +21,7 @@ from tests.crowds import assert_all_free
 
 
 class InterruptedClock(Clock):
-    """It runs what is to interrupt the locked code, once."""
+    """It runs the interrupting code in the locked code, once."""
 
     def __init__(self) -> None:
         self.handlers: list[Callable[[], object]] = []
@@ -33,7 +33,7 @@ class InterruptedClock(Clock):
 
 
 class Scene:
-    """A limiter of places and a rate, one permit taken, and a clock whose reading can be
+    """A limiter of permits and a rate, one permit taken, and a clock whose reading can be
     interrupted.
     """
 
@@ -45,7 +45,7 @@ class Scene:
         self.permit = self.limiter.acquire_sync()
 
     def interrupted_by(self, handler: Callable[[], object]) -> Any:
-        """What the handler returned, or raised. Fails if the thread waits for itself."""
+        """The result or the error of the handler. Fails if the thread waits for itself."""
         answers: list[Any] = []
 
         def handle() -> None:

@@ -42,7 +42,7 @@ class Terminal:
 
 
 def run(*items: Any, given: str = "TESTPATHS", **options: object) -> tuple[list[Any], list[str]]:
-    """The tests that a run keeps, and what it says at its end."""
+    """The tests that a run keeps, and its output at its end."""
     hook = SimpleNamespace(pytest_deselected=lambda items: None)
     option = SimpleNamespace(**{"all": False, "markexpr": "", **options})
     config: Any = SimpleNamespace(

@@ -1,7 +1,7 @@
 """A session as a state machine: requests, replies and moments go in; calls and outcomes come out.
 
-There is no event loop, no server and no clock here. A `Talk` writes what the server says, in the
-words of docs/wire-format.md, and its `now` is an argument.
+There is no event loop, no server and no clock here. A `Talk` writes the words of the server, in the
+format of docs/wire-format.md, and its `now` is an argument.
 """
 
 from __future__ import annotations

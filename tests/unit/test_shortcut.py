@@ -12,9 +12,9 @@ from headgate.stores.redis.transport.url import topology_of
 
 
 def test_a_connection_that_is_dropped_with_its_store_is_closed_without_a_complaint() -> None:
-    """F7: given a store that nobody knows any more, when the collector comes to the socket before
-    it comes to the store, as it does if the store has outlived a collection, then the socket is
-    closed, and no ResourceWarning says that it was left open.
+    """F7: given a store without a reference, when the collector comes to the socket before it comes
+    to the store. It does so if the store has outlived a collection. Then the socket is closed, and
+    no ResourceWarning says that it was left open.
     """
     gc.collect()
     store: Any = FastPath(topology_of("redis://localhost"))

@@ -1,5 +1,5 @@
-"""Subclasses of a limiter: they are made, copied and pickled like the limiter, whatever their
-`__init__` takes.
+"""Subclasses of a limiter: they are made, copied and pickled like the limiter, with any arguments
+of their `__init__`.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ from tests.leases import LEASE, Leases, run
 def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """S2: given a server that is away, when the lease counted from its sending ends, then the body
-    is out of what it awaits.
+    """S2: given a server that is unavailable, when the lease counted from its sending ends, then
+    the body has left its await.
     """
     ended = []
 
@@ -51,7 +51,7 @@ def test_a_body_is_cancelled_before_its_lease_can_be_anybody_elses(
 
 
 def test_a_renewal_moves_the_watch_on(leases: Leases, block: Callable[[], Any]) -> None:
-    """S2: for as long as renewals succeed nobody is disturbed; then the lease counts from the last
+    """S2: for as long as renewals succeed no task is disturbed; then the lease counts from the last
     of them.
     """
     ended = []
@@ -107,7 +107,7 @@ def test_what_the_store_has_forgotten_is_lost_at_once(
 def test_a_body_learns_of_it_before_it_goes_on_after_the_loop_was_blocked(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F12: the loop stood still for two leases, and what the body awaited has come meanwhile: it is
+    """F12: the loop stood still for two leases, and the body's await is done meanwhile: it is
     cancelled all the same.
     """
     went_on = []
@@ -147,7 +147,7 @@ def test_a_body_that_ran_on_past_the_loss_is_told_at_its_end(
 def test_a_body_that_swallows_the_cancellation_is_told_at_its_end(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """It may clean up, or whatever it thinks it does, though the loss is heard of once more."""
+    """It may clean up, or do anything else, though the loss is raised once more."""
 
     async def story() -> None:
         with pytest.raises(LeaseLostError):
@@ -223,8 +223,8 @@ def test_whoever_leaves_in_time_hears_nothing(leases: Leases, block: Callable[[]
 def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(
     leases: Leases, api: Limiter, way: str, after: float
 ) -> None:
-    """A permit that was given back in time is watched no more; one that was lost already is told of
-    at the end all the same.
+    """A permit that was given back in time is watched no more; one that was lost already raises at
+    the end all the same.
     """
 
     async def story() -> str:
@@ -246,7 +246,9 @@ def test_what_the_body_gave_back_itself_was_lost_before_or_is_never(
 
 
 def test_a_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -> None:
-    """Nobody knows the body of an awaited acquire: whoever wants to be told enters a block."""
+    """headgate does not know the body of an awaited acquire: a caller that wants the error enters a
+    block.
+    """
 
     async def story() -> bool:
         permit = await api.acquire()
@@ -261,7 +263,7 @@ def test_a_permit_without_a_block_is_only_marked(leases: Leases, api: Limiter) -
 def test_by_default_a_block_that_loses_its_lease_is_only_marked(
     leases: Leases, api: Limiter
 ) -> None:
-    """Its body runs on, its block ends as ever, and nobody watches."""
+    """Its body runs on, its block ends as ever, and it has no watch."""
     limiter = Limiter("api", "5 concurrent", store="stands in for it, as for the one above")
 
     async def story() -> list[bool]:
@@ -390,8 +392,8 @@ def test_functions_are_bodies_too(leases: Leases, api: Limiter) -> None:
 def test_an_async_generator_is_cancelled_where_it_awaits_and_its_caller_is_not(
     leases: Leases, api: Limiter
 ) -> None:
-    """While the caller runs, it is not the body: the generator is told when it goes on, and can
-    clean up.
+    """While the caller runs, it is not the body: the generator gets the error when it goes on, and
+    can clean up.
     """
     cleaned = []
 
@@ -461,7 +463,7 @@ def test_an_async_generator_goes_on_in_whatever_task_asks_for_more(
         closed: Any = echo()
         await anext(closed)
         await asyncio.sleep(2 * LEASE)
-        await closed.aclose()  # whoever closes it wants no more of it, and need not be told
+        await closed.aclose()  # its closer wants no more of it, and needs no error
 
     run(leases, story())
 

@@ -1,4 +1,4 @@
-"""The watch over a body and whoever else cancels it or watches over it: nothing swallowed, nothing
+"""The watch over a body and other tasks that cancel it or watch over it: nothing swallowed, nothing
 doubled (F8).
 """
 
@@ -74,7 +74,7 @@ def test_a_cancellation_of_others_is_not_ours(leases: Leases, block: Callable[[]
 def test_a_block_in_the_clean_up_of_a_cancelled_task_tells_of_its_own_loss(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F8: what was asked of the task before the block began has been heard already."""
+    """F8: cancellations of the task from before the block have been raised already."""
 
     async def visit() -> None:
         try:
@@ -119,7 +119,7 @@ def test_a_timeout_in_the_same_moment_comes_out_as_a_timeout(
 def test_a_timeout_after_the_loss_finds_its_own_cancellation(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F8: the block has undone its cancellation, so that what is around it counts right."""
+    """F8: the block has undone its cancellation, so that the code around it counts right."""
 
     async def story() -> None:
         for _ in range(3):
@@ -134,7 +134,7 @@ def test_a_timeout_after_the_loss_finds_its_own_cancellation(
 
 
 async def failing(*work: Callable[[], Coroutine[Any, Any, None]]) -> list[type[BaseException]]:
-    """What a task group with that work to do fails with.
+    """The errors of a task group with that work to do.
 
     In a task of its own: some leave their cancellation behind (3.11).
     """
@@ -152,7 +152,7 @@ async def failing(*work: Callable[[], Coroutine[Any, Any, None]]) -> list[type[B
 def test_a_task_group_in_the_body_is_cancelled_with_it(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F8: and one around it is told the loss as what it is, an error."""
+    """F8: and a group around it gets the loss as an error."""
     ended = []
 
     async def child() -> None:
@@ -240,7 +240,7 @@ def test_of_two_blocks_the_one_that_was_lost_is_told_of(
 def test_the_tasks_of_one_limiter_are_watched_over_one_by_one(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """What one of them loses is nothing to the others."""
+    """The loss of one of them does not affect the others."""
 
     async def visit() -> None:
         async with block():
@@ -260,7 +260,7 @@ def test_the_tasks_of_one_limiter_are_watched_over_one_by_one(
 def test_a_generator_of_the_users_own_that_another_task_closes_gives_its_permit_back(
     leases: Leases, block: Callable[[], Any]
 ) -> None:
-    """F6: the block ends where nobody entered it, and there is nothing left that could go off."""
+    """F6: the block ends in a task that did not enter it, and nothing is left that could go off."""
 
     async def numbers() -> AsyncIterator[int]:
         async with block():
